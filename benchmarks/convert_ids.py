@@ -168,7 +168,7 @@ def convert(packs: Path) -> None:
 
 
 def _list(packs: Path, commit: str | None) -> list[tuple[str, str]]:
-    """The identities by the code of a commit; None: of this checkout."""
+    """The identities by the code of a commit; None means this checkout."""
     with tempfile.TemporaryDirectory() as folder:
         place = ROOT
         if commit is not None:

@@ -20,7 +20,7 @@ import pandas as pd
 from command import folder_and_page, write_page
 
 from iclbench import tables
-from iclbench.analysis.separation import ENOUGH, separation
+from iclbench.analysis.separation import MIN_RATIO, separation
 from iclbench.core.formats import fixed
 from iclbench.sweep.grids import grid_runs
 
@@ -45,7 +45,7 @@ def main(folder: Path, out: Path) -> None:
         lines += found or [line for line in before if line.startswith((f"| {task} |", f"| {task} · "))]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
-        f"Told apart: a gap of more than {ENOUGH:g} standard deviations. Two seeds of nine backbones leave the "
+        f"Told apart: a gap of more than {MIN_RATIO:g} standard deviations. Two seeds of nine backbones leave the "
         "standard deviation uncertain (95 %: a ratio of 2.06 may be 1.1 or 3.0), so that linear at 3,000 steps is a "
         "close call, and it stands for all classes of functions. Learning rates were older ones (`grid_rates.md`), "
         "chosen on the prompts of the same evaluation seed. Images are not told apart, and take more than ten minutes "

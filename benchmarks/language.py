@@ -85,12 +85,12 @@ def ours(llama: LanguageModel, asked: Sequence[Question], how: Method, wanted: s
 
 def whole(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
     """Whole prompts, alike candidates read once."""
-    return np.array(candidate_scores(llama, [question.unsplit() for question in asked], Batches(BATCH)))
+    return np.array(candidate_scores(llama, [question.merge_demonstrations() for question in asked], Batches(BATCH)))
 
 
 def loop(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
     """Whole prompts, a row for every candidate."""
-    rows = [c for question in asked for c in question.unsplit().continuations]
+    rows = [c for question in asked for c in question.merge_demonstrations().continuations]
     found = []
     for start in range(0, len(rows), BATCH):
         some = rows[start : start + BATCH]

@@ -121,7 +121,7 @@ def step_of(model: nn.Module, loss: Callable[[], Tensor], optimiser: torch.optim
 def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, float]:
     """Best CPU seconds of the rival and of ours, measured in turn after a warm-up."""
     plain, ours = PlainNP(5 if name == "icicl-tnp" else 3), build(name)
-    asked, related = batch.asked, batch.related
+    asked, related = batch.queries, batch.related
     datasets = [(related.x[:, j], related.y[:, j]) for j in range(SETS)] if related and name == "icicl-tnp" else []
 
     def plain_loss() -> Tensor:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.core import plugins, trust
-from iclbench.core.errors import UnknownNameError, UsageError, one_line, said, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, error_text, one_line, shortened
 from iclbench.core.formats import canonical
 from iclbench.core.signals import raise_if_ctrl_c
 
@@ -96,7 +96,7 @@ class Entry:
         except ModuleNotFoundError as error:
             if error.name != trust.package_of(self.target):
                 raise UsageError(
-                    f"cannot load '{self.target}' (from {self.package}): {said(error)}", code="missing-package"
+                    f"cannot load '{self.target}' (from {self.package}): {error_text(error)}", code="missing-package"
                 ) from error
             raise UsageError(
                 f"cannot load '{self.target}': module '{error.name}' is neither installed nor in the current folder "
@@ -105,7 +105,8 @@ class Entry:
             ) from error
         except AttributeError as error:
             raise UsageError(
-                f"cannot load '{self.target}' (from {self.package}): {said(error)}{self._advice()}", code="unknown-name"
+                f"cannot load '{self.target}' (from {self.package}): {error_text(error)}{self._advice()}",
+                code="unknown-name",
             ) from error
         except SystemExit as error:
             raise UsageError(
@@ -115,7 +116,7 @@ class Entry:
         except Exception as error:  # a module of a plug-in may raise anything
             raise_if_ctrl_c(error)
             raise UsageError(
-                f"cannot load '{self.target}' (from {self.package}): {said(error)}", code="plugin"
+                f"cannot load '{self.target}' (from {self.package}): {error_text(error)}", code="plugin"
             ) from error
         if isinstance(cls, type) and not is_builtin:
             plugins.check_settings(cls, self.target)
@@ -233,7 +234,7 @@ class Registry:
                 elif (reason := entry.availability()) != "yes":
                     raise UsageError(reason, code="missing-package")
             except Exception as error:
-                log.warning("%s '%s' is not available: %s", self.kind, name, said(error))
+                log.warning("%s '%s' is not available: %s", self.kind, name, error_text(error))
             else:
                 names.append(name)
         return names

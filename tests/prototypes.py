@@ -50,7 +50,7 @@ class Prototypes(Family):
                 repeated,
                 **{
                     name: replace(points, y=torch.where(has_exchanged_labels, 1 - points.y, points.y))
-                    for name, points in {"context": repeated.context, "targets": repeated.asked}.items()
+                    for name, points in {"context": repeated.context, "targets": repeated.queries}.items()
                 },
             )
         return super().sample_test(evaluator, episodes, generator)

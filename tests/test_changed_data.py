@@ -1,4 +1,4 @@
-"""Runs on data that change: training and evaluation are errors, and predictions do not need the data."""
+"""Runs on data that change: training and evaluation raise errors, and predictions do not need the data."""
 
 import json
 from pathlib import Path

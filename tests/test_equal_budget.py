@@ -8,13 +8,14 @@ from iclbench.registry import BACKBONES
 
 TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
 
-
-# Number of cards of the most frequent problem, so that every backbone is tested on one of them.
+# Backbones are tested in this many parts, one part per card. It is the largest number of cards with the same head and
+# question, so that their tests include every backbone.
 PARTS = 9
 
 
-def marks_of(task: str, part: int) -> list[pytest.MarkDecorator]:
-    """Slow tests, except one part of the backbones for every card. Cards of the same problem test different parts."""
+def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
+    """The mark `slow`, except for one part of the backbones per card. The parts differ between cards with the same head
+    and question."""
     problems = {name: (card.head, card.question) for name in TASKS for card in [load_task(name)[1]]}
     similar_tasks = [name for name in TASKS if problems[name] == problems[task]]
     return [] if part == similar_tasks.index(task) % PARTS else [pytest.mark.slow]
@@ -22,7 +23,7 @@ def marks_of(task: str, part: int) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize(
     ("task", "part"),
-    [pytest.param(task, part, marks=marks_of(task, part)) for task in TASKS for part in range(PARTS)],
+    [pytest.param(task, part, marks=slow_marks(task, part)) for task in TASKS for part in range(PARTS)],
 )
 def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: str, part: int) -> None:
     """Only the learning rate differs, which is tuned for every backbone."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-# Smallest gap between quartiles, in standard deviations over seeds, at which a row separates contestants.
-ENOUGH = 2.0
+# A row separates contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
+MIN_RATIO = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -37,18 +37,26 @@ class Separation:
     @property
     def is_clear(self) -> bool:
         """Whether the row separates contestants; False if the spread over seeds is unknown."""
-        return self.ratio > ENOUGH
+        return self.ratio > MIN_RATIO
 
 
 def separation(scores: pd.Series) -> Separation | None:
-    """The separation of scores of single runs, indexed by contestant and run; None for fewer than five contestants."""
-    by_name = scores.astype(float).groupby(level=0)
-    means = by_name.mean().sort_values()
+    """Compute the separation of contestants.
+
+    Args:
+        scores: a score per run, indexed by contestant and run.
+
+    Returns:
+        The separation; None if there are fewer than five contestants.
+    """
+    by_contestant = scores.astype(float).groupby(level=0)
+    means = by_contestant.mean().sort_values()
     if len(means) < 5:
         return None
     middle = means.index[1:-1]
-    runs, variances = by_name.count()[middle], by_name.var()[middle]
-    freedom = (runs - 1).clip(lower=0)
-    sd = math.sqrt((variances.fillna(0.0) * freedom).sum() / freedom.sum()) if freedom.sum() else math.nan
+    runs, variances = by_contestant.count()[middle], by_contestant.var()[middle]
+    degrees_of_freedom = (runs - 1).clip(lower=0)
+    total = degrees_of_freedom.sum()
+    sd = math.sqrt((variances.fillna(0.0) * degrees_of_freedom).sum() / total) if total else math.nan
     gaps = np.diff(np.quantile(means[middle].to_numpy(), _QUARTILES))
     return Separation(len(means), float(np.median(gaps)), sd)

@@ -29,7 +29,7 @@ from iclbench.evaluation.evaluate import evaluate as evaluate_in_memory
 from iclbench.evaluation.evaluate import named_shifts, prompt_sets
 from iclbench.families.shifts import Shift
 from iclbench.registry import BACKBONES
-from iclbench.store.runs import Run, check_free
+from iclbench.store.runs import Run, check_not_reserved
 
 # What `evaluate` takes: a model, a finished run, or the name of a baseline.
 Scorable = Predictor | Run | Trained | str
@@ -120,7 +120,7 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
                 )
             name = arguments.text("models", name)
             if not isinstance(entry, str):
-                check_free(name, "another")
+                check_not_reserved(name, advice="another")
             entries.append(entry if isinstance(entry, str) else replace(entry, name=name, run=name))
         return entries
     is_list = isinstance(models, Iterable) and not isinstance(models, str)
@@ -136,13 +136,13 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
     used_names = {*baselines, *run_names, *(entry.name for entry in runs)}
     for _, entry in pairs:
         if not isinstance(entry, str) and entry not in runs:
-            entry = _numbered(entry, used_names)
+            entry = _with_unique_name(entry, used_names)
         entries += [] if entry in entries else [entry]
     return entries
 
 
-def _numbered(model: PredictorContestant, used_names: set[str]) -> PredictorContestant:
-    """A model in memory, with a number after its name if the name is already used."""
+def _with_unique_name(model: PredictorContestant, used_names: set[str]) -> PredictorContestant:
+    """A model in memory. If its name is in `used_names`, a number is appended. The new name is added to the set."""
     candidates = (f"{model.run}-{number}" if number > 1 else model.run for number in count(1))
     name = next(candidate for candidate in candidates if candidate not in used_names)
     used_names.add(name)
@@ -160,7 +160,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
         model = Trained(model, device, task.data_dir)
     if isinstance(model, Trained):
         contestant = contestants.of_run(model.run, model.model, model.device)
-        return contestants.on_other_task(contestant, model.run, task.config, task.family)
+        return contestants.on_task(contestant, model.run, task.config, task.family)
     if not isinstance(model, Predictor):
         type_name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise UsageError(f"evaluate takes models, runs and names of baselines, not {type_name}", code="bad-value")
@@ -177,5 +177,5 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
         if contestants.is_same_task(training.task, task.config):
             contestants.check_data(training.task, task.family)
         else:
-            contestant = contestants.trained_elsewhere(contestant, training.task)
+            contestant = contestants.with_training_task(contestant, training.task)
     return contestant

@@ -176,11 +176,11 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         Returns:
             The loss and its named parts.
         """
-        losses = self.ask(episodes, self.shape.question).loss(episodes.asked.y)
+        losses = self.ask(episodes, self.shape.question).loss(episodes.queries.y)
         if self.shape.marks is None:
             loss = mean_by_episode(losses, episodes.scored)
         else:
-            loss = mean_by_event(losses, episodes.scored, episodes.asked)
+            loss = mean_by_event(losses, episodes.scored, episodes.queries)
         return loss, {"loss": loss.detach()}
 
     @property

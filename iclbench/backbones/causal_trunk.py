@@ -66,7 +66,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
         Args:
             state: the state so far.
             tokens: the segment.
-            mask: valid tokens, with invalid ones on the side of `padding`; None: all.
+            mask: valid tokens, with invalid ones on the side of `padding`; None means all.
             roles: roles of the segment's points in the prompt, for positions that restart.
         """
 

@@ -253,15 +253,15 @@ class CoQE(Backbone[CoQESettings]):
         logits, which would otherwise be learned slowly (section 4.2)."""
         if not isinstance(self.space, ClassVectors):
             return super().loss(episodes, progress, generator)
-        asked, noise = episodes.asked, self.settings.logit_noise
-        static = self.space.static(self.represent(asked.x))
+        queries, noise = episodes.queries, self.settings.logit_noise
+        static = self.space.static(self.represent(queries.x))
         modified = self.ask(episodes, self.shape.question)
         assert isinstance(modified, Categorical)
         logits = modified.logits
         if noise is not None:
             logits = logits + noise.draw(static, self._present(episodes), progress, generator)
         parts = {
-            name: mean_by_episode(Categorical(values).loss(asked.y), episodes.scored)
+            name: mean_by_episode(Categorical(values).loss(queries.y), episodes.scored)
             for name, values in (("modified", logits), ("original", static))
         }
         loss = parts["modified"] + parts["original"]
@@ -276,7 +276,7 @@ class CoQE(Backbone[CoQESettings]):
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
         if self.shape.question == "next":
             before = causal(context.count, 0, visible.device).tril(-1)
-            visible = (visible & before)[:, : episodes.asked.count]
+            visible = (visible & before)[:, : episodes.queries.count]
         return class_counts(context.y, visible, self.shape.outputs) > 0
 
     def _start(self, batch: int) -> CoQEState:

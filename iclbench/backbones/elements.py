@@ -1,7 +1,7 @@
 """The elements of a causal sequence: their tokens, and the tokens at which they are predicted.
 
-A trunk maps tokens to hidden vectors. The elements determine the number of tokens of an element, the tokens before the
-first element, the token at which an element is predicted, and the contents of a state.
+A trunk maps tokens to hidden vectors. The type of element determines how many tokens an element has, which tokens come
+before the first element, at which token an element is predicted, and what a state holds.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ReadIn = TypeVar("_ReadIn", bound=nn.Module)
 
 
 class Elements(ABC, Generic[_ReadIn]):
-    """A type of elements. It has no weights: the read-in is a module of the model, so that the model may replace it.
+    """A type of element. It has no weights: the read-in is a module of the model, so that the model may replace it.
 
     Attributes:
-        noun: name of the elements in messages, plural.
+        noun: plural name of the elements in messages.
         has_inputs: whether elements have an x that a query gives.
         read_in_name: the model's attribute for the read-in, which is also the prefix of its weights.
     """
@@ -56,7 +56,7 @@ class Elements(ABC, Generic[_ReadIn]):
         Args:
             model: the trunk, the read-in and the read-out.
             points: the elements, valid ones first; the values of invalid ones have no effect.
-            x_query: the x of the query at every position; None: the x of the element.
+            x_query: the x of the query at every position; None means the x of the element.
             related: related datasets, which are read first.
         """
 
@@ -72,4 +72,5 @@ class Elements(ABC, Generic[_ReadIn]):
     def peek_layers(
         self, model: CausalTrunk[Any], state: Any, x: Float[Tensor, "B Q Dx"]
     ) -> Iterator[Float[Tensor, " B #Q D"]]:
-        """Hidden vectors of the queries after each layer, first to last; one for all queries if elements have no x."""
+        """Hidden vectors of the queries after each layer, from first to last. If elements have no x, all queries share
+        one vector."""

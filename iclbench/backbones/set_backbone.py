@@ -62,7 +62,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     Args:
         settings: settings of the subclass.
         shape: the task.
-        decoded: input width of the decoder; None: the width of the settings.
+        decoded: input width of the decoder; None means the width of the settings.
     """
 
     order = "set"
@@ -138,7 +138,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         Returns:
             The context, the targets with a mask of the scored ones, and weights; 0 for episodes without scored targets.
         """
-        context, points, scored = episodes.context, episodes.asked, episodes.scored
+        context, points, scored = episodes.context, episodes.queries, episodes.scored
         if self.shape.question == "targets":
             targets = replace(points, mask=scored & points.mask)
             has_target = targets.mask.any(1).to(points.x.dtype)

@@ -71,8 +71,8 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     Args:
         settings: settings of the subclass.
         shape: the task.
-        second: output width of the second encoder; None: the width of a representation.
-        decoded: width of the second encoder's part of the decoder's input; None: its output width.
+        second: output width of the second encoder; None means the width of a representation.
+        decoded: width of the second encoder's part of the decoder's input; None means its output width.
 
     Attributes:
         Pair: class of the encoders.

@@ -15,17 +15,17 @@ from iclbench.registry import FAMILIES
 # Maximum number of published numbers, so that a task fits on one screen.
 _MAX_PUBLISHED = 8
 _QUESTIONS = {
-    "next": "the next output, after every number of examples (question next)",
+    "next": "the next output after each example (question next)",
     "targets": "several outputs from one context (question targets)",
 }
 
 
-def print_task(values: dict[str, Any], typed: str) -> None:
+def print_task(values: dict[str, Any], typed_name: str) -> None:
     """Print one task.
 
     Args:
-        values: the values of the card; each preset has the parameters that the card sets.
-        typed: the name or path that the user typed.
+        values: the values of the card. The parameters of the card are repeated in each preset.
+        typed_name: the name or path that the user typed.
     """
     family, presets = values["family"], values["presets"]
     parameters = [preset["parameters"] for preset in presets.values()]
@@ -43,18 +43,18 @@ def print_task(values: dict[str, Any], typed: str) -> None:
         ["tests", ", ".join(values["evaluators"])],
         ["source", values["source"]],
     ]
-    table("", ["task", values["task"]], [line for line in properties if line[1]])
+    table("", ["task", values["task"]], [row for row in properties if row[1]])
     out.print()
     columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
-    lines = [_preset_cells(name, preset, shared) for name, preset in presets.items()]
-    width = len(columns) if any(line[-1] for line in lines) else -1
-    table("", columns[:width], [line[:width] for line in lines], range(1, 7))
+    rows = [_preset_cells(name, preset, shared) for name, preset in presets.items()]
+    width = len(columns) if any(row[-1] for row in rows) else -1
+    table("", columns[:width], [row[:width] for row in rows], range(1, 7))
     if values["published"]:
         out.print()
         _print_published(values["published"])
-    task = shlex.quote(typed) if typed.endswith(".toml") else values["task"]
-    more = f"the card: iclbench show {task} --card; all values and defaults: --json"
-    out.print(f"\n{more}; train: iclbench train {task} gpt2")
+    task = shlex.quote(typed_name) if typed_name.endswith(".toml") else values["task"]
+    hint = f"the card: iclbench show {task} --card; all values and defaults: --json"
+    out.print(f"\n{hint}; train: iclbench train {task} gpt2")
 
 
 def _preset_cells(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:
@@ -66,16 +66,17 @@ def _preset_cells(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> 
     return [name, points, episodes, steps, batch, f"{train['lr']:g}", budget, assignments(changed)]
 
 
-def _print_published(rows: list[dict[str, Any]]) -> None:
+def _print_published(numbers: list[dict[str, Any]]) -> None:
     condition_keys = ("shift", "evaluator", "n_context", "n_related")
-    lines = []
-    for row in rows[:_MAX_PUBLISHED]:
+    rows = []
+    for entry in numbers[:_MAX_PUBLISHED]:
         conditions = [
-            f"{key.removeprefix('n_')} {row[key]}" for key in condition_keys if row.get(key) not in (None, "none")
+            f"{key.removeprefix('n_')} {entry[key]}" for key in condition_keys if entry.get(key) not in (None, "none")
         ]
-        lines.append([row["contestant"], row["preset"], row["metric"], ", ".join(conditions), number(row["value"])])
-    table("published", ["contestant", "preset", "metric", "at", "value"], lines, [4])
-    if len(rows) > _MAX_PUBLISHED:
-        out.print(f"and {len(rows) - _MAX_PUBLISHED} more: --json")
-    for source, data in dict.fromkeys((row["source"], assignments(row.get("data", {}))) for row in rows):
+        value = number(entry["value"])
+        rows.append([entry["contestant"], entry["preset"], entry["metric"], ", ".join(conditions), value])
+    table("published", ["contestant", "preset", "metric", "at", "value"], rows, [4])
+    if len(numbers) > _MAX_PUBLISHED:
+        out.print(f"and {len(numbers) - _MAX_PUBLISHED} more (--json lists all)")
+    for source, data in dict.fromkeys((entry["source"], assignments(entry.get("data", {}))) for entry in numbers):
         out.print(f"from {source}" + (f", for {data}" if data else ""))

@@ -128,7 +128,7 @@ class TaskConfig(BaseSettings):
         from iclbench.core.guard import fixed_state
 
         cls, parameters = family_class(self.family), self.family_parameters
-        with plugins.named(cls), fixed_state():
+        with plugins.plugin_errors(cls), fixed_state():
             family = cls(parameters, data_dir)
         family.learned = self.learned
         problem = (
@@ -159,7 +159,7 @@ class TaskConfig(BaseSettings):
         if not is_ours(type(held_out)):
             check_normaliser(held_out)
         if data_changed:
-            _ = held_out.most_prompts  # raises now if the run cannot read the data
+            _ = held_out.max_prompts  # raises now if the run cannot read the data
         return held_out
 
     def with_files(self, files: Mapping[str, Any]) -> TaskConfig:

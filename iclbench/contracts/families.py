@@ -62,8 +62,8 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
     else:
         assert context.y.shape == (EPISODES, POINTS), f"labels have shape {tuple(context.y.shape)}"
         assert ((context.y >= 0) & (context.y < family.classes)).all(), "a label is not one of the classes"
-    assert episodes.scored.shape == episodes.asked.mask.shape, "`scored` does not have the shape of the query points"
-    assert not (episodes.scored & ~episodes.asked.mask).any(), "a masked point is scored"
+    assert episodes.scored.shape == episodes.queries.mask.shape, "`scored` does not have the shape of the query points"
+    assert not (episodes.scored & ~episodes.queries.mask).any(), "a masked point is scored"
     assert episodes.scored.any(1).all(), "an episode has no scored point"
     assert family.x_shape is None or math.prod(family.x_shape) == family.x_dim, "x_shape does not fit x_dim"
     assert bool(family.questions) and family.questions <= {"next", "targets"}, f"unknown questions {family.questions}"
@@ -104,7 +104,7 @@ def every_listed_shift_can_be_sampled(family: Family) -> None:
         assert episodes.scored.any(), f"{shift}: no point is scored"
         assert family.noise_to_signal(shift) >= 0, f"{shift}: noise_to_signal is negative"
         if "next" in family.questions:
-            assert episodes.asked.x.shape == episodes.context.x.shape, f"{shift}: there is not one query per prefix"
+            assert episodes.queries.x.shape == episodes.context.x.shape, f"{shift}: there is not one query per prefix"
 
 
 def the_generator_decides_everything(family: Family) -> None:
@@ -128,7 +128,7 @@ def the_generator_decides_everything(family: Family) -> None:
 def episodes_differ_from_each_other(family: Family) -> None:
     """No two episodes of a batch are the same."""
     episodes = draw(family)
-    labels = torch.cat([episodes.context.y.flatten(1), episodes.asked.y.flatten(1)], 1)
+    labels = torch.cat([episodes.context.y.flatten(1), episodes.queries.y.flatten(1)], 1)
     assert len(torch.unique(labels, dim=0)) == EPISODES, "two episodes have the same outputs"
 
 
@@ -302,9 +302,9 @@ def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, 
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
     if family.marks is None:
-        losses = (answer.point() - episodes.asked.y).double().square().sum(-1) / family.normaliser
+        losses = (answer.point() - episodes.queries.y).double().square().sum(-1) / family.normaliser
     else:
-        losses = answer.loss(episodes.asked.y).double()
+        losses = answer.loss(episodes.queries.y).double()
     return losses.masked_fill(~episodes.scored, 0).sum(1) / episodes.scored.sum(1)
 
 

@@ -20,14 +20,14 @@ from iclbench.core.predictions import Categorical, Prediction
 _AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
 
 
-def check_answer(predictor: Any, method: str, answer: Any, asked: Sequence[int], y: Tensor | None = None) -> None:
+def check_answer(predictor: Any, method: str, answer: Any, queries: Sequence[int], y: Tensor | None = None) -> None:
     """Raise `PluginError` unless a method returned a `Prediction` with floating-point values of the right shape.
 
     Args:
         predictor: the predictor.
         method: the method that returned the answer.
         answer: the returned value.
-        asked: shape of the queries, `(batch, positions, ...)`.
+        queries: shape of the queries, `(batch, positions, ...)`.
         y: outputs of the task, `(batch, points, ...)` (default: the predictor knows their number).
     """
     cls = _class_of(predictor)
@@ -35,7 +35,7 @@ def check_answer(predictor: Any, method: str, answer: Any, asked: Sequence[int],
         raise PluginError.of(
             cls, method, f"returned a {type(answer).__name__}, expected a Prediction such as Point(mean)"
         )
-    batch, positions = asked[:2]
+    batch, positions = queries[:2]
     is_samples, width = isinstance(answer, Samples), _width(predictor, y)
     for name, tensor in answer.tensors().items():
         shape, axes = tuple(tensor.shape), _AXES[name] + is_samples if name in _AXES else None

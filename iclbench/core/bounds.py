@@ -95,7 +95,7 @@ def _counted(what: str) -> Iterator[None]:
 
     def refuse(excess: str) -> None:
         raise limits.TooLargeError(
-            f"{what}: {excess} with these settings; make layers, width or the like smaller, or {limits.RAISE}"
+            f"{what}: {excess} with these settings; make layers, width or the like smaller, or {limits.ADVICE}"
         )
 
     def count_tensor(module: nn.Module, name: str, value: Any) -> None:
@@ -138,6 +138,6 @@ def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
         if 4 * n_episodes * numbers > limits.max_bytes():
             raise UsageError(
                 f"{what}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
-                f"{nbytes(4 * n_episodes * numbers)}; make one of them smaller, or {limits.RAISE}",
+                f"{nbytes(4 * n_episodes * numbers)}; make one of them smaller, or {limits.ADVICE}",
                 code="too-large",
             )

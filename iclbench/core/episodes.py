@@ -95,7 +95,7 @@ class Episodes(TensorRecord):
         targets: for the question `targets`, the points to predict from the context. For the question `next`, one query
             per prefix: `targets[:, n]` is predicted from the first n context points; None if the context points are
             the queries.
-        scored: the positions of `asked` that count in scores.
+        scored: the queries that count in scores.
         related: further datasets of the same process, `(batch, sets, points, dim)`; episodes with fewer datasets have
             sets without valid points at the end.
         classes: number of classes; None for regression.
@@ -104,7 +104,7 @@ class Episodes(TensorRecord):
     """
 
     context: Points
-    scored: Bool[Tensor, "batch asked"]
+    scored: Bool[Tensor, "batch queries"]
     targets: Points | None = None
     related: Points | None = None
     classes: int | None = None
@@ -112,19 +112,19 @@ class Episodes(TensorRecord):
     truth: dict[str, Tensor] = field(default_factory=dict)
 
     @property
-    def asked(self) -> Points:
+    def queries(self) -> Points:
         """The queries: the points whose outputs are predicted."""
         return self.context if self.targets is None else self.targets
 
     def __len__(self) -> int:
         return len(self.context)
 
-    def asking_context(self) -> Episodes:
+    def with_context_targets(self) -> Episodes:
         """The episodes with their context points as further targets, for the question `targets`."""
         context = self.context
-        return replace(self, targets=self.asked.append(context), scored=torch.cat([self.scored, context.mask], 1))
+        return replace(self, targets=self.queries.append(context), scored=torch.cat([self.scored, context.mask], 1))
 
-    def begun(self, points: int) -> Episodes:
+    def first_points(self, points: int) -> Episodes:
         """The first `points` points and their queries, for the question `next`."""
         targets = None if self.targets is None else self.targets.span(0, points)
         return replace(self, context=self.context.span(0, points), targets=targets, scored=self.scored[:, :points])

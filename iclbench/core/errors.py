@@ -184,15 +184,17 @@ def one_line(error: BaseException) -> str:
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
     ('no such file', 'ValueError: 3 is odd', 'KeyError: no message')
     """
-    text = said(error)
+    text = error_text(error)
     return text if isinstance(error, IclbenchError) else f"{type(error).__name__}: {text}"
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The first line of an error's message without its type, cut to 200 characters if it is not from iclbench.
 
-    >>> said(ValueError("3 is odd\\nand more")), said(KeyError()), len(said(ValueError(99 * "a word ")))
-    ('3 is odd', 'no message', 195)
+    >>> error_text(ValueError("3 is odd\\nand more")), error_text(KeyError())
+    ('3 is odd', 'no message')
+    >>> len(error_text(ValueError(99 * "a word ")))
+    195
     """
     text = next(iter(str(error).splitlines()), "") or "no message"
     return text if isinstance(error, IclbenchError) else shortened(text)

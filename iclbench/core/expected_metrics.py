@@ -9,7 +9,7 @@ from iclbench.core import events, joint  # noqa: F401  (their kinds of predictio
 from iclbench.core.predictions import Prediction
 
 
-def lacking(measured: Iterable[str], question: str) -> set[str]:
+def missing_metrics(measured: Iterable[str], question: str) -> set[str]:
     """The metrics that the current code computes together with `measured` and that are not in it.
 
     The class of predictions is inferred: it is the one with the fewest metrics (`Prediction.metrics`) that has all of
@@ -21,7 +21,7 @@ def lacking(measured: Iterable[str], question: str) -> set[str]:
         question: question of the task.
 
     >>> from iclbench.core.predictions import Gaussian
-    >>> lacking([*Gaussian.metrics, "auc"], "next"), lacking(Gaussian.metrics, "targets")
+    >>> missing_metrics([*Gaussian.metrics, "auc"], "next"), missing_metrics(Gaussian.metrics, "targets")
     (set(), {'log_likelihood_joint'})
     """
     names = set(measured)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.core.formats import in_a_line
 
 Pairs = list[tuple[str, Any]]
@@ -42,5 +42,5 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
     except RecursionError:
         problem = "nested too deeply"
     except ValueError as error:  # a number with thousands of digits
-        problem = said(error)
+        problem = error_text(error)
     raise DataError(f"{where}: not valid JSON ({problem})", code="bad-syntax")

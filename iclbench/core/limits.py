@@ -1,9 +1,9 @@
 """Limits on the size of files, tables and models, so that a small file or card cannot fill the memory.
 
-One limit holds for the bytes of an unpacked file, of a table in memory and of the weights of a model: 1 GiB by default,
-or the value of `--max-bytes` or `ICLBENCH_MAX_BYTES`. The limit of a text, whose parsed form is many times larger, is
-an eighth of it; that of a line or a card is 1/1024. The option sets the environment variable, so that worker processes
-inherit the limit.
+The same limit applies to an unpacked file, to a table in memory and to the weights of a model: 1 GiB by default, or the
+value of `--max-bytes` or `ICLBENCH_MAX_BYTES`. The limit of a text is an eighth of it, because a parsed text is many
+times larger; that of a line or a card is 1/1024. The option sets the environment variable, so that worker
+processes inherit the limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLE = "ICLBENCH_MAX_BYTES"
 DEFAULT = 1 << 30
 # The limits of a text, and of a line or a card, are the limit of a file divided by these.
 _TEXT_DIVISOR, _LINE_DIVISOR = 8, 1024
-RAISE = f"raise the limit where that is right: --max-bytes 8G or {VARIABLE}=8G"
+ADVICE = f"if the size is intended, raise the limit with --max-bytes 8G or {VARIABLE}=8G"
 
 
 class TooLargeError(DataError):
@@ -32,7 +32,7 @@ class TooLargeError(DataError):
 
 
 def parse(text: str) -> int:
-    """The number of bytes that a text such as "500M" states.
+    """Convert a size such as "500M" to bytes.
 
     Raises:
         UsageError: the text is not a number with or without a unit.
@@ -68,15 +68,15 @@ def max_line() -> int:
 def check(size: int, what: str) -> None:
     """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit."""
     if size > max_bytes():
-        raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {RAISE}")
+        raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {ADVICE}")
 
 
-def beyond(what: str, limit: int) -> TooLargeError:
+def too_large(what: str, limit: int) -> TooLargeError:
     """The error for something that is longer than its limit."""
-    return TooLargeError(f"{what}: more than {nbytes(limit)}, which is too long; {RAISE}")
+    return TooLargeError(f"{what}: more than {nbytes(limit)}, which is too long; {ADVICE}")
 
 
-def opened(path: Path) -> BufferedReader:
+def open_file(path: Path) -> BufferedReader:
     """Open a data file for reading.
 
     Raises:
@@ -90,10 +90,10 @@ def opened(path: Path) -> BufferedReader:
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
     """The content of a file; raises `TooLargeError` if it is longer than `limit` (default: `max_text`)."""
     max_size = max_text() if limit is None else limit
-    with opened(path) as file:
+    with open_file(path) as file:
         content = file.read(max_size + 1)
     if len(content) > max_size:
-        raise beyond(str(path), max_size)
+        raise too_large(str(path), max_size)
     return content
 
 
@@ -101,11 +101,11 @@ def lines(file: TextIOBase, where: str) -> Iterator[str]:
     """The lines of a stream, each within the limit.
 
     Raises:
-        TooLargeError: a line is longer than `max_line`; not more than that is read of it.
+        TooLargeError: a line is longer than `max_line`, and is not read to its end.
     """
     limit, number = max_line(), 1
     while line := file.readline(limit + 1):
         if len(line) > limit and not line.endswith("\n"):
-            raise beyond(f"{where}, line {number}", limit)
+            raise too_large(f"{where}, line {number}", limit)
         yield line
         number += 1

@@ -65,7 +65,7 @@ def _plugin_class(part: Any) -> type | None:
 
 
 @contextmanager
-def named(part: Any) -> Iterator[None]:
+def plugin_errors(part: Any) -> Iterator[None]:
     """Turn an error of a plug-in in the block into a `PluginError`; `part` as in `as_plugin_error`."""
     try:
         yield

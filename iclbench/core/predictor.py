@@ -186,7 +186,7 @@ class Predictor:
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
         """Answer the question "next" or "targets" about these episodes from their points alone."""
-        context, queries, related = episodes.context, episodes.asked, episodes.related
+        context, queries, related = episodes.context, episodes.queries, episodes.related
         if question == "next":
             x_query = None if episodes.targets is None else queries.x
             answer = self.predict_next(context, related, x_query=x_query, prefixes=prefixes)

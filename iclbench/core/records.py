@@ -47,9 +47,9 @@ class TensorRecord:
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by their dotted paths."""
-        flat: dict[str, Tensor] = {}
-        _skeleton(self, "", flat)
-        return flat
+        tensors: dict[str, Tensor] = {}
+        _skeleton(self, "", tensors)
+        return tensors
 
     @property
     def nbytes(self) -> int:
@@ -66,9 +66,9 @@ class TensorRecord:
             UsageError: the file exists and is not a saved record (code `exists`).
         """
         check_replaceable(Path(path), "a saved record", lambda file: "record" in tensors_metadata(file))
-        flat: dict[str, Tensor] = {}
-        skeleton = _skeleton(self, "", flat)
-        save_tensors(Path(path), flat, {"record": json.dumps(skeleton), "about": json.dumps(dict(about or {}))})
+        tensors: dict[str, Tensor] = {}
+        skeleton = _skeleton(self, "", tensors)
+        save_tensors(Path(path), tensors, {"record": json.dumps(skeleton), "about": json.dumps(dict(about or {}))})
 
     @classmethod
     def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
@@ -80,7 +80,7 @@ class TensorRecord:
         from safetensors import SafetensorError, safe_open
 
         try:
-            limits.opened(Path(path)).close()  # `safe_open` would wait for the writer of a pipe
+            limits.open_file(Path(path)).close()  # `safe_open` would wait for the writer of a pipe
             with safe_open(str(path), framework="pt", device=str(device)) as file:
                 record = _rebuild(json.loads((file.metadata() or {})["record"]), file.get_tensor)
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -95,7 +95,7 @@ def read_about(path: Path | str) -> dict[str, str]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        limits.opened(Path(path)).close()
+        limits.open_file(Path(path)).close()
         with safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("about", "{}"))
             return {str(key): str(value) for key, value in about.items()}
@@ -129,25 +129,28 @@ def _map(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
     return value
 
 
-def _skeleton(value: Any, path: str, flat: dict[str, Tensor]) -> Any:
-    """A JSON description of `value` with the path in `flat` for each tensor."""
+def _skeleton(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """A JSON description of `value` that has a path in place of each tensor. The tensors are added to `tensors`."""
     if isinstance(value, Tensor):
-        flat[path] = value
+        tensors[path] = value
         return {"tensor": path}
     prefix = f"{path}." if path else ""
     if isinstance(value, TensorRecord):
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        fields = {f.name: _skeleton(getattr(value, f.name), prefix + f.name, flat) for f in dataclasses.fields(value)}
+        fields = {
+            f.name: _skeleton(getattr(value, f.name), prefix + f.name, tensors) for f in dataclasses.fields(value)
+        }
         return {"record": name, "fields": fields}
     if isinstance(value, tuple):
-        return {"tuple": [_skeleton(v, f"{prefix}{i}", flat) for i, v in enumerate(value)]}
+        return {"tuple": [_skeleton(v, f"{prefix}{i}", tensors) for i, v in enumerate(value)]}
     if isinstance(value, dict):
-        return {"dict": {k: _skeleton(v, prefix + k, flat) for k, v in value.items()}}
+        return {"dict": {k: _skeleton(v, prefix + k, tensors) for k, v in value.items()}}
     return {"value": value}
 
 
-def _rebuild(spec: Any, tensor: Callable[[str], Tensor]) -> Any:
-    match spec:
+def _rebuild(skeleton: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """The value with this description; `tensor` gives the tensor of a path."""
+    match skeleton:
         case {"tensor": path}:
             return tensor(path)
         case {"record": name, "fields": fields}:
@@ -159,4 +162,4 @@ def _rebuild(spec: Any, tensor: Callable[[str], Tensor]) -> Any:
             return {k: _rebuild(v, tensor) for k, v in items.items()}
         case {"value": value}:
             return value
-    raise ValueError(f"unreadable record description {spec!r}")
+    raise ValueError(f"unreadable record description {skeleton!r}")

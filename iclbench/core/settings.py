@@ -52,7 +52,7 @@ class Role(Enum):
 
 
 class BaseSettings(BaseModel):
-    """Base class of settings: unknown keys, wrong types, NaN and infinities are errors."""
+    """Base class of settings: unknown keys, wrong types, NaN and infinities raise errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 

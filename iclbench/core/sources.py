@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from iclbench.core.errors import UsageError, said
+from iclbench.core.errors import UsageError, error_text
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -118,4 +118,4 @@ def _parsed(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         code = "unreadable-file" if isinstance(error, OSError) else "bad-syntax"
-        raise UsageError(f"{path} cannot be read as Python: {said(error)}", code=code) from error
+        raise UsageError(f"{path} cannot be read as Python: {error_text(error)}", code=code) from error

@@ -14,7 +14,7 @@ from iclbench.core.records import TensorRecord
 
 @dataclass(frozen=True)
 class Memory(TensorRecord):
-    """Keys and values, a tensor `(B, H, L, C)` per layer, without gaps: each of the L slots holds a token."""
+    """Keys and values, a tensor `(B, H, T, C)` per layer, without gaps: each of the T slots holds a token."""
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
@@ -25,7 +25,7 @@ class Memory(TensorRecord):
 
     @property
     def length(self) -> int:
-        """Number of tokens, L."""
+        """Number of tokens, T."""
         return self.keys[0].shape[2]
 
     @property

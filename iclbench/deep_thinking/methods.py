@@ -63,7 +63,7 @@ class Method:
         Args:
             demonstrations: number of tokens of the demonstrations, including copies.
             query: number of tokens of the longest query with an answer.
-            longest: largest number of tokens of the model; None: any.
+            longest: largest number of tokens of the model; None means any.
         """
         slots = slots_needed(demonstrations, query, self.passes)
         if longest is None or slots <= longest:

@@ -46,7 +46,7 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     """The memory after 1, 2, ..., `passes` passes.
 
     Args:
-        read: function from a memory (None: none) to the keys and values of a pass over the demonstrations after it.
+        read: function from a memory or None to the keys and values of a pass over the demonstrations after it.
         settings: gate, momentum and precision.
         passes: number of passes T.
     """

@@ -1,9 +1,9 @@
 """The likelihood of a multivariate exponential Hawkes process, its gradient and its observed information.
 
-The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - t_j)) over the previous events, of marks
-j. A_kj is the expected number of children of mark k per event of mark j. The sums of exponentials are updated with each
-event (Ogata 1981), so that all computations are linear in the number of events. The observation starts at 0 and ends
-`open_after` after the last event (default: at the last event).
+The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - s)) over the previous events, where s is
+the time and j the mark of an event. A_kj is the expected number of children of mark k per event of mark j. The sums of
+exponentials are updated with each event (Ogata 1981), so that all computations are linear in the number of events. The
+observation starts at 0. It ends at the last event, or `open_after` later if the time after it is observed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,16 @@ class Hawkes:
 
 
 def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
-    """Log-density in nats of a sequence with `gaps` `(n,)` and `marks` `(n,)` from 0."""
+    """Log-density of a sequence in nats.
+
+    Args:
+        gaps: times between events, `(n,)`; the first is the time of the first event.
+        marks: marks of the events, `(n,)`, integers from 0.
+        process: the parameters.
+        open_after: observed time after the last event.
+    """
     states = _States.of(gaps, marks, process, open_after)
-    integral = process.base.sum() * (gaps.sum() + open_after) + process.branching.sum(0) @ states.reached
+    integral = process.base.sum() * (gaps.sum() + open_after) + process.branching.sum(0) @ states.kernel_integrals
     return float(np.log(states.rates).sum() - integral)
 
 
@@ -49,7 +56,7 @@ def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: f
     """Derivatives of `log_likelihood` with respect to all parameters."""
     states = _States.of(gaps, marks, process, open_after)
     observed = float(gaps.sum()) + open_after
-    return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.integral_slopes(observed, process))
+    return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.total_rate_slopes(observed, process))
 
 
 def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> np.ndarray:
@@ -61,11 +68,11 @@ def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, o
     inverse = 1 / states.rates
     mixed = np.zeros((mark_count, mark_count))
     np.add.at(mixed, marks, (states.counts - process.decay * states.ages) * inverse[:, None])
-    mixed = (mixed - states.reached_slope).ravel()
+    mixed = (mixed - states.integral_slopes).ravel()
     information[mark_count:-1, -1] -= mixed
     information[-1, mark_count:-1] -= mixed
-    bend = process.branching[marks] * (process.decay * states.squared_ages - 2 * states.ages)
-    information[-1, -1] -= (bend.sum(1) * inverse).sum() - process.branching.sum(0) @ states.reached_bend
+    curvatures = process.branching[marks] * (process.decay * states.squared_ages - 2 * states.ages)
+    information[-1, -1] -= (curvatures.sum(1) * inverse).sum() - process.branching.sum(0) @ states.integral_curvatures
     return information
 
 
@@ -74,10 +81,10 @@ def standard_errors(
 ) -> Hawkes:
     """Standard errors of the parameters of a fitted process, from the inverse observed information.
 
-    A parameter at 0, the end of its range, has the standard error NaN and counts as known for the other parameters. The
-    same holds for the decay if the branching matrix is 0, and at the ends of its range, of which `fastest` is the
-    setting of the fit. All are NaN if the information is not positive definite: then the process is not a maximum, or
-    the sequence is too short.
+    A parameter of 0 is at the end of its range: its standard error is NaN, and it counts as known for the other
+    parameters. The same applies to the decay if the branching matrix is 0, or if the decay is at an end of its range
+    (`fastest`, as in the fit, sets the upper end). All standard errors are NaN if the information is not positive
+    definite, because the parameters do not maximise the likelihood or the sequence is too short.
     """
     values = process.vector()
     free = values > 0
@@ -103,27 +110,28 @@ class _States:
         counts, ages, squared_ages: for each event, `(n, K)`, the sums of exp(-beta a), a exp(-beta a) and
             a² exp(-beta a) over the previous events of each mark, where a is their age.
         rates: rate of the mark of each event, `(n,)`.
-        reached, reached_slope, reached_bend: for each mark, `(K,)`, the sums over all events of 1 - exp(-beta a), where
-            a is the remaining time, and of its first and second derivatives with respect to beta.
+        kernel_integrals, integral_slopes, integral_curvatures: for each mark, `(K,)`, the sums over all events of
+            1 - exp(-beta a), where a is the remaining time, and of its first and second derivatives with respect to
+            beta.
     """
 
     counts: np.ndarray
     ages: np.ndarray
     squared_ages: np.ndarray
     rates: np.ndarray
-    reached: np.ndarray
-    reached_slope: np.ndarray
-    reached_bend: np.ndarray
+    kernel_integrals: np.ndarray
+    integral_slopes: np.ndarray
+    integral_curvatures: np.ndarray
 
     @classmethod
     def of(cls, gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float) -> _States:
         mark_count, beta = len(process.base), process.decay
         counts, ages, squares = np.zeros((3, len(gaps), mark_count))
         count, age, square = np.zeros((3, mark_count))
-        for i, (gap, fade) in enumerate(zip(gaps, np.exp(-beta * gaps), strict=True)):
-            square = fade * (square + 2 * gap * age + gap * gap * count)
-            age = fade * (age + gap * count)
-            count = fade * count
+        for i, (gap, factor) in enumerate(zip(gaps, np.exp(-beta * gaps), strict=True)):
+            square = factor * (square + 2 * gap * age + gap * gap * count)
+            age = factor * (age + gap * count)
+            count = factor * count
             counts[i], ages[i], squares[i] = count, age, square
             count[marks[i]] += 1
         to_end = gaps[::-1].cumsum()[::-1] - gaps + open_after
@@ -142,8 +150,11 @@ class _States:
         slopes[:, -1] = (process.branching[marks] * (self.counts - process.decay * self.ages)).sum(1)
         return slopes / self.rates[:, None]
 
-    def integral_slopes(self, observed: float, process: Hawkes) -> np.ndarray:
+    def total_rate_slopes(self, observed: float, process: Hawkes) -> np.ndarray:
         """Derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
         mark_count = len(process.base)
-        of_decay = process.branching.sum(0) @ self.reached_slope
-        return np.concatenate([np.full(mark_count, observed), np.tile(self.reached, mark_count), [of_decay]])
+        decay_slope = process.branching.sum(0) @ self.integral_slopes
+        pairs = slopes[:, mark_count:-1].reshape(n, mark_count, mark_count)
+        pairs[np.arange(n), marks] = process.decay * self.counts
+            [np.full(mark_count, observed), np.tile(self.kernel_integrals, mark_count), [decay_slope]]
+        )

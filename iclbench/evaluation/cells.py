@@ -26,7 +26,7 @@ import torch
 from iclbench import __version__, tables
 from iclbench.core import devices
 from iclbench.core.errors import IclbenchError, one_line
-from iclbench.core.expected_metrics import lacking
+from iclbench.core.expected_metrics import missing_metrics
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
 from iclbench.core.plugins import as_plugin_error
@@ -135,7 +135,7 @@ def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str
     """
     if not isinstance(prompts, PromptSet):  # the hash of other prompt sets includes a version of the code
         return set()
-    return lacking(_measured(values), prompts.task.question) - set(known_metrics.split())
+    return missing_metrics(_measured(values), prompts.task.question) - set(known_metrics.split())
 
 
 def _measured(values: Rows | pd.DataFrame) -> set[str]:

@@ -19,7 +19,7 @@ from iclbench.config.cards import load_baseline
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, TaskConfig
 from iclbench.core.errors import UsageError
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
@@ -137,8 +137,8 @@ def _contestant_of(run: str, config: RunConfig, model: Backbone, model_id: str, 
     )
 
 
-def on_other_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
-    """The backbone of a run on the prompts of `task`, under a name with the task of its training if that is another.
+def on_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
+    """The backbone of a run on the prompts of `task`. If it was trained on another task, its name has that task.
 
     Raises:
         DataChangedError: it is the task of the training with other data.
@@ -169,7 +169,7 @@ def on_other_task(model: PredictorContestant, run: Run, task: TaskConfig, family
         raise UsageError(
             f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
         )
-    return trained_elsewhere(model, trained)
+    return with_training_task(model, trained)
 
 
 def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
@@ -185,8 +185,8 @@ def check_data(trained: TaskConfig, family: Family) -> None:
         family.check_data(trained.learned)
 
 
-def trained_elsewhere(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
-    """The contestant under a name with the task of its training."""
+def with_training_task(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
+    """The contestant with the task of its training in its name."""
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 
@@ -255,7 +255,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         raise UsageError(f"{problem}; its baselines: {available}", code="not-applicable")
     cls = _estimator(card.estimator, name)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
-    with named(cls):
+    with plugin_errors(cls):
         predictor = cls(settings, facts, seed=prompts.seed)
     # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}

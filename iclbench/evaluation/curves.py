@@ -136,7 +136,7 @@ def learning_curve(
     skipped = requested[len(allowed) :]
     if skipped:
         positions = allowed[-1] + 1
-        episodes, prefixes = episodes.begun(positions), None if prefixes is None else allowed
+        episodes, prefixes = episodes.first_points(positions), None if prefixes is None else allowed
     chunk = max(1, _POSITIONS // positions)
     normaliser = prompts.family.normaliser
     score_blocks: dict[str, list[np.ndarray]] = {}
@@ -148,14 +148,14 @@ def learning_curve(
         informed = predictor.informed(block.truth)
         with torch.inference_mode():
             prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else allowed)
-        y, scored = block.asked.y[:, list(allowed)], block.scored[:, list(allowed)]
+        y, scored = block.queries.y[:, list(allowed)], block.scored[:, list(allowed)]
         scored_blocks.append(scored.cpu().numpy())
         if isinstance(prediction, EventPrediction):
             survival = prediction.loss(y).double().nan_to_num(nan=torch.inf, posinf=torch.inf)
-            is_open = open_intervals(block.asked)[:, list(allowed)]
+            is_open = open_intervals(block.queries)[:, list(allowed)]
             open_blocks.append(survival.masked_fill(~is_open, torch.nan).cpu().numpy())
         if prefixes is None and not skipped:
-            for name, values in prediction.sequence_scores(y, scored, block.asked.mask).items():
+            for name, values in prediction.sequence_scores(y, scored, block.queries.mask).items():
                 sequence_scores.setdefault(name, []).append(values.double().cpu().numpy())
         for name, values in prediction.scores_within(y, block.choices).items():
             values = values.double().masked_fill(~scored, torch.nan)

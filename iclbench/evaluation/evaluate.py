@@ -202,7 +202,7 @@ def evaluate_run(
     task = task or run.config.task
     if family is None:
         family = task.build_held_out(data_dir, data_changed)  # shared by all prompt sets, because it holds the data
-        model = contestants.on_other_task(model, run, task, family)
+        model = contestants.on_task(model, run, task, family)
     write_published(results, task)
     tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
     remaining = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)

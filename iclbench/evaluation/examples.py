@@ -93,7 +93,7 @@ def _points(episodes: Episodes, inputs: Float[Tensor, "points Dx"], prompts: Pro
     shared = _shared(prompts) | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
     frames = [
         _point_rows(shared | {"role": "context"}, episodes.context),
-        _point_rows(shared | {"role": "target"}, episodes.asked),
+        _point_rows(shared | {"role": "target"}, episodes.queries),
     ]
     for index in range(0 if episodes.related is None else episodes.related.mask.shape[1]):
         related_set = episodes.related.map(lambda t: t[:, index])  # type: ignore[union-attr]  # noqa: B023

@@ -1,8 +1,8 @@
 """Frozen prompt sets: the episodes of a task, a shift and a seed on which all contestants are evaluated.
 
-A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed; its name has a
-hash of them. It is sampled in blocks, each from its own random stream, so that the first 64 episodes of a larger set
-are the smaller set.
+A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed. Its name
+contains a hash of them. It is sampled in blocks, each from its own random stream, so that the first 64 episodes of a
+larger set are the smaller set.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
@@ -31,11 +29,11 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The definition of a set of frozen episodes, which are sampled at their first use.
+    """The definition of a set of frozen episodes, which are sampled on first use.
 
     Attributes:
         task: the task at one preset.
-        preset: the preset, which is only part of the readable name.
+        preset: the preset; it affects only the readable name.
         shift: name of the shift.
         seed: evaluation seed.
         data_dir: folder of data sets.
@@ -59,7 +57,7 @@ class PromptSet:
 
     @property
     def group_size(self) -> int:
-        """Number of consecutive episodes that count as one, also in bootstraps."""
+        """Number of consecutive episodes that count as one, including in bootstraps."""
         return self.family.evaluators()[self.evaluator].group_size if self.evaluator else 1
 
     @property
@@ -104,8 +102,8 @@ class PromptSet:
 
     @property
     def data(self) -> str | None:
-        """The data of the episodes, with their fingerprint if the run was trained on other data; None without a data
-        set."""
+        """The name of the data set of the episodes, with a fingerprint if the run was trained on other data. None if
+        the episodes do not come from a data set."""
         if self.trained_data is None:
             return self.task.data
         return self.task.data_with(fingerprint=self.family.training_fingerprint)
@@ -122,7 +120,7 @@ class PromptSet:
 
     @property
     def headline(self) -> str:
-        """The metric of the row of a failed contestant."""
+        """The main metric of the task, which is also that of the row of a failed contestant."""
         return HEADS[self.task.head].headline
 
     @cached_property
@@ -133,24 +131,26 @@ class PromptSet:
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The frozen episodes, on the CPU: complete groups, and not more than the task says or the family has."""
+        """The frozen episodes, on the CPU. Groups are complete. The number is limited by the task and by the number of
+        different episodes of the family."""
         groups = max(1, self.task.episodes // self.group_size)
-        number = min(groups * self.group_size, self.family.most_prompts or groups * self.group_size)
+        number = min(groups * self.group_size, self.family.max_prompts or groups * self.group_size)
         return self.draw(self.stream, number, self.task.point_count(self.context_points))
 
     @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Sample episodes in blocks from the named stream, with the family's largest number of related datasets."""
         sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
-        return cat([self._block(size, points, generator(self.seed, stream, n), n) for n, size in enumerate(sizes)])
+        return cat([self._block(size, points, stream, index) for index, size in enumerate(sizes)])
 
-    def _block(self, episodes: int, points: int, draw: torch.Generator, number: int) -> Episodes:
+    def _block(self, episodes: int, points: int, stream: str, index: int) -> Episodes:
+        random = generator(self.seed, stream, index)
         method = "sample_test" if self.evaluator else "sample_prompts"
-        with named(self.family):
+        with plugin_errors(self.family):
             if self.evaluator:
-                block = self.family.sample_test(self.evaluator, episodes, draw)
+                block = self.family.sample_test(self.evaluator, episodes, random)
             else:
-                request = Request(episodes, points, draw, shift=self.shift, before=BLOCK * number)
+                request = Request(episodes, points, random, shift=self.shift, before=BLOCK * index)
                 block = self.family.sample_prompts(request)
         check_episodes(self.family, method, block)
         return block

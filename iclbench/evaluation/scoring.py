@@ -84,7 +84,7 @@ def target_scores(
         on_device = block.to(device)
         informed = predictor.informed(on_device.truth)
         with torch.inference_mode():
-            answers = informed.predict_by_related(on_device.context, on_device.asked.x, on_device.related, counts)
+            answers = informed.predict_by_related(on_device.context, on_device.queries.x, on_device.related, counts)
             scores = [_scores(informed, answer, on_device, n) for n, answer in zip(counts, answers, strict=True)]
         for name in scores[0]:
             by_count = [block_scores[name] for block_scores in scores]
@@ -124,14 +124,14 @@ def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarr
 def blocks(episodes: Episodes) -> Iterator[Episodes]:
     """Split the episodes into the blocks of single forward passes."""
     related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
-    size = max(1, _POINTS // (episodes.context.count + episodes.asked.count + related))
+    size = max(1, _POINTS // (episodes.context.count + episodes.queries.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
 
 
 def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
     """Groups of episodes with the same number of targets, with their indices. Joint predictions need targets without
     padding, because they depend on the inputs of all targets."""
-    targets, order = episodes.asked.compact()
+    targets, order = episodes.queries.compact()
     scored, groups = take(episodes.scored, order), []
     for count in targets.counts.unique().tolist():
         index = (targets.counts == count).nonzero().squeeze(1)
@@ -142,11 +142,11 @@ def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes
 
 def _scores(predictor: Predictor, answer: Prediction, episodes: Episodes, related: int) -> dict[str, Tensor]:
     """All scores of each episode: means over its targets, and joint scores."""
-    y = episodes.asked.y
+    y = episodes.queries.y
     check_answer(predictor, "predict_by_related", answer, y.shape, y)
     by_target = answer.scores_within(y, episodes.choices)
     joint_scores = predictor.joint_scores(
-        answer, episodes.context, episodes.asked, episodes.scored, first_related(episodes.related, related)
+        answer, episodes.context, episodes.queries, episodes.scored, first_related(episodes.related, related)
     )
     return {name: _mean(scores, episodes.scored) for name, scores in by_target.items()} | {
         name: scores.double() for name, scores in joint_scores.items()

@@ -126,7 +126,7 @@ class Family(ABC):
         return self.fingerprint
 
     @property
-    def most_prompts(self) -> int | None:
+    def max_prompts(self) -> int | None:
         """Number of different evaluation episodes, if it is finite; None if it is unlimited. Prompt sets have no more
         episodes, since repeated episodes do not make a score more precise."""
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 
 
 def cannot_read(path: Path, error: OSError, advice: str = "", missing: str = "missing-file") -> DataError:
@@ -17,5 +17,5 @@ def cannot_read(path: Path, error: OSError, advice: str = "", missing: str = "mi
         missing: the code if it does not exist.
     """
     code = missing if isinstance(error, FileNotFoundError) else "unreadable-file"
-    message = f"cannot read {path}: {error.strerror or said(error)}"
+    message = f"cannot read {path}: {error.strerror or error_text(error)}"
     return DataError(f"{message}; {advice}" if advice else message, code=code)

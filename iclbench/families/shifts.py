@@ -44,7 +44,7 @@ from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_
 
 
 class Number(NamedTuple):
-    """The number of a kind: its default (None: the number is required), and whether it must be an integer."""
+    """The number of a kind: its default (None if the number is required), and whether it must be an integer."""
 
     default: float | None = None
     is_integer: bool = False
@@ -220,8 +220,8 @@ class FunctionKind(Kind):
     """A kind for functions of a vector.
 
     Attributes:
-        place: maps context and queries to shifted ones; the query after the first n points is row n. None: they do not
-            change.
+        place: maps context and queries to shifted ones; the query after the first n points is row n; None if they
+            do not change.
         isotropic: whether the inputs start from N(0, I) instead of the distribution of the task.
     """
 

@@ -24,11 +24,11 @@ from iclbench.layers.perceptron import perceptron
 
 @dataclass(frozen=True)
 class KeysValues(TensorRecord):
-    """Keys and values per head, of every episode or of several samples of each.
+    """Keys and values per head. The leading axes are episodes, or episodes and samples.
 
     Attributes:
         keys, values: one vector per head and token.
-        mask: valid tokens; None: all.
+        mask: valid tokens; None means all.
     """
 
     keys: Float[Tensor, "*batch H T C"]
@@ -45,7 +45,7 @@ def check_heads(width: int, heads: int, setting: str = "width") -> None:
         setting: name of the setting that holds the width.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the width is not a multiple of the number of heads.
     """
     if width % heads:
         multiple = width + -width % heads
@@ -63,7 +63,7 @@ class AttentionLayer(nn.Module):
         feedforward: hidden width of the feed-forward network; None: D.
 
     Raises:
-        UsageError: the width is not a multiple of the heads.
+        UsageError: the width is not a multiple of the number of heads.
     """
 
     def __init__(self, width: int, heads: int, feedforward: int | None = None) -> None:
@@ -95,8 +95,8 @@ class AttentionLayer(nn.Module):
 
         Args:
             queries: rows that are updated.
-            tokens: rows that the queries attend to; None: the queries (self-attention).
-            mask: valid tokens; None: all.
+            tokens: rows that the queries attend to; None means the queries (self-attention).
+            mask: valid tokens; None means all.
         """
         if tokens is not None:
             return self.attend(queries, self.keys(tokens, mask))
@@ -113,7 +113,7 @@ class AttentionLayer(nn.Module):
         visible, has_keys = None, None
         if memory.mask is not None:
             has_keys = memory.mask.any(1)[:, None, None]
-            # Rows without keys attend to all, so that no kernel divides by zero, and are restored below.
+            # Without valid keys, queries attend to all tokens, so that no kernel divides by zero. They are restored.
             visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
         q = self._by_head(self.q(normed))
         mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible)

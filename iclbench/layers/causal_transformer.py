@@ -74,7 +74,7 @@ class CausalTransformer(nn.Module):
             points: number of pairs that have learned positions.
             positions: how positions are encoded.
             init_std: standard deviation of the initial weights.
-            feedforward: hidden width of each block's MLP; None: four times the width.
+            feedforward: hidden width of each block's MLP; None means four times the width.
 
         Raises:
             UsageError: the width is not a multiple of the heads, or it is odd with sinusoidal positions, or the width
@@ -177,9 +177,9 @@ class CausalTransformer(nn.Module):
         Args:
             state: the cache so far.
             tokens: the further tokens.
-            mask: valid tokens; None: all, without a synchronisation with the device.
-            read: the tokens whose hidden vectors are returned; None: none.
-            start: position of the first further token; None: after all tokens of the state.
+            mask: valid tokens; None means all, without a synchronisation with the device.
+            read: the tokens whose hidden vectors are returned; None means no tokens.
+            start: position of the first further token; None means after all tokens of the state.
         """
         past, new = state.mask.shape[1], tokens.shape[1]
         masks = [m for m in (state.mask if past else None, mask) if m is not None]
@@ -201,8 +201,8 @@ class CausalTransformer(nn.Module):
         read: slice | None = None,
         before: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
-        """Hidden vectors at the tokens `read`, and the longer cache. Further tokens see what is `visible` (None: the
-        tokens before them). If `read` is None, the last layer computes only keys and values."""
+        """Hidden vectors at the tokens `read`, and the longer cache. Further tokens see what is `visible` (None means
+        the tokens before them). If `read` is None, the last layer computes only keys and values."""
         cache, new = GrowingCache(state), tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:

@@ -65,7 +65,7 @@ class CovarianceNet(nn.Module):
         Args:
             hidden: the targets' vectors.
             mean: their means.
-            mask: valid targets; only these are attended to; None: all.
+            mask: valid targets; only these are attended to; None means all.
         """
         mixed = hidden
         for layer in self.layers:

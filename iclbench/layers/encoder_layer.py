@@ -62,7 +62,7 @@ class EncoderLayer(nn.Module):
         Args:
             rows: tokens that are updated.
             memory: keys and values that they attend to.
-            visible: the tokens of the memory that each row sees; None: all valid ones.
+            visible: the tokens of the memory that each row sees; None means all valid ones.
         """
         if visible is None and memory.mask is not None:
             visible = memory.mask[:, None, None]

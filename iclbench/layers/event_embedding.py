@@ -39,7 +39,7 @@ class EventEmbedding(nn.Module):
 
         Args:
             y: gap, mark and time of events.
-            weight: the vectors of all marks; None: those of this embedding.
+            weight: the vectors of all marks; None means those of this embedding.
 
         Raises:
             UsageError: `y` does not hold events, or a mark is not in 0 to K - 1 (checked on a CPU only, because the

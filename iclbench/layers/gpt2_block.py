@@ -79,7 +79,7 @@ def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforwa
         width: D.
         tokens: number of learned positions.
         init_std: standard deviation of the initial weights.
-        feedforward: hidden width of each block's MLP; None: four times the width.
+        feedforward: hidden width of each block's MLP; None means four times the width.
     """
     word, positions = nn.Embedding(1, width), nn.Embedding(tokens, width)
     blocks = [GPT2Block(width, feedforward) for _ in range(layers)]

@@ -19,7 +19,7 @@ class KeyValueCache(State):
     Attributes:
         keys, values: `(B, H, T, D/H)` for each layer.
         mask: slots that hold a token.
-        before: number of tokens before the dataset that is read, if positions restart in every dataset; None: they do
+        before: number of tokens before the dataset that is read, if positions restart in every dataset; None if they do
             not restart.
     """
 
@@ -52,7 +52,7 @@ class GrowingCache:
 
         Args:
             mask: valid new tokens.
-            before: the cache's `before` after the new tokens; None: unchanged.
+            before: the cache's `before` after the new tokens; None means unchanged.
         """
         keys, values = zip(*self.layers, strict=True)
         before = self.state.before if before is None else before

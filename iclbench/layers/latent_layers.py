@@ -107,7 +107,7 @@ class _Layer(nn.Module):
             x: the rows.
             normed: the rows after their norm.
             attended: outputs of the heads.
-            has_data: episodes that have valid tokens; in the others the rows are unchanged. None: all.
+            has_data: episodes that have valid tokens; in the others the rows are unchanged. None means all.
         """
         y = (normed if self.normed else x) + self.out(attended.transpose(1, 2).flatten(2))
         normed_output = self.norm_feed(y)
@@ -144,7 +144,7 @@ class CrossLayer(_Layer):
 
 
 def _allowed(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
-    """The attention mask, `(B, 1, 1, N)`, and the episodes that have data, `(B,)`; None: all."""
+    """The attention mask, `(B, 1, 1, N)`, and the episodes that have data, `(B,)`; None means all."""
     if mask is None:
         return None, None
     has_data = mask.any(1)

@@ -71,8 +71,8 @@ class Terms(TensorRecord):
     Attributes:
         q: queries.
         k, v: keys and values that are written.
-        g: log decays, one per head or one per row of its state; None: no decay.
-        a, b: a b^T is the rank-one term of the transition; None: none.
+        g: log decays, one per head or one per row of its state; None means no decay.
+        a, b: a b^T is the rank-one term of the transition; None means no such term.
     """
 
     q: Float[Tensor, "B _ T K"]
@@ -225,7 +225,7 @@ class ChunkPlan:
     Attributes:
         tokens: number of tokens.
         span: number of tokens of the span that starts with this chunk; 0: the chunk continues a span.
-        floor: lower bound of its log decays; None: no bound.
+        floor: lower bound of its log decays; None means no bound.
     """
 
     tokens: int
@@ -302,8 +302,8 @@ class _Chunk:
     Args:
         tensors: q, k, v, and optionally g, a, b and rows; `rows` and `a` read before their token (a lag of 1), q after
             it.
-        floor: lower bound of log decays; None: no bound.
-        before: factor before the first token, relative to the middle of the span; None: no decay.
+        floor: lower bound of log decays; None means no bound.
+        before: factor before the first token, relative to the middle of the span; None means no decay.
     """
 
     def __init__(self, tensors: dict[str, Tensor], floor: float | None = None, before: Tensor | None = None) -> None:
@@ -320,7 +320,7 @@ class _Chunk:
         return state
 
     def start_from(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
-        """Set the state before the chunk, in its unit; None: zero."""
+        """Set the state before the chunk, in its unit; None means zero."""
         self.state = state
         if "a" in self.lags:
             self.system = -_masked_scores(self.readers["a"] @ self.written["b"].mT, 1)
@@ -329,7 +329,7 @@ class _Chunk:
         return self
 
     def factor_at_end(self) -> Float[Tensor, "B H 1 _"] | None:
-        """Factor before the next chunk of the span; None: no decay."""
+        """Factor before the next chunk of the span; None means no decay."""
         return None
 
     def answer(self, name: str, out: Float[Tensor, "B H C V"]) -> None:
@@ -365,7 +365,7 @@ class _Chunk:
         middle of the next span. Their product could underflow.
 
         Args:
-            following: the next chunk; None: this is the last one.
+            following: the next chunk; None if this is the last one.
             before: factor before the next chunk.
         """
         return []
@@ -385,7 +385,7 @@ class _Chunk:
             outs: outputs of `q` and `rows`.
             grad_outs: gradients of these outputs.
             unit_factors: factors to the unit of the next chunk.
-            after: the state after the chunk; None: it was not computed.
+            after: the state after the chunk; None if it was not computed.
             end: gradient of this state; overwritten.
             decays: whether gradients of the decays are computed.
         """

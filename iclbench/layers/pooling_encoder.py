@@ -19,7 +19,7 @@ class PoolingEncoder(nn.Module):
         out: width of a set's representation.
         pre_depth: number of layers before the mean; self-attention counts as two.
         post_depth: number of linear layers after it.
-        heads: number of heads of self-attention; None: no self-attention, so that a state can hold running sums.
+        heads: number of heads of self-attention; None means no self-attention, so that a state can hold running sums.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class PostNormLayer(nn.Module):
             x: the tokens.
             q: their queries.
             k, v: keys and values of the tokens that they see, including themselves.
-            visible: the keys that each token sees; None: those up to the token, in a complete sequence.
+            visible: the keys that each token sees; None means those up to the token, in a complete sequence.
         """
         rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=rate, is_causal=visible is None)

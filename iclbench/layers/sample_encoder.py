@@ -16,7 +16,7 @@ class SampleEncoder(PairReadIn):
     Args:
         shape: the task.
         width: width of the hidden layer.
-        out: width of the encoding; None: that of the hidden layer.
+        out: width of the encoding; None means that of the hidden layer.
     """
 
     def __init__(self, shape: TaskShape, width: int, out: int | None = None) -> None:

@@ -59,8 +59,8 @@ DESCENTS = (
 def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "raw") -> Float[Tensor, "B steps"]:
     """The squared error on the test queries after 1, 2, ... steps, over the normaliser, without scale and shift."""
     episodes, test = prompts.episodes, slice(prompts.fit, None)
-    answers = descent_curve(episodes.context, episodes.asked.x[:, test], STEPS, gamma, step_size)
-    return (answers - episodes.asked.y[:, test].double()).square().mean(1) / prompts.family.normaliser
+    answers = descent_curve(episodes.context, episodes.queries.x[:, test], STEPS, gamma, step_size)
+    return (answers - episodes.queries.y[:, test].double()).square().mean(1) / prompts.family.normaliser
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class GammaSearch:
 
 def tune_gamma(prompts: ProbeSet, step_size: StepSize) -> GammaSearch:
     """Search gamma on the tuning episodes of a probe set."""
-    context, targets = prompts.tuning.context, prompts.tuning.asked.span(prompts.fit)
+    context, targets = prompts.tuning.context, prompts.tuning.queries.span(prompts.fit)
     low, high = _DECADES
     while True:
         grid = torch.logspace(low, high, _PER_DECADE * (high - low), dtype=torch.float64)

@@ -44,9 +44,9 @@ def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") ->
     for block in prompts.blocks():
         episodes = block.without_truth().to(device)
         with torch.inference_mode():
-            layers = list(backbone.predict_by_layer(episodes.context, episodes.asked.x, episodes.related))
+            layers = list(backbone.predict_by_layer(episodes.context, episodes.queries.x, episodes.related))
         for layer in layers:
-            check_answer(backbone, "predict_by_layer", layer, episodes.asked.mask.shape, episodes.asked.y)
+            check_answer(backbone, "predict_by_layer", layer, episodes.queries.mask.shape, episodes.queries.y)
         parts.append(torch.stack([layer.point() for layer in layers]).double().cpu())
     return torch.cat(parts, 1)
 

@@ -132,7 +132,7 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     assert isinstance(model.predictor, Backbone)
     decoded = decode_layers(model.predictor, prompts, model.device)
     normaliser = prompts.family.normaliser
-    probe = probe_layers(decoded, prompts.episodes.asked.y.double(), prompts.fit, normaliser)
+    probe = probe_layers(decoded, prompts.episodes.queries.y.double(), prompts.fit, normaliser)
     layers = [float(layer) for layer in range(1, len(decoded) + 1)]
     shared = _row(model, prompts) | {"axis": "layer"}
     rows: Rows = []
@@ -153,7 +153,7 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
 def _level(reference: PredictorContestant, prompts: ProbeSet) -> Tables:
     episodes, predictor = prompts.episodes, reference.predictor
     answer = predictor.informed(episodes.truth).ask(episodes, "targets")
-    errors = (answer.point() - episodes.asked.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
+    errors = (answer.point() - episodes.queries.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
     shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
     return {"values": _means(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}

@@ -81,7 +81,7 @@ class ProbeSet(PromptSet):
         if self.task.question == "targets":
             return self._split_targets(stream, tasks)
         drawn = self.draw(stream, tasks, self.context + self.fit + self.test)
-        targets = drawn.asked.span(self.context)
+        targets = drawn.queries.span(self.context)
         return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
 
     def _split_targets(self, stream: str, tasks: int) -> Episodes:
@@ -90,7 +90,7 @@ class ProbeSet(PromptSet):
         shift = self.family.parse_shift(self.shift).with_examples(self.context)
         prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.built_family)
         drawn = prompts.draw(stream, tasks, self.context)
-        targets = drawn.asked.span(0, self.fit + self.test)
+        targets = drawn.queries.span(0, self.fit + self.test)
         available = int(targets.counts.min())
         if available < self.fit + self.test:
             raise UsageError(

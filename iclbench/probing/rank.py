@@ -173,7 +173,7 @@ def numbers_of_contexts(maximum: int) -> list[int]:
 
 def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
     episodes = prompts.episodes.to(dtype=torch.float64)
-    x_query = episodes.asked.x[: prompts.queries, 0]
+    x_query = episodes.queries.x[: prompts.queries, 0]
     size = max(1, POINTS // (prompts.context + prompts.queries))
     blocks = (episodes[start : min(start + size, prompts.contexts)] for start in range(0, prompts.contexts, size))
     with torch.inference_mode():

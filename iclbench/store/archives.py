@@ -174,7 +174,7 @@ def find(results: Path, name: str) -> Run:
     raise UnknownNameError("run", name, [*names, *sorted(packed_names)], hint=f"(in {results}; {hint})")
 
 
-def with_shipped(results: Path) -> list[Path]:
+def results_folders(results: Path) -> list[Path]:
     """A results folder, then the results folder of the checkout."""
     shipped = cards_folder("grids").parent / "results"
     return list(dict.fromkeys(folder.resolve() for folder in (results, shipped)))
@@ -182,7 +182,7 @@ def with_shipped(results: Path) -> list[Path]:
 
 def _archives(results: Path, folder: str) -> list[Path]:
     """The archives of a results folder, then those of the checkout."""
-    return [path for parent in with_shipped(results) for path in sorted(parent.glob(f"{folder}/*{_SUFFIX}"))]
+    return [path for parent in results_folders(results) for path in sorted(parent.glob(f"{folder}/*{_SUFFIX}"))]
 
 
 def _exists(run: Run) -> bool:

@@ -83,11 +83,11 @@ class Store:
 
     def missing_metrics(self, cell: GridCell) -> set[str]:
         """The metrics of a finished evaluation that the current code computes and that it does not have."""
-        from iclbench.core.expected_metrics import lacking  # needs torch
+        from iclbench.core.expected_metrics import missing_metrics  # needs torch
 
         if cell.hash not in self._missing_metrics:
             self._missing_metrics[cell.hash] = (
-                lacking(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
+                missing_metrics(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
             )
         return self._missing_metrics[cell.hash]
 

@@ -460,7 +460,7 @@ def create(
         IclbenchError: another process holds the run, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
-    check_free(name, "another --name")
+    check_not_reserved(name, "another --name")
     config = config.on_data(data_dir)
     run = Run(results / "runs" / name)
     if _config_to_write(run, config) is None:
@@ -589,7 +589,7 @@ def check_name(name: str, noun: str = "a run name") -> str:
     return name
 
 
-def check_free(name: str, advice: str) -> None:
+def check_not_reserved(name: str, advice: str) -> None:
     """Raise `UsageError` with advice if a name is that of a baseline or a published row."""
     if name in names("baselines") or name.startswith("published-"):
         raise UsageError(

@@ -19,13 +19,14 @@ from iclbench.streaming.lines import Line, LineFormat
 
 @dataclass(frozen=True)
 class EventFormat(LineFormat):
-    """The columns of events. Its lines hold the values that a model reads: gap, mark and time since the start.
+    """The columns of events. Lines hold the values that a model reads: gap, mark and time since the start.
 
     Attributes:
         marks: number of marks K.
         smallest: the smallest gap that the model supports.
         clock: the clock of the stream.
-        options: the options that messages name for the start of the observation and for double precision.
+        options: names of two options in error messages: that for the start of the observation, and that for double
+            precision.
     """
 
     marks: int
@@ -38,9 +39,17 @@ class EventFormat(LineFormat):
 
     @classmethod
     def of_events(cls, shape: TaskShape, smallest: float, largest: float, clock: Clock) -> EventFormat:
-        """The format of a task."""
+        """The format for a task with events; arguments as the attributes."""
         assert shape.marks is not None
-        return cls((), ("time", "mark"), None, largest, shape.marks, smallest, clock)
+        return cls(
+            inputs=(),
+            outputs=("time", "mark"),
+            classes=None,
+            largest=largest,
+            marks=shape.marks,
+            smallest=smallest,
+            clock=clock,
+        )
 
     def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
         """The events and queries of a file.
@@ -56,8 +65,8 @@ class EventFormat(LineFormat):
 
         Args:
             lines: the lines, in order.
-            line_name: the name of a line in messages, which its number follows.
-            event_name: the name of the previous event in messages, which its number follows.
+            line_name: words before the number of a line in messages.
+            event_name: words before the number of the previous event's line in messages.
 
         Raises:
             DataError: a time does not increase, or a value is not supported; the message names the line.
@@ -89,14 +98,14 @@ class EventFormat(LineFormat):
         if not (mark.is_integer() and 0 <= mark < self.marks):
             raise DataError(f"mark is {mark:g}; write an integer from 0 to {self.marks - 1}")
         assert self.clock.start is not None
-        gap, since = (time - previous_time) / self.clock.unit, (time - self.clock.start) / self.clock.unit
-        if not self.smallest <= gap <= since <= self.largest:
+        gap, elapsed = (time - previous_time) / self.clock.unit, (time - self.clock.start) / self.clock.unit
+        if not self.smallest <= gap <= elapsed <= self.largest:
             raise DataError(
                 f"time is {time:.15g}, and its gap of {time - previous_time:.3g} to {previous_name} is outside the "
-                f"numbers of the model; try {self.options[1]}"
+                f"range of the model's numbers; try {self.options[1]}"
             )
-        return replace(line, y=[gap, mark, since], time=time)
+        return replace(line, y=[gap, mark, elapsed], time=time)
 
     def _start_advice(self, previous_name: str) -> str:
-        can_choose = previous_name.startswith("the start") and not self.clock.resumed
-        return f"; give the start with {self.options[0]}" if can_choose else ""
+        is_start = previous_name.startswith("the start")
+        return f"; give the start with {self.options[0]}" if is_start and not self.clock.resumed else ""

@@ -21,7 +21,7 @@ from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.guard import fixed_state, guarded
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
 from iclbench.streaming.answers import answers
 from iclbench.streaming.clock import Clock
@@ -161,7 +161,7 @@ class Stream:
     @torch.no_grad()
     def _updated(self, state: State, lines: list[Line]) -> State:
         try:
-            with named(self.backbone):
+            with plugin_errors(self.backbone):
                 state = self.model.update(state, as_points(self.backbone, lines))
         except IclbenchError as error:
             raise DataError(str(error), code=error.code) from error
@@ -178,7 +178,7 @@ class Stream:
         if not queries:
             return
         try:
-            with fixed_state(), torch.no_grad(), named(self.backbone):
+            with fixed_state(), torch.no_grad(), plugin_errors(self.backbone):
                 prediction = self.model.query(self.state, _inputs(self.backbone, queries))
             check_answer(self.backbone, "query", prediction, (1, len(queries)))
         except IclbenchError as error:

@@ -121,7 +121,7 @@ class Window:
 
 
 def check_state(state: State, window: int | None) -> None:
-    """Check that a stream with this window (None: without one) can continue from a state.
+    """Check that a stream with this window (None means no window) can continue from a state.
 
     Raises:
         DataError: the state has another window.

@@ -24,7 +24,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import Shipped
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.store.archives import with_shipped
+from iclbench.store.archives import results_folders
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.plan import by_episode
 
@@ -44,7 +44,7 @@ class PackedBaselines:
     """
 
     def __init__(self, results: Path) -> None:
-        self._folders = with_shipped(results)
+        self._folders = results_folders(results)
         self._groups: dict[tuple[str, str], list[_Group]] = {}
 
     def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:

@@ -27,7 +27,7 @@ from iclbench.core.denormals import flushed
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 from iclbench.training.processes import SINGLE_PROCESS, Processes
@@ -216,7 +216,7 @@ class Training:
             batch, share = shared.share(self.backbone, batch)
         with autocast(settings, self.device):
             draw = generator(self.seed, "loss", step, device=self.device)
-            with named(self.backbone):
+            with plugin_errors(self.backbone):
                 answer = self._loss(batch, step / settings.steps, draw)
         check_loss(self.backbone, answer)
         loss = answer[0]

@@ -13,7 +13,7 @@ from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 from iclbench.families.request import Request
@@ -44,10 +44,10 @@ class TrainingData:
         dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
         size = curriculum.points.at(step, self.points) if curriculum.points else self.points
         request = Request(settings.batch, size, generator(seed, "data", step, device=device), active_dims=dims)
-        with named(family):
+        with plugin_errors(family):
             episodes = family.sample(request)
         check_episodes(family, "sample", episodes)
-        return episodes.asking_context() if self.context_targets else episodes
+        return episodes.with_context_targets() if self.context_targets else episodes
 
 
 def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:
@@ -81,7 +81,7 @@ def descend(
         sum_gradients: sums the gradients over all processes.
     """
     optimiser.zero_grad(set_to_none=True)
-    with named(backbone):
+    with plugin_errors(backbone):
         loss.backward()
     sum_gradients(backbone)
     if clip:

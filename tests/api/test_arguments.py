@@ -1,4 +1,4 @@
-"""Arguments of the wrong type, form or range are errors with a code and the name of the argument."""
+"""Arguments of the wrong type, form or range raise errors with a code and the name of the argument."""
 
 import runpy
 import sys

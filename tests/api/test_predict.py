@@ -1,4 +1,4 @@
-"""`icl.predict` and `icl.load`: arrays are predicted as by the model, and invalid arrays are errors."""
+"""`icl.predict` and `icl.load`: arrays are predicted as by the model, and invalid arrays raise errors."""
 
 import copy
 import doctest

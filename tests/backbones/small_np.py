@@ -44,7 +44,7 @@ def batch(sizes: list[tuple[int, int]] = SIZES) -> Episodes:
 
 def unpadded_episode(episodes: Episodes, b: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Valid context points and targets of one episode."""
-    context, targets = episodes.context, episodes.asked
+    context, targets = episodes.context, episodes.queries
     return (
         context.x[b, context.mask[b]],
         context.y[b, context.mask[b]],

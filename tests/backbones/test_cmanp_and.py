@@ -42,8 +42,8 @@ def test_blocks_are_scored_given_the_true_outputs_of_earlier_blocks(block: int, 
     there is one block."""
     model = build("cmanp-and", SMALL | {"block": block, "covariance": covariance})
     episodes = batch([(5, 4), (0, 3), (3, 1)])
-    answer = model.predict_targets(episodes.context, episodes.asked.x)
-    actual = model.joint_scores(answer, episodes.context, episodes.asked, episodes.scored)
+    answer = model.predict_targets(episodes.context, episodes.queries.x)
+    actual = model.joint_scores(answer, episodes.context, episodes.queries, episodes.scored)
     assert actual.keys() == {"log_likelihood_joint", "log_likelihood_teacher_forced"}
     for b in range(3):
         x, y, x_target, y_target = (t.unsqueeze(0) for t in unpadded_episode(episodes, b))
@@ -64,16 +64,16 @@ def test_the_loss_is_one_joint_density_whatever_the_block() -> None:
     episodes = batch()
     losses = [build("cmanp-and", SMALL | {"block": b}).loss(episodes, 0.0, torch.Generator())[0] for b in (1, 100)]
     model = build("cmanp-and", SMALL)
-    answer = model.predict_targets(episodes.context, episodes.asked.x)
-    scores = model.joint_scores(answer, episodes.context, episodes.asked, episodes.scored)
+    answer = model.predict_targets(episodes.context, episodes.queries.x)
+    scores = model.joint_scores(answer, episodes.context, episodes.queries, episodes.scored)
     assert losses[0] == losses[1] == pytest.approx(-scores["log_likelihood_joint"].mean().item(), rel=1e-9)
 
 
 def test_chunks_of_queries_do_not_change_predictions() -> None:
     model, episodes = build("cmanp-and", SMALL), batch()
-    expected = model.predict_targets(episodes.context, episodes.asked.x)
+    expected = model.predict_targets(episodes.context, episodes.queries.x)
     with torch.no_grad():
-        chunked = model.predict_targets(episodes.context, episodes.asked.x)
+        chunked = model.predict_targets(episodes.context, episodes.queries.x)
     torch.testing.assert_close(chunked.covariance(), expected.covariance(), rtol=1e-9, atol=1e-9)
 
 
@@ -81,8 +81,8 @@ def test_chunks_of_queries_do_not_change_predictions() -> None:
 def test_the_norm_of_the_predictor_is_before_means_and_covariance() -> None:
     model, episodes = build("cmanp-and", SMALL), batch()
     state = model.condition(episodes.context)
-    normed = model.norm(model.hidden(state, episodes.asked.x))
+    normed = model.norm(model.hidden(state, episodes.queries.x))
     expected = model.covariance(normed, model.decoder(normed))
-    actual = model.query(state, episodes.asked.x)
+    actual = model.query(state, episodes.queries.x)
     torch.testing.assert_close(actual.mean, expected.mean)
     torch.testing.assert_close(actual.covariance(), expected.covariance())

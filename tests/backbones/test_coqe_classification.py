@@ -105,9 +105,9 @@ def test_without_noise_the_loss_is_the_sum_of_two_cross_entropies(variant: str, 
     if question == "next":
         batch = Episodes(context=batch.context, scored=batch.context.mask, classes=CLASSES)
     loss, parts = ours.loss(batch, 0.5, torch.Generator())
-    static = ours.space.static(ours.encoder.linear(batch.asked.x))
-    original = F.cross_entropy(static.flatten(0, 1), batch.asked.y.flatten())
-    modified = F.cross_entropy(ours.ask(batch, question).logits.flatten(0, 1), batch.asked.y.flatten())
+    static = ours.space.static(ours.encoder.linear(batch.queries.x))
+    original = F.cross_entropy(static.flatten(0, 1), batch.queries.y.flatten())
+    modified = F.cross_entropy(ours.ask(batch, question).logits.flatten(0, 1), batch.queries.y.flatten())
     torch.testing.assert_close(loss, original + modified)
     torch.testing.assert_close(parts, {"loss": loss, "modified": modified, "original": original})
 
@@ -115,7 +115,7 @@ def test_without_noise_the_loss_is_the_sum_of_two_cross_entropies(variant: str, 
 def gradients(ours: CoQE, batch: Episodes) -> dict[str, Tensor | None]:
     """Gradients of the loss of the composed logits."""
     ours.zero_grad()
-    ours.ask(batch, "targets").loss(batch.asked.y).mean().backward()
+    ours.ask(batch, "targets").loss(batch.queries.y).mean().backward()
     return {name: p.grad for name, p in ours.named_parameters()}
 
 
@@ -148,8 +148,8 @@ def test_noise_is_drawn_from_the_generator_and_only_in_the_loss() -> None:
     losses = [ours.loss(batch, 0.0, torch.Generator().manual_seed(seed))[0] for seed in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
     assert torch.equal(torch.get_rng_state(), before)
-    logits = [ours.predict_targets(batch.context, batch.asked.x).logits for _ in range(2)]
-    without_noise = model(noise=0.0).train().predict_targets(batch.context, batch.asked.x).logits
+    logits = [ours.predict_targets(batch.context, batch.queries.x).logits for _ in range(2)]
+    without_noise = model(noise=0.0).train().predict_targets(batch.context, batch.queries.x).logits
     assert torch.equal(logits[0], logits[1]) and torch.equal(logits[0], without_noise)
 
 
@@ -162,8 +162,8 @@ def test_classes_in_the_context_are_those_before_the_query(question: str) -> Non
         batch = Episodes(context=batch.context, scored=batch.context.mask, classes=CLASSES)
     raised = ours.ask(batch, question).logits.detach().clone()
     for b in range(3):
-        for q in range(batch.asked.count):
+        for q in range(batch.queries.count):
             seen = batch.context.y[b] if question == "targets" else batch.context.y[b, :q]
             raised[b, q, seen.unique()] += 1000
     _, parts = ours.loss(batch, 0.5, torch.Generator())
-    torch.testing.assert_close(parts["modified"], F.cross_entropy(raised.flatten(0, 1), batch.asked.y.flatten()))
+    torch.testing.assert_close(parts["modified"], F.cross_entropy(raised.flatten(0, 1), batch.queries.y.flatten()))

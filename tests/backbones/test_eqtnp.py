@@ -48,12 +48,12 @@ def test_targets_attend_to_the_output_of_each_layer_of_the_context(residual: str
         out = inner @ w[f"{name}.feed.down.weight"].T + w[f"{name}.feed.down.bias"]
         return (fed if residual == "normed" else rows) + out
 
-    actual = model.predict_targets(episodes.context, episodes.asked.x)
+    actual = model.predict_targets(episodes.context, episodes.queries.x)
     for b in range(3):
         x, y, x_target, _ = (t.numpy() for t in unpadded_episode(episodes, b))
         z, hidden = perceptron(w, "embed_points", np.concatenate([x, y], 1)), perceptron(w, "embed_query", x_target)
         hidden = layer("readers.0", hidden, z)
         hidden = layer("readers.1", hidden, layer("among.0", z))
         raw = model.decoder(torch.from_numpy(hidden))
-        valid = actual[b : b + 1].at(episodes.asked.mask[b])
+        valid = actual[b : b + 1].at(episodes.queries.mask[b])
         torch.testing.assert_close(valid.mean[0], model.read(raw).mean, rtol=1e-9, atol=1e-9)

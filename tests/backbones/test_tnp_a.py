@@ -40,7 +40,7 @@ def joint_scores(model: Any, context: Points, targets: Points) -> dict[str, Tens
 @torch.no_grad()
 def test_the_joint_score_equals_that_of_a_loop_over_targets() -> None:
     model, episodes = build("tnp-a"), batch([(5, 4), (3, 1), (2, 5)])
-    actual = joint_scores(model, episodes.context, episodes.asked)
+    actual = joint_scores(model, episodes.context, episodes.queries)
     assert actual.keys() == {"log_likelihood_joint", "log_likelihood_teacher_forced"}
     for b in range(3):
         x, y, x_target, y_target = unpadded_episode(episodes, b)
@@ -54,7 +54,7 @@ def test_the_loss_is_the_joint_score_with_noise_for_a_bounded_spread() -> None:
     for spread, noisy in (("floor", False), ("bounded-0.1", False), ("bounded-0.05", True)):
         model = build("tnp-a", {"spread": spread})
         losses = [model.loss(episodes, 0.0, torch.Generator().manual_seed(seed))[0].item() for seed in range(2)]
-        expected = -joint_scores(model, episodes.context, episodes.asked)["log_likelihood_joint"].mean().item()
+        expected = -joint_scores(model, episodes.context, episodes.queries)["log_likelihood_joint"].mean().item()
         assert (losses[0] != losses[1]) == noisy
         assert losses[0] == pytest.approx(expected, rel=0.2 if noisy else 1e-9)
 
@@ -64,15 +64,15 @@ def test_the_loss_is_the_joint_score_with_noise_for_a_bounded_spread() -> None:
 def test_paths_equal_the_loop_on_their_draws(permute: bool) -> None:
     """Compares one episode of a masked batch, in the order of each path, with the numbers of the table."""
     model, episodes = build("tnp-a", {"samples": 4, "permute": permute}), batch()
-    actual = model.predict_targets(episodes.context, episodes.asked.x)
+    actual = model.predict_targets(episodes.context, episodes.queries.x)
     assert isinstance(actual, Paths) and actual.drawn.shape == (3, 6, 4, 2)
-    order, _, normal = model._table(episodes.asked.x)
+    order, _, normal = model._table(episodes.queries.x)
     assert torch.equal(order.sort(1).values, torch.arange(6).expand(4, 6))
     assert (order == torch.arange(6)).all() != permute
     x, y, *_ = unpadded_episode(episodes, 0)
     for s, targets in enumerate(order):
         draws = actual.drawn[0, targets, s]
-        expected = conditioned(model, x, y, episodes.asked.x[0, targets], draws)
+        expected = conditioned(model, x, y, episodes.queries.x[0, targets], draws)
         torch.testing.assert_close(actual.means[0, targets, s, 0], expected.mean[0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(actual.stds[0, targets, s, 0], expected.std[0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(draws, expected.mean[0] + expected.std[0] * normal[s], rtol=1e-9, atol=1e-9)
@@ -81,7 +81,7 @@ def test_paths_equal_the_loop_on_their_draws(permute: bool) -> None:
 @torch.no_grad()
 def test_scores_use_true_targets_and_predictions_do_not() -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch()
-    targets = episodes.asked
+    targets = episodes.queries
     other = Points(targets.x, targets.y + 1, targets.mask)
     answers, scores = [], []
     for points in (targets, other):
@@ -95,7 +95,7 @@ def test_scores_use_true_targets_and_predictions_do_not() -> None:
 @torch.no_grad()
 def test_the_order_of_the_targets_matters() -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch([(5, 5)])
-    targets = episodes.asked.span(1)
+    targets = episodes.queries.span(1)
     backwards = targets.map(lambda t: t.flip(1))
     scores = [joint_scores(model, episodes.context, order)["log_likelihood_joint"] for order in (targets, backwards)]
     assert abs(scores[0] - scores[1]).item() > 1e-3
@@ -131,9 +131,9 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
 @torch.no_grad()
 def test_portions_of_episodes_have_the_same_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch()
-    expected = model.predict_targets(episodes.context, episodes.asked.x)
+    expected = model.predict_targets(episodes.context, episodes.queries.x)
     monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 1)
-    actual = model.predict_targets(episodes.context, episodes.asked.x)
+    actual = model.predict_targets(episodes.context, episodes.queries.x)
     torch.testing.assert_close(actual.drawn, expected.drawn, rtol=1e-12, atol=1e-12)
 
 
@@ -146,7 +146,7 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
     assert isinstance(answer, Point)
     hidden = following(point, x, y, x_target[:1], answer.mean[0, :1], x_target[1])
     torch.testing.assert_close(answer.mean[0, 1], point.decoder(hidden), rtol=1e-9, atol=1e-9)
-    assert joint_scores(point, episodes.context, episodes.asked) == {}
+    assert joint_scores(point, episodes.context, episodes.queries) == {}
     labels = build("tnp-a", {"samples": 5, "permute": False}, "categorical", classes=3)
     y = torch.tensor([[2, 0, 1]])
     context = Points.full(x[:3].unsqueeze(0), y)
@@ -170,7 +170,7 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
 def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All samples differ, even if there are more than paths in a prediction, and have the mean of many paths."""
     model, episodes = build("tnp-a", {"samples": 2}), batch()
-    query = (episodes.context, episodes.asked.x)
+    query = (episodes.context, episodes.queries.x)
     answer = build("tnp-a", {"samples": 500}).predict_targets(*query)
     if portions:
         monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 2**16)

@@ -27,11 +27,11 @@ def test_published_sizes(dx: int, dy: int, expected: int) -> None:
 @torch.no_grad()
 def test_predictions_equal_those_of_one_encoder_over_context_and_targets() -> None:
     model, episodes = build("tnp-d"), batch()
-    actual = model.predict_targets(episodes.context, episodes.asked.x)
+    actual = model.predict_targets(episodes.context, episodes.queries.x)
     for b in (0, 2):  # without context, PyTorch's layer returns NaN
         x, y, x_target, _ = unpadded_episode(episodes, b)
         expected = model.decode(diagonal(model, x, y, x_target).unsqueeze(0))
-        valid = actual[b : b + 1].at(episodes.asked.mask[b])
+        valid = actual[b : b + 1].at(episodes.queries.mask[b])
         torch.testing.assert_close(valid.mean, expected.mean, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(valid.std, expected.std, rtol=1e-9, atol=1e-9)
 

@@ -41,8 +41,8 @@ def test_loss_and_score_are_the_joint_density_per_target(covariance: str) -> Non
         answer = model.decode(hidden)
         distribution = MultivariateNormal(answer.mean.flatten(), answer.covariance()[0])
         expected.append(distribution.log_prob(y_target.flatten()) / len(y_target))
-    answer = model.predict_targets(episodes.context, episodes.asked.x)
-    actual = model.joint_scores(answer, episodes.context, episodes.asked, episodes.scored)
+    answer = model.predict_targets(episodes.context, episodes.queries.x)
+    actual = model.joint_scores(answer, episodes.context, episodes.queries, episodes.scored)
     assert actual.keys() == {"log_likelihood_joint"}
     torch.testing.assert_close(actual["log_likelihood_joint"], torch.stack(expected), rtol=1e-6, atol=1e-6)
     loss, parts = model.loss(episodes, 0.0, torch.Generator())
@@ -55,7 +55,7 @@ def test_scores_depend_on_the_order_of_targets_only_with_tril(covariance: str, i
     model, episodes = build("tnp-nd", {"covariance": covariance}), batch([(5, 5)])
     assert model.joint == ("ordered" if is_ordered else "exchangeable")
     scores = []
-    for targets in (episodes.asked, episodes.asked.map(lambda t: t.flip(1))):
+    for targets in (episodes.queries, episodes.queries.map(lambda t: t.flip(1))):
         answer = model.predict_targets(episodes.context, targets.x)
         scores.append(model.joint_scores(answer, episodes.context, targets, targets.mask)["log_likelihood_joint"])
     assert (abs(scores[0] - scores[1]).item() > 1e-3) == is_ordered
@@ -66,9 +66,9 @@ def test_the_joint_score_without_products_is_the_sum_of_marginal_scores() -> Non
     model, episodes = build("tnp-nd", {"covariance": "low-rank"}), batch()
     model.covariance.projector[-1].weight.zero_()
     model.covariance.projector[-1].bias.zero_()
-    answer = model.predict_targets(episodes.context, episodes.asked.x)
-    joint = model.joint_scores(answer, episodes.context, episodes.asked, episodes.scored)["log_likelihood_joint"]
-    marginal = answer.scores(episodes.asked.y)["log_likelihood"] * episodes.scored
+    answer = model.predict_targets(episodes.context, episodes.queries.x)
+    joint = model.joint_scores(answer, episodes.context, episodes.queries, episodes.scored)["log_likelihood_joint"]
+    marginal = answer.scores(episodes.queries.y)["log_likelihood"] * episodes.scored
     torch.testing.assert_close(joint, marginal.sum(1) / episodes.scored.sum(1), rtol=1e-9, atol=1e-9)
 
 
@@ -79,11 +79,11 @@ def test_with_another_head_they_equal_their_parent(name: str) -> None:
     parent, episodes = {"tnp-nd": "tnp-d", "cmanp-and": "cmanp"}[name], batch()
     model, parent_model = build(name, small, "mixture"), build(parent, small, "mixture")
     assert model.joint == "apart" and model.state_dict().keys() == parent_model.state_dict().keys()
-    actual, expected = (m.predict_targets(episodes.context, episodes.asked.x) for m in (model, parent_model))
+    actual, expected = (m.predict_targets(episodes.context, episodes.queries.x) for m in (model, parent_model))
     assert type(actual) is type(expected) and torch.equal(actual.means, expected.means)
     losses = [m.loss(episodes, 0.0, torch.Generator())[0] for m in (model, parent_model)]
     assert losses[0] == losses[1]
-    scores = model.joint_scores(actual, episodes.context, episodes.asked, episodes.scored)
+    scores = model.joint_scores(actual, episodes.context, episodes.queries, episodes.scored)
     assert scores.keys() == {"log_likelihood_joint"}
 
 
@@ -99,7 +99,7 @@ def test_the_diagonal_of_low_rank_depends_on_the_spread(name: str) -> None:
         "bounded-0.05": lambda r: (0.05 + 0.95 * softplus(r)).square(),
     }.items():
         model = build(name, {"covariance": "low-rank", "spread": spread, **small})
-        hidden = model.hidden(model.condition(episodes.context), episodes.asked.x)
+        hidden = model.hidden(model.condition(episodes.context), episodes.queries.x)
         raw = model.covariance.diagonal(hidden if name == "tnp-nd" else model.norm(hidden))
-        answer = model.query(model.condition(episodes.context), episodes.asked.x)
+        answer = model.query(model.condition(episodes.context), episodes.queries.x)
         torch.testing.assert_close(answer.std.square(), variance(raw), rtol=1e-6, atol=1e-9)

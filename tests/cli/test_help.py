@@ -15,16 +15,16 @@ PARSERS = {(*name.split(),): load(name) for name in COMMANDS}
 PARSERS |= {(): parser(), ("lm",): parser().commands["lm"]}
 
 
-def unframed(out: str) -> str:
-    """The text of the help without frames."""
-    return " ".join("".join(" " if letter in "│╭╮╰╯─" else letter for letter in out).split())
+def plain_text(out: str) -> str:
+    """The help on one line, without the characters that draw boxes."""
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", out).split())
 
 
 @pytest.mark.parametrize("path", PARSERS, ids=" ".join)
-def test_help_prints_every_text_unchanged(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_the_complete_text_of_parameters(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*path, "--help"]) == 0
     out = capsys.readouterr().out
-    words = set(unframed(out).split())
+    words = set(plain_text(out).split())
     for parameter in PARSERS[path].params:
         text = str(getattr(parameter, "help", None) or "")
         text = text.replace("\\[", "[")
@@ -33,9 +33,9 @@ def test_help_prints_every_text_unchanged(path: tuple[str, ...], capsys: pytest.
 
 
 @pytest.mark.parametrize("group", ["", "lm"])
-def test_a_list_of_commands_has_the_first_paragraph_of_each(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_group_summarises_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*group.split(), "--help"]) == 0
-    out = unframed(capsys.readouterr().out)
+    out = plain_text(capsys.readouterr().out)
     commands = [name for name in COMMANDS if name.rpartition(" ")[0] == group]
     assert commands and all(f"{name.split()[-1]} {summary(name)}" in out for name in commands)
 
@@ -50,9 +50,9 @@ def test_the_help_of_commands_imports_no_large_library() -> None:
     assert process.returncode == 0, process.stderr
 
 
-def test_the_tables_of_a_configuration_file_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_train_names_the_tables_of_a_configuration_file(capsys: pytest.CaptureFixture[str]) -> None:
     main(["train", "--help"])
-    text = " ".join(unframed(capsys.readouterr().out).split())
+    text = plain_text(capsys.readouterr().out)
     assert all(table in text for table in ("[task]", "[backbone]", "[train]"))
 
 
@@ -74,13 +74,13 @@ def test_debug_prints_the_traceback_at_every_position(position: int, capsys: pyt
 
 def test_the_help_of_the_demo_names_its_results_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--help"]) == 0
-    assert "./results/demo" in unframed(capsys.readouterr().out)
+    assert "./results/demo" in plain_text(capsys.readouterr().out)
 
 
-def test_the_sections_of_the_report_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_report_lists_its_sections(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(SECTIONS) == names()
     assert main(["report", "--help"]) == 0
-    text = unframed(capsys.readouterr().out)
+    text = plain_text(capsys.readouterr().out)
     assert all(re.search(rf"\b{name}\b", text) for name in SECTIONS)
     assert main(["report", "--only", "heatmap"]) == 2
     err = capsys.readouterr().err

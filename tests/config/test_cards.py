@@ -1,4 +1,4 @@
-"""Cards: shipped cards are valid, and invalid cards are errors."""
+"""Shipped cards are valid, and invalid cards raise errors."""
 
 import codecs
 import math
@@ -39,8 +39,8 @@ CARD = {
 }
 
 
-def changed(**changes):
-    """The card with values set at dotted keys (`__` for a dot); None removes a key."""
+def changed_card(**changes):
+    """A copy of `CARD` with new values at dotted keys (`__` for a dot); None removes a key."""
     card = tomllib.loads(tomli_w.dumps(CARD))
     for path, value in changes.items():
         *tables, key = path.split("__")
@@ -85,7 +85,7 @@ def test_a_shipped_card_is_complete_and_fits_its_family(name):
         ):
             if ramp:
                 assert ramp.start <= end
-                assert ramp.at(preset.train.steps - 1, end) == end, "the curriculum ends before the training"
+                assert ramp.at(preset.train.steps - 1, end) == end, "the curriculum is complete at the last step"
     assert len(set(card.shifts)) == len(card.shifts)
     assert card.presets["smoke"].episodes == 64
     # The accuracy of a single prediction varies more than its error.
@@ -154,11 +154,11 @@ def test_a_card_is_loaded_by_path_and_named_after_its_file(tmp_path):
 def test_a_family_may_be_a_class_of_another_package(tmp_path):
     """The class does not exist, since reading a card does not import it."""
     family = "my_package.spiral:Spiral"
-    assert load_task(write(tmp_path, changed(family=family)))[1].family == family
+    assert load_task(write(tmp_path, changed_card(family=family)))[1].family == family
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "names"),
+    ("changes", "code", "message_parts"),
     [
         ({"family": None}, "missing-value", ["family"]),
         ({"summary": None}, "missing-value", ["summary"]),
@@ -210,14 +210,14 @@ def test_a_family_may_be_a_class_of_another_package(tmp_path):
         ({"a\nb": 1}, "unknown-name", ["'a b'"]),
     ],
 )
-def test_an_error_in_a_card_names_file_key_and_value(tmp_path, changes, code, names):
-    path = write(tmp_path, changed(**changes))
-    with refused(code, path, *names):
+def test_an_error_in_a_card_names_file_key_and_value(tmp_path, changes, code, message_parts):
+    path = write(tmp_path, changed_card(**changes))
+    with refused(code, path, *message_parts):
         load_task(path)
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "names"),
+    ("text", "code", "message_parts"),
     [
         ("family == 3", "bad-syntax", ["line 1"]),
         ("a = 1\na = 2", "bad-syntax", []),
@@ -235,9 +235,9 @@ def test_an_error_in_a_card_names_file_key_and_value(tmp_path, changes, code, na
         ),
     ],
 )
-def test_a_file_that_is_not_a_card_is_an_error(tmp_path, text, code, names):
+def test_a_file_that_is_not_a_card_raises_an_error(tmp_path, text, code, message_parts):
     path = write(tmp_path, text)
-    with refused(code, path, *names):
+    with refused(code, path, *message_parts):
         load_task(path)
 
 
@@ -259,7 +259,7 @@ def test_a_card_with_a_byte_order_mark_is_read(tmp_path):
         ("null\0", "bad-syntax"),
     ],
 )
-def test_unreadable_files_are_errors(tmp_path, name, code):
+def test_unreadable_files_raise_errors(tmp_path, name, code):
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder.toml").mkdir()
     os.mkfifo(tmp_path / "pipe.toml")
@@ -292,14 +292,14 @@ def test_the_content_hash_does_not_depend_on_the_layout_of_a_card(tmp_path):
     card = load_task(write(tmp_path, CARD))[1]
     reordered = {key: CARD[key] for key in reversed(CARD)}
     equal_card = load_task(write(tmp_path, "# a comment\n" + tomli_w.dumps(reordered)))[1]
-    other_card = load_task(write(tmp_path, changed(presets__smoke__points=6)))[1]
+    other_card = load_task(write(tmp_path, changed_card(presets__smoke__points=6)))[1]
     assert content_hash(card) == content_hash(equal_card) != content_hash(other_card)
     assert content_hash(card) == content_hash(card.model_dump(mode="json", exclude_unset=True))
 
 
 def test_the_hash_of_a_card_depends_on_training_and_evaluation_only(tmp_path):
     def card_hash(**changes):
-        return load_task(write(tmp_path, changed(**changes)))[1].hash
+        return load_task(write(tmp_path, changed_card(**changes)))[1].hash
 
     unchanged = card_hash()
     number = {"contestant": "gpt2", "value": 0.5, "source": "table 1", "read": "as printed"}
@@ -318,7 +318,7 @@ VALUES = st.recursive(
 KEYS = st.sampled_from([*TaskCard.model_fields, *BaselineCard.model_fields, "smoke", "train", "x"])
 
 
-def card_or_error(load, path):
+def load_or_check_error(load, path):
     try:
         _, card = load(path)
     except UsageError as error:
@@ -330,22 +330,22 @@ def card_or_error(load, path):
 @pytest.mark.slow
 @FUZZ
 @given(st.dictionaries(KEYS | st.text(max_size=8), VALUES, max_size=5))
-def test_any_dictionary_is_a_card_or_an_error(tmp_path, values):
-    card_or_error(load_task, write(tmp_path, values))
-    card_or_error(load_baseline, write(tmp_path, values))
+def test_any_dictionary_is_a_card_or_raises_an_error(tmp_path, values):
+    load_or_check_error(load_task, write(tmp_path, values))
+    load_or_check_error(load_baseline, write(tmp_path, values))
 
 
 @FUZZ
 @given(KEYS, st.sampled_from(["points", "parameters", "train", "backbones", "train_for"]), VALUES)
-def test_any_value_in_a_valid_card_is_a_card_or_an_error(tmp_path, key, preset_key, value):
-    card_or_error(load_task, write(tmp_path, changed(**{key: value})))
-    card_or_error(load_task, write(tmp_path, changed(**{f"presets__smoke__{preset_key}": value})))
+def test_any_value_in_a_valid_card_is_valid_or_raises_an_error(tmp_path, key, preset_key, value):
+    load_or_check_error(load_task, write(tmp_path, changed_card(**{key: value})))
+    load_or_check_error(load_task, write(tmp_path, changed_card(**{f"presets__smoke__{preset_key}": value})))
 
 
 @FUZZ
 @given(st.text(max_size=100))
-def test_any_text_is_a_card_or_an_error(tmp_path, text):
-    card_or_error(load_task, write(tmp_path, text))
+def test_any_text_is_a_card_or_raises_an_error(tmp_path, text):
+    load_or_check_error(load_task, write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_any_text_is_a_card_or_an_error(tmp_path, text):
         "seed = 3\n[task\n",
     ],
 )
-def test_both_readers_of_toml_give_the_same_values(text: str, tmp_path: Path) -> None:
+def test_read_similar_toml_equals_read_toml(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text.encode())
 

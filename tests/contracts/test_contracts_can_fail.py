@@ -211,8 +211,8 @@ class Trained(Sound, nn.Module):
         return self.scale * super().kernel(a, b)
 
     def loss(self, episodes: Episodes, progress: float, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
-        answer = self.predict_targets(episodes.context, episodes.asked.x)
-        return answer.loss(episodes.asked.y).mean(), {}
+        answer = self.predict_targets(episodes.context, episodes.queries.x)
+        return answer.loss(episodes.queries.y).mean(), {}
 
 
 class RaisesTheLoss(Trained):

@@ -59,20 +59,20 @@ def test_outputs_are_labels_or_vectors():
 
 def test_without_targets_the_context_points_are_the_queries(points):
     episodes = Episodes(points, points.mask, truth={"w": torch.zeros(2, 1)})
-    assert episodes.asked is points
+    assert episodes.queries is points
     assert len(episodes) == 2
     assert episodes.without_truth().truth == {}
     other = points.span(0, 2)
-    assert Episodes(points, other.mask, targets=other).asked is other
+    assert Episodes(points, other.mask, targets=other).queries is other
 
 
 def test_context_points_as_queries_follow_the_targets_and_only_valid_ones_count(points):
     targets = points.map(lambda t: t[:, :3] + 100 if t.is_floating_point() else t[:, :3])
     scored = torch.tensor([[True, False, True], [True, False, False]])
-    episodes = Episodes(points, scored, targets=targets).asking_context()
+    episodes = Episodes(points, scored, targets=targets).with_context_targets()
     assert torch.equal(episodes.context.x, points.x)
-    assert torch.equal(episodes.asked.x, torch.cat([targets.x, points.x], 1))
-    assert torch.equal(episodes.asked.y, torch.cat([targets.y, points.y], 1))
+    assert torch.equal(episodes.queries.x, torch.cat([targets.x, points.x], 1))
+    assert torch.equal(episodes.queries.y, torch.cat([targets.y, points.y], 1))
     assert episodes.scored.tolist() == [
         [True, False, True, True, False, True, True],
         [True, False, False, True, True, False, False],

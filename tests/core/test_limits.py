@@ -28,7 +28,7 @@ from iclbench.core import limits
 from iclbench.core.bounds import bounded
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.seeds import global_stream
-from iclbench.families.images.array_cache import cached
+from iclbench.families.images.array_cache import cached_array
 from iclbench.families.images.idx_file import read_idx
 from iclbench.families.tabular.table_file import read_table
 from iclbench.language.tasks.readers.labelled import json_lines
@@ -158,16 +158,16 @@ def test_a_cached_array_of_another_size_than_its_header_states_is_recomputed(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     right = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    assert np.array_equal(cached("x", tmp_path, lambda: right), right)
+    assert np.array_equal(cached_array("x", tmp_path, lambda: right), right)
     path = tmp_path / "cache" / "iclbench" / "x.npz"
-    assert np.array_equal(cached("x", tmp_path, lambda: pytest.fail("computed twice")), right)
+    assert np.array_equal(cached_array("x", tmp_path, lambda: pytest.fail("computed twice")), right)
     for shape, size in (((1 << 40,), 0), ((2, 3), 64 * MEGA), ((1 << 34,), 64)):
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr("array.npy", header.getvalue() + bytes(size))
-        assert peak(lambda: cached("x", tmp_path, lambda: right)) < 2 * MEGA
-        assert np.array_equal(cached("x", tmp_path, lambda: right), right)
+        assert peak(lambda: cached_array("x", tmp_path, lambda: right)) < 2 * MEGA
+        assert np.array_equal(cached_array("x", tmp_path, lambda: right), right)
 
 
 def test_a_line_of_a_stream_is_read_up_to_the_limit() -> None:

@@ -18,7 +18,7 @@ from iclbench.core import trust
 from iclbench.core.answers import check_normaliser
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import PluginError
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.families.request import Request
 from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.training.step import TrainingData
@@ -229,16 +229,16 @@ def test_a_wrong_answer_names_class_and_method(name: str, returned: str, expecte
     [("Raises", "IndexError: index 100"), ("Exits", "sys.exit(0)"), ("Talks", "ValueError: word word")],
 )
 def test_an_exception_names_the_method_that_raised(name: str, problem: str) -> None:
-    with refused("plugin", f"mynet:{name}.change", problem, exit_code=1) as error, named(None):
+    with refused("plugin", f"mynet:{name}.change", problem, exit_code=1) as error, plugin_errors(None):
         built(name).ask(EPISODES, "next")
     assert len(str(error.value)) < 300
 
 
 @pytest.mark.usefixtures("trusted")
 def test_an_exception_outside_of_all_methods_names_the_class() -> None:
-    with refused("plugin", "mynet:Net ", "RuntimeError: no gradient", exit_code=1), named(built("Net")):
+    with refused("plugin", "mynet:Net ", "RuntimeError: no gradient", exit_code=1), plugin_errors(built("Net")):
         raise RuntimeError("no gradient")
-    with pytest.raises(RuntimeError), named(BACKBONES.get("gpt2")):
+    with pytest.raises(RuntimeError), plugin_errors(BACKBONES.get("gpt2")):
         raise RuntimeError("no gradient")
 
 
@@ -246,7 +246,7 @@ def test_an_exception_outside_of_all_methods_names_the_class() -> None:
 def test_a_right_answer_and_an_error_of_memory_pass() -> None:
     assert built("Net").ask(EPISODES, "next", prefixes=[0, 3]).mean.shape == (4, 2, 1)
     assert built("Functions").ask(EPISODES, "next").means.shape == (4, 6, 5, 2, 1)
-    with pytest.raises(MemoryError), named(None):
+    with pytest.raises(MemoryError), plugin_errors(None):
         built("OutOfMemory").ask(EPISODES, "next")
 
 
@@ -342,7 +342,7 @@ class Short(Linear):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("ICLBENCH_TRUST", "shortnet")
     family = FAMILIES.get("shortnet:Short")
-    with refused("plugin", "shortnet:Short.", "KeyError: 'weights'", exit_code=1), named(family):
+    with refused("plugin", "shortnet:Short.", "KeyError: 'weights'", exit_code=1), plugin_errors(family):
         family(family.Parameters(dim=2)).sample(Request(3, 4, torch.Generator()))
 
 

@@ -81,7 +81,7 @@ def test_two_passes_mix_the_two_copies_of_one_plain_pass(variant: str, positions
     """A pass over a doubled context has further positions, so with reused positions it only agrees without an encoding
     of positions."""
     model, episodes, eta = backbone(variant), example_episodes(), 0.3
-    context, x = episodes.context, episodes.asked.x
+    context, x = episodes.context, episodes.queries.x
     doubled = model.condition(context.append(context))
     tokens = 2 * context.count
 
@@ -101,9 +101,9 @@ def test_the_length_of_segments_changes_nothing(positions: str, monkeypatch: pyt
     model, episodes = thinking(backbone("sinusoidal"), positions=positions), example_episodes()
     mask = torch.arange(episodes.context.count) < torch.tensor([[9], [4], [0]])
     context = replace(episodes.context, mask=mask)
-    expected = model.predict_targets(context, episodes.asked.x)
+    expected = model.predict_targets(context, episodes.queries.x)
     monkeypatch.setattr(thinking_backbones, "SEGMENT", 3)
-    assert max_difference(model.predict_targets(context, episodes.asked.x), expected) < 1e-5
+    assert max_difference(model.predict_targets(context, episodes.queries.x), expected) < 1e-5
 
 
 def test_the_state_is_causal_in_the_context_after_one_pass_and_not_after_two() -> None:

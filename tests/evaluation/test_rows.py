@@ -104,7 +104,7 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     assert evaluate_cell(tmp_path, one, prompts) is None
     path = tmp_path / "tables" / prompts.id / "a-run.values.parquet"
     rows = rows_of("values", path)
-    errors = (0.5 - prompts.episodes.asked.y[..., 0].double().numpy()) ** 2 / 3
+    errors = (0.5 - prompts.episodes.queries.y[..., 0].double().numpy()) ** 2 / 3
     expected = shared(prompts, "next") | {"normaliser": 3.0, "n_episodes": 48}
     by_metric = {metric: [row for row in rows if row["metric"] == metric] for metric in Gaussian.metrics}
     for n, row in enumerate(by_metric["squared_error"]):
@@ -279,7 +279,7 @@ def test_an_oracle_is_given_the_truth_when_its_costs_are_measured(task: TaskConf
 
     one, family = contestant(predictor=Informed()), PromptSet(task, "smoke").family
     _, works, _ = costs._answering_setup(one, family, 3, costs.Sizes((3,), episodes=2))
-    assert isinstance({work.phase: work.do for work in works}["query"](), Gaussian)
+    assert isinstance({work.phase: work.call for work in works}["query"](), Gaussian)
 
 
 @pytest.mark.parametrize("question", ["next", "targets"])
@@ -380,7 +380,7 @@ def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
         assert [row.pop(name) for name in ("low", "value", "high")] == ends
         assert row == expected | columns
     episodes = related.episodes
-    sets = {"context": episodes.context, "target": episodes.asked}
+    sets = {"context": episodes.context, "target": episodes.queries}
     points = rows_of("examples", folder / "prompts.examples.parquet")
     assert {row["role"] for row in points} == {"context", "target", "related", "function"}
     for row in points:

@@ -105,7 +105,7 @@ class Lengthscale(Oracle):
 
 
 def test_an_oracle_is_given_the_truth_of_each_episode(prompts):
-    queries, scales = prompts.episodes.asked, prompts.episodes.truth["lengthscale"]
+    queries, scales = prompts.episodes.queries, prompts.episodes.truth["lengthscale"]
     expected = [((y[mask] - scale) ** 2).mean() for y, mask, scale in zip(queries.y, queries.mask, scales, strict=True)]
     found = scoring.target_scores(Lengthscale(), prompts).scores["squared_error"][:, 0]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
@@ -132,7 +132,7 @@ class Scaled(GPMixture):
 
 def test_only_squared_errors_are_divided_by_the_normaliser(prompts, tmp_path: Path):
     scaled = PromptSet(prompts.task, "smoke", built_family=Scaled(GPParameters(**prompts.task.parameters)))
-    queries = scaled.episodes.asked
+    queries = scaled.episodes.queries
     outputs = [y[mask].numpy() for y, mask in zip(queries.y, queries.mask, strict=True)]
     plain = [np.mean(y**2) for y in outputs]
     likelihood = [norm.logpdf(y).mean() for y in outputs]
@@ -199,7 +199,7 @@ class TargetCount(Prior):
 def test_a_joint_predictor_is_evaluated_without_padding():
     cmab = {"images": "glyphs", "sampling": "cmab", "budget": 20, "max_related": 0, "episodes": 9, "points": 16}
     padded = PromptSet(resolve_task("image-completion", "smoke", cmab)[0], "smoke")
-    targets, predictor = padded.episodes.asked, TargetCount()
+    targets, predictor = padded.episodes.queries, TargetCount()
     assert len(targets.counts.unique()) > 2 and (targets.counts < targets.count).any()
     found = scoring.target_scores(predictor, padded).scores["log_likelihood"][:, 0]
     for b, n in enumerate(targets.counts.tolist()):

@@ -35,7 +35,7 @@ def test_shifts_do_not_change_the_functions(kind, family):
     shifted, plain = draw(shift, family), draw("none", family)
     assert torch.equal(shifted.truth["weights"], plain.truth["weights"])
     assert shifted.context.x.shape == plain.context.x.shape
-    assert shifted.asked.y.isfinite().all()
+    assert shifted.queries.y.isfinite().all()
 
 
 def test_orthants_put_the_context_in_one_orthant_and_do_not_constrain_the_query():

@@ -146,7 +146,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
         (contestant,) = contestants.baselines(prompts, [card])
         episodes = prompts.episodes
         informed = contestant.predictor.informed(episodes.truth)
-        answer = informed.predict_targets(episodes.context, episodes.asked.x)
+        answer = informed.predict_targets(episodes.context, episodes.queries.x)
         found[card] = _of_prediction(answer)
     return found
 
@@ -192,7 +192,7 @@ def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
         labels = cls(cls.Settings(**settings), classes).eval()
     asked = example_episodes(points=7, classes=5)
     with torch.inference_mode():
-        return _of_prediction(labels.predict_targets(asked.context, asked.asked.x))
+        return _of_prediction(labels.predict_targets(asked.context, asked.queries.x))
 
 
 def _tasks() -> list[str]:
@@ -226,7 +226,7 @@ def _prompts(task: str, data_dir: Path) -> PromptSet:
 
 
 def _of_episodes(episodes: Episodes) -> list[float]:
-    parts = [episodes.context.x, episodes.context.y, episodes.asked.x, episodes.asked.y]
+    parts = [episodes.context.x, episodes.context.y, episodes.queries.x, episodes.queries.y]
     return [value for part in parts if part.numel() for value in _thinned(part, KEPT // 2)]
 
 

@@ -59,7 +59,7 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What a process may have; None: as it is here.
+    """What a process may have; None leaves it unchanged.
 
     Attributes:
         memory: bytes of addresses beyond those of this process when it is forked, all of them when it is started.

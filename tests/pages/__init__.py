@@ -1,22 +1,22 @@
-"""Every block of the README and of the pages of docs/ is executed, and what it prints is compared.
+"""Run the code blocks of the README and of the pages in docs/, and compare their output with the shown output.
 
-A page is a session in an empty folder; its blocks run in order. In a `console` block lines with `$` are commands, and
-the lines below one are what it prints. `python` blocks share their names; lines with `>>>` are followed by what they
-give. A block with a caption is a file of that name. An excerpt has `...` for any number of lines. Numbers are compared
-to two digits, counts exactly, seconds and measured memory not at all (`compare`).
+The blocks of a page run in order in an empty folder. In a `console` block, lines with `$` are commands, followed by
+their output. `python` blocks share one namespace; lines with `>>>` are followed by their output. A block with a caption
+is a file of that name. In an excerpt, `...` stands for any number of lines. Numbers are compared to about two digits,
+counts exactly; seconds and measured memory are not compared (`compare`).
 
-A comment above a block says what else there is to know of it:
+A comment above a block marks blocks that do not run by default:
 
-    <!-- long -->            takes minutes: run by `make test-slow`, with the page around it
-    <!-- not run: REASON --> an installation, a network, a GPU; its commands are looked up
+    <!-- long -->            it takes minutes; `make test-slow` runs the page with it
+    <!-- not run: REASON --> it needs an installation, a network or a GPU; only the names of its commands are checked
 
-`python -m tests.pages --write PAGE...` puts today's output into the pages.
+`python -m tests.pages --write PAGE...` updates the shown output of pages.
 """
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-# In the order in which they are read; what is generated runs nothing.
+# Generated pages have no code to run.
 _GENERATED = {"reference", "templates"}
 PAGES = [README, *sorted(path for path in (ROOT / "docs").glob("**/*.md") if not _GENERATED & {*path.parts[-2:-1]})]

@@ -1,6 +1,6 @@
-"""`python -m tests.pages [--write] [--long] [PAGE...]`: name the blocks of pages that print something else.
+"""`python -m tests.pages [--write] [--long] [PAGE...]`: list the blocks of pages whose output differs from the page.
 
-Without PAGE, all pages are run. `--write` puts the output into the templates of the pages and renders them.
+Without PAGE, all pages are run. `--write` updates the templates of the pages with the output and renders them.
 """
 
 import sys
@@ -9,26 +9,26 @@ from pathlib import Path
 
 import docs.render
 from tests.pages import PAGES, ROOT
-from tests.pages.session import Session, rewritten
+from tests.pages.session import Session, with_new_output
 
 
 def main(*words: str) -> int:
     pages = [Path(word).resolve() for word in words if not word.startswith("-")]
-    wrong = False
+    has_problems = False
     for path in pages or PAGES:
         template = docs.render.template(path)
         text = template.read_text()
         with tempfile.TemporaryDirectory() as folder:
-            found = list(Session(Path(folder), "--long" in words).run(text))
-        for each in found:
-            if each.wrong:
-                sys.stdout.write(f"{path.relative_to(ROOT)}:{each.line + 1}: {each.what}: {each.wrong}\n")
-                wrong = True
+            outputs = list(Session(Path(folder), "--long" in words).run(text))
+        for output in outputs:
+            if output.problem:
+                sys.stdout.write(f"{path.relative_to(ROOT)}:{output.line + 1}: {output.source}: {output.problem}\n")
+                has_problems = True
         if "--write" in words:
-            template.write_text(rewritten(text, found))
+            template.write_text(with_new_output(text, outputs))
     if "--write" in words:
         docs.render.main(*(str(path) for path in pages))
-    return int(wrong)
+    return int(has_problems)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The blocks of a page."""
+"""The code blocks of a page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MARK = re.compile(r"<!-- (?P<mark>long|not run): ?(?P<reason>.*?) ?-->|<!-- (?P
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a block and what is shown of its output.
+    """A command of a console block and the output that the page shows.
 
     Attributes:
-        text: as it is typed, without what stands behind a `#`.
-        shown: the lines below it.
-        line: where those lines begin, counted from 0.
+        text: the command without a trailing comment.
+        shown: the lines below the command.
+        line: index of the first of these lines in the page.
     """
 
     text: str
@@ -28,14 +28,14 @@ class Command:
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
+    """A fenced code block.
 
     Attributes:
         language: `console`, `python`, `toml`, ...
-        lines: what stands in it.
-        line: where they begin, counted from 0.
-        caption: the name of the file that it is.
-        mark: "long", "not run" or nothing.
+        lines: the lines between the fences.
+        line: index of the first of these lines in the page.
+        caption: name of the file that the block defines; empty for other blocks.
+        mark: "long", "not run", or empty.
     """
 
     language: str
@@ -49,36 +49,36 @@ class Block:
         return "\n".join(self.lines) + "\n"
 
     def commands(self) -> Iterator[Command]:
-        """Of a console block."""
+        """The commands of a console block."""
         starts = [n for n, line in enumerate(self.lines) if line.startswith("$ ")]
         for start, end in zip(starts, [*starts[1:], len(self.lines)], strict=True):
             text = re.sub(r"\s+# .*", "", self.lines[start][2:])
-            at = start + 1
+            index = start + 1
             while text.endswith("\\"):
-                text = text[:-1] + self.lines[at].strip()
-                at += 1
-            yield Command(text, self.lines[at:end], self.line + at)
+                text = text[:-1] + self.lines[index].strip()
+                index += 1
+            yield Command(text, self.lines[index:end], self.line + index)
 
     def examples(self) -> list[doctest.Example]:
-        """Of a Python block with `>>>`."""
+        """The examples of a Python block with `>>>`."""
         return doctest.DocTestParser().get_examples(self.text)
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """All fenced blocks of code, in order; directives of Sphinx are none."""
+    """All fenced code blocks, in order. Directives of Sphinx are not code blocks."""
     lines = markdown.split("\n")
-    at = 0
-    while at < len(lines):
-        if not (fence := _FENCE.match(lines[at])):
-            inside = re.match(r" *(```+)", lines[at])
-            at = _end(lines, at + 1, inside[1]) + 1 if inside else at + 1
+    index = 0
+    while index < len(lines):
+        if not (fence := _FENCE.match(lines[index])):
+            inside = re.match(r" *(```+)", lines[index])
+            index = _end(lines, index + 1, inside[1]) + 1 if inside else index + 1
             continue
-        start, end = at + 1, _end(lines, at + 1, fence["fence"])
+        start, end = index + 1, _end(lines, index + 1, fence["fence"])
         caption = ""
         while option := re.match(r"\s*:(\w+): (.*)", lines[start]):
             caption, start = option[2] if option[1] == "caption" else caption, start + 1
-        start += bool(start > at + 1 and not lines[start].strip())
-        above = next((line for line in reversed(lines[:at]) if line.strip()), "")
+        start += bool(start > index + 1 and not lines[start].strip())
+        above = next((line for line in reversed(lines[:index]) if line.strip()), "")
         mark = _MARK.fullmatch(above.strip())
         margin = len(fence["margin"])
         yield Block(
@@ -88,7 +88,7 @@ def blocks(markdown: str) -> Iterator[Block]:
             caption,
             (mark["mark"] or mark["bare"]) if mark else "",
         )
-        at = end + 1
+        index = end + 1
 
 
 def _end(lines: list[str], start: int, fence: str) -> int:

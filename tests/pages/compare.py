@@ -1,4 +1,4 @@
-"""What a page shows, beside what is printed."""
+"""Compare the output that a page shows with the printed output."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from collections.abc import Sequence
 
 MORE = "..."
 _NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<after>\W*)")
-# Dates, and what was measured (seconds, memory in MiB), are others tomorrow and on every machine.
+# Dates and measurements (seconds, memory in MiB) differ between days and machines.
 _MEASURED = re.compile(
     r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h|MiB)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
 )
-# Commas that do not stand between thousands.
+# Commas, except those that separate thousands.
 _LIST = re.compile(r",(?!\d{3}(?!\d))|(?<=\.\d{3}),")
-# Numbers agree that are the same to two digits, or to two decimals where they are small.
+# Numbers agree if they are equal to about two digits, or to two decimals if they are small.
 RELATIVE, ABSOLUTE = 0.05, 0.0051
 
 
 def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """What is shown and not printed; empty if all is, in order and without gaps but for those marked."""
-    at, gap = 0, False
+    """The first difference in words; empty if the shown lines are printed in this order. Only `...` may stand for lines
+    that are not shown."""
+    index, gap = 0, False
     for line in shown:
         gap = gap or line.strip() == MORE
         if line.strip() == MORE or (gap and not line.strip()):
             continue
-        places = range(at, len(printed)) if gap else range(at, min(at + 1, len(printed)))
-        found = next((n for n in places if same(line, printed[n])), None)
-        if found is None:
-            there = printed[at] if at < len(printed) and not gap else "no such line"
-            return f"'{line.strip()}' is printed as '{there.strip()}'"
-        at, gap = found + 1, False
-    return "" if gap or at == len(printed) else f"'{printed[at].strip()}' is printed, too"
+        candidates = range(index, len(printed)) if gap else range(index, min(index + 1, len(printed)))
+        match = next((n for n in candidates if lines_agree(line, printed[n])), None)
+        if match is None:
+            printed_line = printed[index] if index < len(printed) and not gap else "no such line"
+            return f"'{line.strip()}' is printed as '{printed_line.strip()}'"
+        index, gap = match + 1, False
+    return "" if gap or index == len(printed) else f"'{printed[index].strip()}' is printed, too"
 
 
-def same(shown: str, printed: str) -> bool:
-    """Whether two lines say the same; one that ends in `, ...` may go on."""
+def lines_agree(shown: str, printed: str) -> bool:
+    """Whether a printed line agrees with a shown line. A shown line that ends in `, ...` is compared up to there."""
     a, b = (_LIST.sub(" , ", _MEASURED.sub("MEASURED", line)).split() for line in (shown, printed))
     if a and a[-1] == MORE:
         a, b = a[:-1], b[: len(a) - 1]
-    return len(a) == len(b) and all(map(_agree, a, b))
+    return len(a) == len(b) and all(map(_words_agree, a, b))
 
 
-def _agree(a: str, b: str) -> bool:
+def _words_agree(a: str, b: str) -> bool:
     if a == b:
         return True
     x, y = _NUMBER.fullmatch(a), _NUMBER.fullmatch(b)
@@ -53,31 +54,31 @@ def _agree(a: str, b: str) -> bool:
     return abs(first - second) <= max(RELATIVE * max(abs(first), abs(second)), ABSOLUTE)
 
 
-def shortened(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """What is printed, cut as an older excerpt is: its lines, or those about the same things, with `...` between."""
+def new_excerpt(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
+    """The printed lines that correspond to the shown lines, with `...` for lines that are left out. Lines correspond if
+    they agree or have the same first word."""
     if not any(line.strip() == MORE or line.endswith(f", {MORE}") for line in shown):
         return list(printed)
-    kept: dict[int, str] = {}
-    at = -1
+    excerpt: dict[int, str] = {}
+    index = -1
     for line in shown:
         if line.strip() in ("", MORE):
             continue
-        free = [n for n, other in enumerate(printed) if n not in kept and other.strip()]
-        # What follows the line before is meant, if it is there.
-        free = [n for n in free if n > at] + [n for n in free if n < at]
-        alike = [n for n in free if same(line, printed[n])]
-        alike += [n for n in free if printed[n].split()[0] == line.split()[0]]
-        if alike:
-            at = alike[0]
-            cut = line.endswith(f", {MORE}")
-            kept[at] = (
-                printed[at][: max(0, printed[at].rfind(", ", 0, len(line)))] + f", {MORE}" if cut else printed[at]
-            )
-    new: list[str] = []
+        unused = [n for n, other in enumerate(printed) if n not in excerpt and other.strip()]
+        # Prefer lines after the previous match.
+        unused = [n for n in unused if n > index] + [n for n in unused if n < index]
+        matches = [n for n in unused if lines_agree(line, printed[n])]
+        matches += [n for n in unused if printed[n].split()[0] == line.split()[0]]
+        if matches:
+            index = matches[0]
+            text = printed[index]
+            is_cut = line.endswith(f", {MORE}")
+            excerpt[index] = text[: max(0, text.rfind(", ", 0, len(line)))] + f", {MORE}" if is_cut else text
+    lines: list[str] = []
     last = -1
-    for at in [*sorted(kept), len(printed)]:
-        between = printed[last + 1 : at]
-        new += [MORE] if any(line.strip() for line in between) else list(between)
-        new += [kept[at]] if at in kept else []
-        last = at
-    return new
+    for index in [*sorted(excerpt), len(printed)]:
+        between = printed[last + 1 : index]
+        lines += [MORE] if any(line.strip() for line in between) else list(between)
+        lines += [excerpt[index]] if index in excerpt else []
+        last = index
+    return lines

@@ -1,4 +1,4 @@
-"""A page's blocks, run one after the other in an empty folder."""
+"""Run the blocks of a page, in order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -19,47 +19,48 @@ from unittest import mock
 
 from tests import forked
 from tests.pages.blocks import Block, blocks
-from tests.pages.compare import difference, shortened
+from tests.pages.compare import difference, new_excerpt
 
-# Letters per line that tables are broken at on the pages.
+# Width of the terminal in characters.
 WIDTH = "88"
-# What the folder of a page is called on it.
+# Name of the session's folder in the shown output.
 HOME = "/home/you"
-# An `iclbench` for commands that need a shell; others are forked, which saves seconds each.
+# Defines `iclbench` for commands that need a shell. Other commands are forked, which saves seconds per command.
 _SHELL = f'iclbench() {{ "{sys.executable}" -m iclbench "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
 _PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
 
 
 @dataclass(frozen=True)
-class Printed:
-    """What a command or an expression of a page printed.
+class Output:
+    """The output of a command or an expression of a page.
 
     Attributes:
-        line: of the page, counted from 0, below which it is shown.
-        shown: the lines that the page shows of it.
-        lines: what was printed.
-        what: the command.
-        failed: why it is wrong whatever it printed.
+        line: index of the first line of the shown output in the page.
+        shown: the lines that the page shows.
+        lines: the printed lines.
+        source: the command or the expression.
+        failure: why the command failed; empty if it did not.
     """
 
     line: int
     shown: tuple[str, ...]
     lines: tuple[str, ...]
-    what: str
-    failed: str = ""
+    source: str
+    failure: str = ""
 
     @property
-    def wrong(self) -> str:
-        """What is wrong with it in one line; a command of which nothing is shown may print anything."""
-        return self.failed or (difference(self.shown, self.lines) if self.shown else "")
+    def problem(self) -> str:
+        """The failure, or the difference from the shown output, in one line. A command without shown output may print
+        anything."""
+        return self.failure or (difference(self.shown, self.lines) if self.shown else "")
 
 
 class Session:
     """The folder, names and installed packages of one page.
 
     Args:
-        folder: an empty one.
-        long: whether blocks that take minutes are run.
+        folder: an empty folder.
+        long: whether to run blocks that take minutes.
     """
 
     def __init__(self, folder: Path, long: bool = False) -> None:
@@ -69,8 +70,8 @@ class Session:
         self.long = long
         self.names: dict[str, Any] = {"__name__": "page"}
 
-    def run(self, markdown: str) -> Iterator[Printed]:
-        """What every command and expression of a page prints."""
+    def run(self, markdown: str) -> Iterator[Output]:
+        """The outputs of all commands and expressions of a page."""
         environment = {name: value for name, value in os.environ.items() if "ICLBENCH" not in name}
         environment |= {"COLUMNS": WIDTH, "PYTHONPATH": os.pathsep.join([str(self.site), *sys.path])}
         with contextlib.chdir(self.work), mock.patch.dict(os.environ, environment, clear=True):
@@ -79,7 +80,7 @@ class Session:
                     continue
                 yield from self._block(block)
 
-    def _block(self, block: Block) -> Iterator[Printed]:
+    def _block(self, block: Block) -> Iterator[Output]:
         if block.caption:
             path = Path(block.caption)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,27 +90,27 @@ class Session:
                 code, out, errors = self._command(command.text)
                 out, errors = (text.replace(str(self.work), HOME) for text in (out, errors))
                 lines = tuple(line.rstrip() for line in out.rstrip("\n").split("\n"))
-                said = errors.strip().split("\n")[-1]
-                # A page may show how a mistake is answered.
-                expected = bool(command.shown) and bool(code) and command.shown[0].startswith("error: ")
-                lines = tuple(errors.rstrip().split("\n")) if expected else lines
-                failed = f"exit code {code}: {said}" if code and not expected else ""
+                message = errors.strip().split("\n")[-1]
+                # A page may show an error message.
+                is_expected = bool(command.shown) and bool(code) and command.shown[0].startswith("error: ")
+                lines = tuple(errors.rstrip().split("\n")) if is_expected else lines
+                failure = f"exit code {code}: {message}" if code and not is_expected else ""
                 shown = tuple(command.shown)
                 while shown and not shown[-1].strip():
                     shown = shown[:-1]
-                yield Printed(command.line, shown, lines, f"$ {command.text}", failed)
+                yield Output(command.line, shown, lines, f"$ {command.text}", failure)
         elif block.language == "python" and block.examples():
             for example in block.examples():
-                out, failed = self._python(example.source, "single")
-                want = tuple(example.want.rstrip("\n").split("\n")) if example.want else ()
+                out, failure = self._python(example.source, "single")
+                shown = tuple(example.want.rstrip("\n").split("\n")) if example.want else ()
                 lines = tuple(line.rstrip() for line in out.rstrip("\n").split("\n")) if out.strip() else ()
                 line = block.line + example.lineno + example.source.count("\n")
-                if failed or want or lines:
-                    failed = failed or ("" if want or not lines else f"it prints '{lines[0]}'")
-                    yield Printed(line, want, lines, f">>> {example.source.strip()}", failed)
+                if failure or shown or lines:
+                    failure = failure or ("" if shown or not lines else f"it prints '{lines[0]}'")
+                    yield Output(line, shown, lines, f">>> {example.source.strip()}", failure)
         elif block.language == "python":
-            _, failed = self._python(block.text, "exec")
-            yield Printed(block.line, (), (), block.lines[0], failed)
+            _, failure = self._python(block.text, "exec")
+            yield Output(block.line, (), (), block.lines[0], failure)
 
     def _command(self, text: str) -> tuple[int, str, str]:
         words = shlex.split(text)
@@ -124,13 +125,13 @@ class Session:
         return done.returncode, done.stdout, done.stderr
 
     def _install(self, words: list[str]) -> tuple[int, str, str]:
-        """A package of the page, beside the environment and not in it."""
+        """Install a package of the page into the session, not into the environment."""
         command = [sys.executable, *_PIP, "--no-build-isolation", "--upgrade", "--target", str(self.site), *words]
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, "", done.stderr
 
     def _python(self, source: str, mode: str) -> tuple[str, str]:
-        """What it prints, and its error."""
+        """The printed text and the last line of the traceback."""
         out = io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -145,11 +146,11 @@ class Session:
         return out.getvalue(), ""
 
 
-def rewritten(markdown: str, found: list[Printed]) -> str:
-    """The page with what was printed; excerpts have as many lines as before."""
+def with_new_output(markdown: str, outputs: list[Output]) -> str:
+    """The page with the printed output in place of the shown output. Excerpts remain excerpts of the same lines."""
     lines = markdown.split("\n")
-    for each in reversed(found):
-        if each.shown and each.wrong and not each.failed:
-            new = [line.rstrip() for line in shortened(each.shown, each.lines)]
-            lines[each.line : each.line + len(each.shown)] = new
+    for output in reversed(outputs):
+        if output.shown and output.problem and not output.failure:
+            new_lines = [line.rstrip() for line in new_excerpt(output.shown, output.lines)]
+            lines[output.line : output.line + len(output.shown)] = new_lines
     return "\n".join(lines)

@@ -1,10 +1,12 @@
-"""Two digits are compared, counts are exact, clocks are not read."""
+"""Outputs agree to two digits, with equal counts and regardless of seconds; pages are updated with new output."""
+
+from pathlib import Path
 
 import pytest
 
 from tests.pages.blocks import blocks
-from tests.pages.compare import difference, same, shortened
-from tests.pages.session import Session, rewritten
+from tests.pages.compare import difference, lines_agree, new_excerpt
+from tests.pages.session import Session, with_new_output
 
 
 @pytest.mark.parametrize(
@@ -22,8 +24,8 @@ from tests.pages.session import Session, rewritten
         ("mean -0.71]", "mean -0.70]"),
     ],
 )
-def test_lines_that_say_the_same(shown: str, printed: str) -> None:
-    assert same(shown, printed)
+def test_lines_that_agree(shown: str, printed: str) -> None:
+    assert lines_agree(shown, printed)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +42,15 @@ def test_lines_that_say_the_same(shown: str, printed: str) -> None:
         ("11.8 KiB", "14.8 KiB"),
     ],
 )
-def test_lines_that_do_not(shown: str, printed: str) -> None:
-    assert not same(shown, printed)
+def test_lines_that_do_not_agree(shown: str, printed: str) -> None:
+    assert not lines_agree(shown, printed)
 
 
 PRINTED = ["first  1.00", "", "second 2.00", "third, fourth, fifth", "more", "much", "", "last   3"]
 
 
 @pytest.mark.parametrize(
-    ("shown", "said"),
+    ("shown", "expected"),
     [
         (["first 1.01", "", "second 2.0", "...", "last 3"], ""),
         (["first 1.00", "...", "last 4"], "'last 4' is printed as 'no such line'"),
@@ -58,17 +60,22 @@ PRINTED = ["first  1.00", "", "second 2.00", "third, fourth, fifth", "more", "mu
         (["...", "last 3", "and 4"], "'and 4' is printed as 'no such line'"),
     ],
 )
-def test_an_excerpt_is_in_order_and_has_gaps_where_it_says_so(shown: list[str], said: str) -> None:
-    assert difference(shown, PRINTED) == said
+def test_an_excerpt_has_the_printed_order_and_gaps_only_at_dots(shown: list[str], expected: str) -> None:
+    assert difference(shown, PRINTED) == expected
 
 
-def test_an_excerpt_is_written_anew_about_the_same_things() -> None:
-    assert shortened(["first 9", "...", "last 9"], PRINTED) == ["first  1.00", "...", "last   3"]
-    assert shortened(["last 4", "...", "third, four, ..."], PRINTED) == ["...", "third, fourth, ...", "...", "last   3"]
-    assert shortened(["first", "", "second 7", "..."], PRINTED) == [*PRINTED[:3], "..."]
+def test_a_new_excerpt_has_the_lines_of_the_shown_excerpt() -> None:
+    assert new_excerpt(["first 9", "...", "last 9"], PRINTED) == ["first  1.00", "...", "last   3"]
+    assert new_excerpt(["last 4", "...", "third, four, ..."], PRINTED) == [
+        "...",
+        "third, fourth, ...",
+        "...",
+        "last   3",
+    ]
+    assert new_excerpt(["first", "", "second 7", "..."], PRINTED) == [*PRINTED[:3], "..."]
     twice = ["one", "a 1", "two", "a 2", "b 2"]
-    assert shortened(["...", "two", "a 3", "..."], twice) == ["...", "two", "a 2", "..."]
-    assert shortened(["all of it"], PRINTED) == PRINTED
+    assert new_excerpt(["...", "two", "a 3", "..."], twice) == ["...", "two", "a 2", "..."]
+    assert new_excerpt(["all of it"], PRINTED) == PRINTED
 
 
 PAGE = """# Page
@@ -96,7 +103,7 @@ family = "linear"
 ```
 
 ```console
-$ cat cards/mine.toml  # what was written
+$ cat cards/mine.toml  # the file above
 family = "quadratic"
 $ iclbench list nothing
 ```
@@ -109,13 +116,13 @@ $ false
 
 
 @pytest.mark.slow
-def test_a_session_runs_what_is_marked_in_no_way_and_says_what_is_wrong(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_session_runs_unmarked_blocks_and_reports_problems(tmp_path: Path) -> None:
     assert [block.mark for block in blocks(PAGE)] == ["", "long", "", "", "", "not run"]
-    found = list(Session(tmp_path).run(PAGE))
-    wrong = [(PAGE.split("\n")[each.line - 1], each.wrong) for each in found if each.wrong]
-    assert wrong[0] == ('>>> "words"', "''other'' is printed as ''words''")
-    assert wrong[1][0].startswith("$ cat") and wrong[1][1].endswith("""printed as 'family = "linear"'""")
-    assert wrong[2][0].endswith("list nothing") and wrong[2][1].startswith("exit code 2")
-    assert len(wrong) == 3
-    new = rewritten(PAGE, found)
-    assert new == PAGE.replace("'other'", "'words'").replace('"quadratic"', '"linear"')
+    outputs = list(Session(tmp_path).run(PAGE))
+    problems = [(PAGE.split("\n")[output.line - 1], output.problem) for output in outputs if output.problem]
+    assert problems[0] == ('>>> "words"', "''other'' is printed as ''words''")
+    assert problems[1][0].startswith("$ cat") and problems[1][1].endswith("""printed as 'family = "linear"'""")
+    assert problems[2][0].endswith("list nothing") and problems[2][1].startswith("exit code 2")
+    assert len(problems) == 3
+    new_page = with_new_output(PAGE, outputs)
+    assert new_page == PAGE.replace("'other'", "'words'").replace('"quadratic"', '"linear"')

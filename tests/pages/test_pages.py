@@ -1,4 +1,4 @@
-"""What the pages show is what happens."""
+"""The commands and outputs of the README and the pages are correct."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ LONG = [name for name, text in TEXTS.items() if any(block.mark == "long" for blo
 
 
 def problems(name: str, folder: Path, long: bool) -> list[str]:
-    found = list(Session(folder, long).run(TEXTS[name]))
-    assert found, "a page that is run runs something"
-    return [f"{name}:{each.line + 1}: {each.what}: {each.wrong}" for each in found if each.wrong]
+    outputs = list(Session(folder, long).run(TEXTS[name]))
+    assert outputs, "the page has at least one output"
+    return [f"{name}:{output.line + 1}: {output.source}: {output.problem}" for output in outputs if output.problem]
 
 
-def test_the_readme_is_short_and_every_page_is_reached_from_it() -> None:
+def test_the_readme_is_short_and_links_all_pages() -> None:
     assert len(TEXTS["README.md"].encode()) <= 9000
     guide = [
         name for name in TEXTS if name not in ("README.md", "docs/index.md", "docs/reference.md", "docs/findings.md")
@@ -30,26 +30,26 @@ def test_the_readme_is_short_and_every_page_is_reached_from_it() -> None:
 
 @pytest.mark.docs
 @pytest.mark.parametrize("name", [name for name in TEXTS if any(blocks(TEXTS[name]))])
-def test_blocks_of_a_page_print_what_it_shows(name: str, tmp_path: Path) -> None:
+def test_blocks_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert problems(name, tmp_path, False) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
-def test_blocks_that_take_minutes_print_what_their_page_shows(name: str, tmp_path: Path) -> None:
+def test_long_blocks_print_the_shown_output(name: str, tmp_path: Path) -> None:
     assert problems(name, tmp_path, True) == []
 
 
 def test_few_blocks_are_long_or_not_run() -> None:
     marks = [(block.mark, block.lines[0]) for text in TEXTS.values() for block in blocks(text)]
     assert sum(mark == "long" for mark, _ in marks) <= 10, marks
-    # An installation, a GPU, files that cannot be brought along.
+    # Blocks that need an installation, a GPU or large files.
     assert sum(mark == "not run" for mark, _ in marks) <= 12, marks
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_every_command_that_a_page_names_exists_with_its_options(name: str) -> None:
-    """Also those of blocks that are not run, and of sentences."""
+def test_named_commands_and_their_options_exist(name: str) -> None:
+    """Including commands in sentences and in blocks that are not run."""
     for line in re.findall(r"iclbench (\w[^`\n|]*)", TEXTS[name]):
         first, *rest = line.split()
         typed = f"lm {rest[0]}" if first == "lm" and rest else first
@@ -60,8 +60,8 @@ def test_every_command_that_a_page_names_exists_with_its_options(name: str) -> N
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_a_page_shows_as_a_command_is_one(name: str) -> None:
-    """In blocks of a terminal and between backticks."""
+def test_shown_commands_exist(name: str) -> None:
+    """In console blocks and between backticks."""
     text, known = TEXTS[name], {*COMMANDS, "lm"}
     typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
     for line in [*typed, *re.findall(r"`(iclbench [^`]*)`", text)]:
@@ -70,7 +70,7 @@ def test_what_a_page_shows_as_a_command_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_links_of_a_page_lead_somewhere(name: str) -> None:
+def test_relative_links_of_a_page_exist(name: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", TEXTS[name]):
         if not target.startswith(("http://", "https://", "reference/")):
             assert (ROOT / name).parent.joinpath(target).exists(), target

@@ -36,7 +36,7 @@ def test_errors_equal_those_of_a_plain_loop(gamma: float, step_size: str) -> Non
     episodes = prompts.episodes
     for task in range(5):
         x, y = episodes.context.x[task].double().numpy(), episodes.context.y[task, :, 0].double().numpy()
-        query, truth = (t[task, 4:].double().numpy() for t in (episodes.asked.x, episodes.asked.y[..., 0]))
+        query, truth = (t[task, 4:].double().numpy() for t in (episodes.queries.x, episodes.queries.y[..., 0]))
         expected = plain_steps(x, y, query, truth, gamma, step_size == "transformed") / 5
         np.testing.assert_allclose(errors[task].numpy(), expected, rtol=1e-8)
 

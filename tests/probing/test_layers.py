@@ -76,7 +76,7 @@ def test_the_decoded_last_layer_is_the_prediction(name: str, head: str) -> None:
     assert decoded.shape[1:] == (70, 10, 1)
     assert len(decoded) > 1, model.settings
     for query in range(3):  # independently: one pass over the complete sequence, with the query as its last point
-        query_point = episodes.asked.span(query, query + 1)
+        query_point = episodes.queries.span(query, query + 1)
         with torch.no_grad():
             answer = model.predict_next(episodes.context.append(query_point)).mean[:, -1]
         torch.testing.assert_close(decoded[-1, :, query].float(), answer, atol=1e-5, rtol=0)
@@ -86,7 +86,7 @@ def test_the_decoded_last_layer_is_the_prediction(name: str, head: str) -> None:
 def test_scale_and_shift_of_distorted_layers_are_recovered() -> None:
     prompts = probe_set()
     model = Distorted(BaseSettings(), TaskShape(x_dim=3, points=12))
-    probe = probe_layers(decode_layers(model, prompts), prompts.episodes.asked.y.double(), prompts.fit, 3.0)
+    probe = probe_layers(decode_layers(model, prompts), prompts.episodes.queries.y.double(), prompts.fit, 3.0)
     for layer, (a, b) in enumerate(model.distortions):
         torch.testing.assert_close(probe.scale[:, layer], torch.full((70,), 1 / a).double(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(probe.shift[:, layer], torch.full((70,), -b / a).double(), atol=1e-4, rtol=1e-4)
@@ -169,6 +169,6 @@ def test_decoded_layers_do_not_depend_on_the_blocks() -> None:
     model = cls(cls.Settings(**SMALL["gpt2"][0]), TaskShape(x_dim=3, points=12)).eval()
     assert len(list(prompts.blocks())) > 1
     with torch.no_grad():
-        predictions = model.predict_by_layer(prompts.episodes.context, prompts.episodes.asked.x)
+        predictions = model.predict_by_layer(prompts.episodes.context, prompts.episodes.queries.x)
     decoded = decode_layers(model, prompts)
     torch.testing.assert_close(decoded[0], predictions[0].mean.double(), atol=1e-5, rtol=1e-5)

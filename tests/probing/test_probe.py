@@ -83,7 +83,7 @@ def test_a_linear_task_has_gradient_descent_and_reference_levels(probed: tuple[P
     steps = rows[rows["axis"] == "gd_step"].groupby("contestant")["axis_value"].agg(["min", "max", "size"])
     assert steps.to_numpy().tolist() == [[1, 24, 24]] * 3
     levels = rows[(rows["evaluator"] == "probe") & rows["axis"].isna()].set_index("contestant")["value"]
-    labels = cells[0].prompts.episodes.asked.y[:, 4:]
+    labels = cells[0].prompts.episodes.queries.y[:, 4:]
     assert levels["zero"] == pytest.approx(labels.square().mean().item() / 3, rel=1e-5)
     assert levels["least-squares"] < 1e-6
     (raw, transformed) = rows[rows["metric"] == "gamma"].sort_values("contestant").to_dict("records")
@@ -97,8 +97,8 @@ def test_the_errors_of_the_last_layer_are_those_of_the_model(
     folder, (cell, *_) = probed
     episodes = cell.prompts.episodes
     with torch.no_grad():
-        answer = trained.load().predict_targets(episodes.context, episodes.asked.x).mean
-    errors = (answer - episodes.asked.y)[:, 4:, 0].double().square().mean(1) / 3
+        answer = trained.load().predict_targets(episodes.context, episodes.queries.x).mean
+    errors = (answer - episodes.queries.y)[:, 4:, 0].double().square().mean(1) / 3
     rows = tables.read_all("values", folder)
     last = rows.query("axis == 'layer' and axis_value == 2 and metric == 'squared_error_raw'").iloc[0]
     assert last["value"] == pytest.approx(errors.mean().item(), rel=1e-5)

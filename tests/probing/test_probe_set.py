@@ -19,9 +19,9 @@ def probe_set(**changes: object) -> ProbeSet:
 def test_contexts_and_queries_have_the_given_sizes_and_the_same_function() -> None:
     episodes = probe_set().episodes
     assert episodes.context.x.shape == (80, 6, 3)
-    assert episodes.asked.x.shape == (80, 5, 3)
+    assert episodes.queries.x.shape == (80, 5, 3)
     weights = torch.linalg.lstsq(episodes.context.x, episodes.context.y).solution
-    torch.testing.assert_close(episodes.asked.x @ weights, episodes.asked.y, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(episodes.queries.x @ weights, episodes.queries.y, atol=1e-3, rtol=1e-3)
 
 
 def test_fewer_tasks_are_the_first_tasks_of_a_larger_set() -> None:
@@ -53,7 +53,7 @@ def test_names_on_disk_do_not_change() -> None:
 def test_probing_evaluating_and_tuning_draw_different_episodes() -> None:
     probed, tuning = probe_set().episodes, probe_set().tuning
     prompts = PromptSet(TASK, "smoke").episodes
-    assert tuning.asked.x.shape == probed.asked.x.shape
+    assert tuning.queries.x.shape == probed.queries.x.shape
     assert not torch.equal(probed.context.x, tuning.context.x)
     assert not torch.equal(probed.context.x[:10, 0], prompts.context.x[:10, 0])
 
@@ -62,7 +62,7 @@ def test_queries_of_a_shift_differ_from_its_contexts() -> None:
     episodes = probe_set(shift="orthants").episodes
     signs = episodes.context.x.sign()
     assert (signs == signs[:, :1]).all(), "the context is in one orthant"
-    assert not (episodes.asked.x.sign() == signs[:, :1]).all(-1).all(), "the queries are not"
+    assert not (episodes.queries.x.sign() == signs[:, :1]).all(-1).all(), "the queries are not"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_family_with_targets_has_contexts_of_the_given_size_and_its_first_targ
     task, _ = resolve_task("gp-mixture", "smoke", {"targets": 30})
     prompts = ProbeSet(task, "smoke", context=7, fit=4, test=6, tasks=5)
     assert prompts.episodes.context.counts.tolist() == [7] * 5
-    assert prompts.episodes.asked.counts.tolist() == [10] * 5
-    assert not torch.equal(prompts.episodes.asked.y, prompts.tuning.asked.y)
+    assert prompts.episodes.queries.counts.tolist() == [10] * 5
+    assert not torch.equal(prompts.episodes.queries.y, prompts.tuning.queries.y)
     with refused("bad-value", 30, "--fit", "--test"):
         ProbeSet(task, "smoke", context=7, fit=10, test=40, tasks=5).episodes  # noqa: B018

@@ -192,7 +192,7 @@ def test_the_matrix_of_a_run_has_its_predictions(trained: Run, tmp_path: Path) -
     for c in range(4):
         for q in range(6):
             with torch.no_grad():
-                prediction = model.predict_targets(episodes[c : c + 1].context, episodes.asked.x[q : q + 1, :1])
+                prediction = model.predict_targets(episodes[c : c + 1].context, episodes.queries.x[q : q + 1, :1])
             answers[c, q] = prediction.mean.item()
     rows = tables.read_all("values", tmp_path).query("metric == 'singular_value' and contestant == 'gpt2'")
     expected = np.linalg.svd(answers, compute_uv=False)

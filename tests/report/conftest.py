@@ -14,7 +14,7 @@ from tests.report import synthetic, synthetic_grid, synthetic_targets
 
 
 @dataclass
-class Built:
+class Report:
     """A page with its results and sections, so that tests need not load and make them again, which takes seconds."""
 
     page: Path
@@ -22,25 +22,25 @@ class Built:
     sections: list[Section]
 
 
-def built(folder: Path, out: Path) -> Built:
+def build_recorded(folder: Path, out: Path) -> Report:
     """Build a report without pictures, and record its results and sections."""
-    loaded: list[Results] = []
+    all_results: list[Results] = []
     sections: list[Section] = []
 
-    def recorded(make: Callable[[], Section | None]) -> Section | None:
+    def record_section(make: Callable[[], Section | None]) -> Section | None:
         section = make()
         sections.extend([] if section is None else [section])
         return section
 
     def recording_jobs(results: Results, names: set[str]) -> list[Job]:
-        loaded.append(results)
-        return [replace(job, make=lambda make=job.make: recorded(make)) for job in jobs(results, names)]
+        all_results.append(results)
+        return [replace(job, make=lambda make=job.make: record_section(make)) for job in jobs(results, names)]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build_report, "jobs", recording_jobs)
         page = build(folder, out, formats=()).page
-    (results,) = loaded
-    return Built(page, results, sections)
+    (results,) = all_results
+    return Report(page, results, sections)
 
 
 @pytest.fixture(scope="session")
@@ -49,22 +49,22 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def built_report(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return built(results, tmp_path_factory.mktemp("report"))
+def built_report(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return build_recorded(results, tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="session")
-def loaded(built_report: Built) -> Results:
+def report_results(built_report: Report) -> Results:
     return built_report.results
 
 
 @pytest.fixture(scope="session")
-def sections(built_report: Built) -> list[Section]:
+def sections(built_report: Report) -> list[Section]:
     return built_report.sections
 
 
 @pytest.fixture(scope="session")
-def page(built_report: Built) -> Path:
+def page(built_report: Report) -> Path:
     return built_report.page
 
 
@@ -75,17 +75,17 @@ def targets_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def targets_report(targets_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return built(targets_results, tmp_path_factory.mktemp("targets-report"))
+def targets_report(targets_results: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return build_recorded(targets_results, tmp_path_factory.mktemp("targets-report"))
 
 
 @pytest.fixture(scope="session")
-def targets_page(targets_report: Built) -> Path:
+def targets_page(targets_report: Report) -> Path:
     return targets_report.page
 
 
 @pytest.fixture(scope="session")
-def targets_sections(targets_report: Built) -> list[Section]:
+def targets_sections(targets_report: Report) -> list[Section]:
     return targets_report.sections
 
 

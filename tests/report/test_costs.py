@@ -113,16 +113,18 @@ def test_figures_show_measurements_and_are_valid(blocks: dict[str, Table | Figur
 
 
 @pytest.mark.slow
-def test_section_has_only_long_table_without_measurements_of_phases(loaded: Results) -> None:
-    section = costs.section(loaded)
+def test_section_has_only_long_table_without_measurements_of_phases(report_results: Results) -> None:
+    section = costs.section(report_results)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())
 
 
 def test_parameters_are_comparable_between_machines_and_seconds_are_not(results: Path) -> None:
-    loaded = load(results)
-    costs_on_two_devices = loaded.costs.assign(device=loaded.costs["device"].mask(loaded.costs["run"].eq(RUN), "cuda"))
-    task = next(task for task in replace(loaded, costs=costs_on_two_devices).slices if task.task == "linear")
+    report_results = load(results)
+    costs_on_two_devices = report_results.costs.assign(
+        device=report_results.costs["device"].mask(report_results.costs["run"].eq(RUN), "cuda")
+    )
+    task = next(task for task in replace(report_results, costs=costs_on_two_devices).slices if task.task == "linear")
     frame = leaderboard.with_costs(task, pd.DataFrame({"contestant": ["gpt2", "mamba"]})).set_index("contestant")
     assert frame["parameters"].tolist() == [201_345.0, 201_345.0]
     assert frame["train_seconds"].notna().tolist() == [True, False]

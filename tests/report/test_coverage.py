@@ -32,7 +32,7 @@ def test_all_cells_are_counted_and_cells_without_results_have_reasons(grid: Grid
     assert machine["seconds"] == pytest.approx(cells["seconds"].sum())
 
 
-def test_reasons_that_differ_only_in_run_share_row(grid: Grid) -> None:
+def test_reasons_that_differ_only_in_the_run_share_a_row(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
     two_cells = cells[cells["status"].eq("done") & cells["kind"].eq("train")].head(2)
     reasons = [f"run '{run}' has no layers to probe" for run in two_cells["run"]]
@@ -92,9 +92,9 @@ def test_missing_section_refers_to_coverage_if_cells_failed(grid: Grid) -> None:
     values, cells = tables.read_all("values", grid.folder), tables.read_all("cells", grid.folder)
     one_baseline = of_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
     done = cells[cells["status"].eq("done")].head(2)
-    for statuses, refers in ((["done", "skipped"], False), (["done", "failed"], True)):
+    for statuses, has_reference in ((["done", "skipped"], False), (["done", "failed"], True)):
         (text,) = missing.section(replace(one_baseline, cells=done.assign(status=statuses))).blocks
-        assert isinstance(text, Text) and ("Coverage" in text.text) == refers
+        assert isinstance(text, Text) and ("Coverage" in text.text) == has_reference
 
 
 @pytest.mark.slow

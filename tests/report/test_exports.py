@@ -84,8 +84,8 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
     assert text.count(r"\addlinespace") == 1, "where the rank changes"
 
 
-def test_figures_are_written_as_png_and_svg(loaded: Results, tmp_path: Path) -> None:
-    task = next(s for s in loaded.slices if s.task == "linear")
+def test_figures_are_written_as_png_and_svg(report_results: Results, tmp_path: Path) -> None:
+    task = next(s for s in report_results.slices if s.task == "linear")
     section = extrapolation.section(task)
     assert section is not None
     (figure,) = [block for block in section.blocks if isinstance(block, Figure)]

@@ -68,12 +68,12 @@ def test_every_seed_has_a_line_and_only_single_seeds_have_a_band(figures: dict[s
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
 
-def test_means_have_the_envelope_of_the_intervals_of_seeds(loaded: Results, results: Path) -> None:
+def test_means_have_the_envelope_of_the_intervals_of_seeds(report_results: Results, results: Path) -> None:
     values = tables.read_all("values", results)
     seeds = values.query("task == 'linear' and contestant == 'gpt2' and shift == 'none' and n_context == 7")
     seeds = seeds[seeds["kind"] == "backbone"]
     assert len(seeds) == 3
-    task = next(s for s in loaded.slices if s.task == "linear")
+    task = next(s for s in report_results.slices if s.task == "linear")
     mean = task.curves.query("contestant == 'gpt2' and shift == 'none' and n_context == 7").iloc[0]
     assert mean["value"] == pytest.approx(sum(seeds["value"]) / 3, rel=1e-15)
     assert (mean["low"], mean["high"], mean["runs"]) == (min(seeds["low"]), max(seeds["high"]), 3)
@@ -161,8 +161,8 @@ def test_all_looks_differ_in_colour_or_dash() -> None:
     assert len({(look.colour, look.dash) for look in by_name.values()}) == len(by_name)
 
 
-def test_only_the_best_variant_of_a_baseline_is_featured(loaded: Results) -> None:
-    task = next(s for s in replace(loaded).slices if s.task == "linear")  # a copy, as looks change
+def test_only_the_best_variant_of_a_baseline_is_featured(report_results: Results) -> None:
+    task = next(s for s in replace(report_results).slices if s.task == "linear")  # a copy, as looks change
     rows = task.curves_by_run[task.curves_by_run["shift"] == "none"]
     lasso = rows[rows["contestant"] == "lasso-1e-2"]
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
@@ -263,8 +263,8 @@ def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None
     assert widths <= {float(width) for width in layers}
 
 
-def test_many_backbones_have_a_panel_per_order_and_a_line_each(loaded: Results) -> None:
-    task = next(s for s in replace(loaded).slices if s.task == "linear")  # a copy, as looks change
+def test_many_backbones_have_a_panel_per_order_and_a_line_each(report_results: Results) -> None:
+    task = next(s for s in replace(report_results).slices if s.task == "linear")  # a copy, as looks change
     rows = task.curves_by_run[
         (task.curves_by_run["shift"] == "none") & (task.curves_by_run["metric"] == "squared_error")
     ]

@@ -12,7 +12,7 @@ from iclbench.analysis import accuracies
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections import report
-from iclbench.report.sections.published import compared
+from iclbench.report.sections.published import comparison
 from tests.report import synthetic_bursty, vega_lite
 from tests.report.synthetic_bursty import CURVES, STEPS, accuracy
 
@@ -116,16 +116,16 @@ def test_published_numbers_of_other_data_have_no_difference(blocks: dict[str, Bl
     assert list(legend) == ["published (glyphs=omniglot)", "ours, small (glyphs=procedural)"]
     (alpha1,) = (task for task in bursty.slices if task.task == "bursty-alpha1")
     rows = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", "glyphs=omniglot"))
-    other_preset = compared(replace(alpha1, results=replace(bursty, rows=rows)))
+    other_preset = comparison(replace(alpha1, results=replace(bursty, rows=rows)))
     assert other_preset is not None and other_preset["difference"].isna().all()
     of_paper = replace(bursty, rows=rows.assign(preset="paper"))
-    same_preset = compared(replace(alpha1, preset="paper", results=of_paper))
+    same_preset = comparison(replace(alpha1, preset="paper", results=of_paper))
     assert same_preset is not None
     assert same_preset.set_index(["contestant", "test"]).loc[("transformer", "icl"), "difference"] < 0
     without_data = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", pd.NA))
-    unknown_data = compared(replace(alpha1, results=replace(bursty, rows=without_data)))
+    unknown_data = comparison(replace(alpha1, results=replace(bursty, rows=without_data)))
     assert unknown_data is not None and unknown_data["difference"].isna().all()
-    assert set(unknown_data["our_data"]) == {"not said"}
+    assert set(unknown_data["our_data"]) == {"not stated"}
 
 
 def test_curves_in_training_are_means_and_ranges_over_seeds(blocks: dict[str, Block]) -> None:

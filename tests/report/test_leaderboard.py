@@ -72,7 +72,7 @@ def test_missing_column_of_table_is_an_error() -> None:
         Table("name", "title", "caption", frame, (Column("a", "a"),), group="c")
 
 
-def test_optimal_oracles_have_no_remark(loaded: Results) -> None:
-    slices = [task for task in loaded.slices if "oracle" in task.kinds.values()]
+def test_optimal_oracles_have_no_remark(report_results: Results) -> None:
+    slices = [task for task in report_results.slices if "oracle" in task.kinds.values()]
     assert len(slices) == 2
     assert not any(list(leaderboard.beaten_oracles(task, "next")) for task in slices)

@@ -5,7 +5,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.report.data import of_values
-from iclbench.report.sections.published import compared
+from iclbench.report.sections.published import comparison
 
 PUBLISHED = {"nll_published": 0.25, "squared_sum_error": 0.04, "accuracy": 0.5}
 OURS = {"nll_published": -0.05, "squared_sum_error": 0.08, "accuracy": 0.4}
@@ -33,7 +33,7 @@ def events(preset: str = "paper", data: str = "path=mooc.npz") -> pd.DataFrame:
 
 def test_errors_have_ratio_and_other_metrics_difference() -> None:
     (task,) = of_values(events()).slices
-    frame = compared(task)
+    frame = comparison(task)
     assert frame is not None
     by_metric = frame.set_index("metric")
     assert by_metric["ours"].to_dict() == OURS
@@ -46,7 +46,7 @@ def test_errors_have_ratio_and_other_metrics_difference() -> None:
 @pytest.mark.parametrize("change", [{"preset": "small"}, {"data": "path=retweets.npz"}])
 def test_numbers_of_other_preset_or_data_have_no_difference(change: dict[str, str]) -> None:
     (task,) = of_values(events(**change)).slices
-    frame = compared(task)
+    frame = comparison(task)
     assert frame is not None
     assert frame.set_index("metric")["ours"].to_dict() == OURS
     assert frame[["ratio", "difference"]].isna().all(axis=None)

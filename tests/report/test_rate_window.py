@@ -13,7 +13,7 @@ from iclbench.report.blocks import Figure, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.sections.rate_window import section
 
-# Mean areas by rate, which are 0.01 higher for one seed and 0.01 lower for the other. None: a seed diverged.
+# Mean areas by rate, which are 0.01 higher for one seed and 0.01 lower for the other. None if a seed diverged.
 AREAS = {
     "gpt2": {1e-3: 0.30, 3e-3: 0.20, 1e-2: 0.22, 3e-2: 0.90},
     "mamba": {1e-3: 0.40, 3e-3: 0.18, 1e-2: None},
@@ -101,8 +101,8 @@ def test_curves_ignore_other_steps_and_settings() -> None:
 
 
 @pytest.mark.slow
-def test_section_has_figure_windows_and_orders(results: Path, loaded: Results, tmp_path: Path) -> None:
-    task = next(task for task in loaded.slices if task.task == "linear")
+def test_section_has_figure_windows_and_orders(results: Path, report_results: Results, tmp_path: Path) -> None:
+    task = next(task for task in report_results.slices if task.task == "linear")
     assert section(task) is None, "no trials"
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "rates" / task.preset

@@ -21,7 +21,7 @@ from iclbench.report.figures import learning
 from iclbench.report.sections import context_size, related, report
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
-from tests.report.conftest import Built
+from tests.report.conftest import Report
 
 GP = "gp-mixture-small"
 
@@ -149,7 +149,7 @@ def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[
     assert gain(scores_without, scores_without) is None
 
 
-def test_table_of_gains_has_intervals(targets_report: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_gains_has_intervals(targets_report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = (task for task in targets_report.results.slices if task.task == "gp-mixture")
     mean = Gain(0.1, 0.05, 0.2, median=0.08, largest_share=0.01)
     monkeypatch.setattr(related, "gains", lambda *_: {("icicl-tnp", 3): mean})

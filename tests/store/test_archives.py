@@ -1,4 +1,4 @@
-"""Archives of weights: unpacked runs are identical to the trained runs, and damaged archives are errors."""
+"""Archives of weights: unpacked runs are identical to the trained runs, and damaged archives raise errors."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     results = tmp_path_factory.mktemp("trained")
     task = icl.task("linear", "smoke")
     return [icl.train(task, name, results=results, steps=4) for name in ("mamba2", "cnp")]
 
 
 @pytest.fixture
-def archive(trained: list[Run], tmp_path: Path) -> Path:
+def archive(trained_runs: list[Run], tmp_path: Path) -> Path:
     path = archives.archive_path(tmp_path / "reference", "linear", "smoke")
-    archives.write(path, [packed for run in trained if (packed := archives.of_run(run))])
+    archives.write(path, [packed for run in trained_runs if (packed := archives.of_run(run))])
     return path
 
 
-def test_an_unpacked_run_is_identical_to_the_packed_run(trained: list[Run], archive: Path, tmp_path: Path) -> None:
-    for run in trained:
+def test_an_unpacked_run_is_identical_to_the_packed_run(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
+    for run in trained_runs:
         unpacked = archives.find(tmp_path, run.name)
         for name in ("config.toml", "model.safetensors", "model.safetensors.sha256"):
             assert (unpacked.path / name).read_bytes() == (run.path / name).read_bytes()
         assert unpacked.digest == run.digest
 
 
-def test_an_archive_does_not_depend_on_the_order_of_runs(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+def test_archives_do_not_depend_on_the_order_of_runs(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
     content = archive.read_bytes()
     other = tmp_path / "other" / archive.name
     archives.write(other, reversed(list(archives.entries(archive).values())))
@@ -49,28 +49,28 @@ def test_an_archive_does_not_depend_on_the_order_of_runs(trained: list[Run], arc
     assert archive.read_bytes() == content
 
 
-def test_load_unpacks_a_run_of_an_archive(trained: list[Run], archive: Path, tmp_path: Path) -> None:
-    loaded = icl.load(f"reference/{trained[0].name}", tmp_path, device="cpu")
-    model = trained[0].load()
+def test_load_unpacks_a_run_of_an_archive(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
+    loaded = icl.load(f"reference/{trained_runs[0].name}", tmp_path, device="cpu")
+    model = trained_runs[0].load()
     assert all(torch.equal(a, b) for a, b in zip(loaded.model.parameters(), model.parameters(), strict=True))
-    assert icl.load(f"reference/{trained[0].name}", tmp_path).run.path == loaded.run.path
+    assert icl.load(f"reference/{trained_runs[0].name}", tmp_path).run.path == loaded.run.path
 
 
-def test_a_run_with_other_settings_is_not_that_of_the_archive(
-    trained: list[Run], archive: Path, tmp_path: Path
+def test_a_run_with_the_same_name_and_other_settings_is_not_the_archived_run(
+    trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
     run = icl.train(icl.task("linear", "smoke"), "cnp", results=tmp_path, steps=3)
-    assert run.name == trained[1].name
+    assert run.name == trained_runs[1].name
     with refused("exists", f"'{run.name}'", f"'reference/{run.name}'"):
         archives.find(tmp_path, f"reference/{run.name}")
     assert archives.find(tmp_path, run.name).config.train.steps == 3
 
 
-def test_a_run_with_equal_settings_and_other_weights_is_not_that_of_the_archive(
-    trained: list[Run], archive: Path, tmp_path: Path
+def test_a_run_with_equal_settings_and_other_weights_is_not_the_archived_run(
+    trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
     """One weight differs by one bit, as after training on another machine."""
-    name = trained[1].name
+    name = trained_runs[1].name
     run = archives.find(tmp_path, name)
     weights = load_file(run.weights)
     key = min(weights)
@@ -82,21 +82,21 @@ def test_a_run_with_equal_settings_and_other_weights_is_not_that_of_the_archive(
             find(f"reference/{name}", tmp_path)
     assert main(["eval", f"reference/{name}", "--results", str(tmp_path)]) == 2
     assert not (tmp_path / "tables").exists()
-    assert torch.equal(load_file(icl.load(name, tmp_path).run.weights)[key], weights[key]), "by its name, it is loaded"
+    assert torch.equal(load_file(icl.load(name, tmp_path).run.weights)[key], weights[key]), (
+        "the name without the archive loads the run of the folder"
+    )
 
 
-def test_an_unfinished_run_with_equal_settings_is_not_that_of_the_archive(
-    trained: list[Run], archive: Path, tmp_path: Path
+def test_an_unfinished_run_with_equal_settings_is_not_the_archived_run(
+    trained_runs: list[Run], archive: Path, tmp_path: Path
 ) -> None:
-    run = create(tmp_path, trained[1].config)
+    run = create(tmp_path, trained_runs[1].config)
     with refused("exists", f"'reference/{run.name}'"):
         archives.find(tmp_path, f"reference/{run.name}")
     assert not run.finished
 
 
-def test_names_of_missing_runs_and_archives_are_errors(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_runs_and_archives_raise_errors(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("reference/linear-cnp-smoke-s1", "linear-cnp-smoke-s1"):
         with refused("unknown-name", f"'{name}'", "reference/linear-cnp-smoke-s0"):
             archives.find(tmp_path, name)
@@ -105,12 +105,12 @@ def test_names_of_missing_runs_and_archives_are_errors(
     for name in ("a/b/linear-cnp-smoke-s0", "*/linear-cnp-smoke-s0", "../linear-cnp-smoke-s0", "/linear-cnp-smoke-s0"):
         with refused("bad-syntax"):
             archives.find(tmp_path, name)
-    monkeypatch.setattr(archives, "with_shipped", lambda results: [results])  # as without a checkout
+    monkeypatch.setattr(archives, "results_folders", lambda results: [results])  # as without a checkout
     with refused("unknown-name", tmp_path / "absent", "'linear-cnp-smoke-s0'"):
         archives.find(tmp_path / "absent", "linear-cnp-smoke-s0")
 
 
-def test_damaged_archives_are_errors(archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_archives_raise_errors(archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = bytearray(archive.read_bytes())
     content[-1] ^= 1
     archive.write_bytes(content)
@@ -122,11 +122,11 @@ def test_damaged_archives_are_errors(archive: Path, tmp_path: Path, caplog: pyte
     assert str(archive) in caplog.text
 
 
-def test_unpacking_does_not_overwrite_runs_or_weights(trained: list[Run], archive: Path, tmp_path: Path) -> None:
+def test_unpacking_does_not_overwrite_runs_or_weights(trained_runs: list[Run], archive: Path, tmp_path: Path) -> None:
     """The folder may have weights without a configuration, or a run that another process trained meanwhile."""
-    run = Run(tmp_path / "runs" / trained[1].name)
+    run = Run(tmp_path / "runs" / trained_runs[1].name)
     run.path.mkdir(parents=True)
-    shutil.copy(trained[1].weights, run.weights)
+    shutil.copy(trained_runs[1].weights, run.weights)
     with refused("missing-file", run.path, "config.toml"):
         archives.find(tmp_path, run.name)
     run.weights.unlink()

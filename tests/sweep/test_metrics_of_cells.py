@@ -1,4 +1,4 @@
-"""An evaluation that lacks a metric of the current code is to do, in single and in packed files."""
+"""Evaluations that lack a metric of the current code are recomputed, both single and packed ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor
 from iclbench import tables
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
-from iclbench.core.expected_metrics import lacking
+from iclbench.core.expected_metrics import missing_metrics
 from iclbench.core.heads import HEADS
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Categorical, Gaussian, Point
@@ -28,11 +28,11 @@ from iclbench.sweep.work import work
 from tests.conftest import small_card
 
 PACKED = cards_folder("grids").parent / "results" / "reference"
-ADDED = "added_error"
+NEW_METRIC = "added_error"
 
 
 def compute_all(cells: list[GridCell], results: Path) -> list[tuple[str, str]]:
-    """Compute the cells to do; returns their kinds and contestants."""
+    """Compute all unfinished cells and return their kinds and contestants."""
     todo = plan(cells, Store(results)).todo
     for cell in todo:
         assert work(cell, Context(results)).status == "done"
@@ -40,7 +40,7 @@ def compute_all(cells: list[GridCell], results: Path) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def swept(tmp_path: Path) -> tuple[Path, list[GridCell]]:
+def finished_sweep(tmp_path: Path) -> tuple[Path, list[GridCell]]:
     card, grid, results = tmp_path / "tiny-linear.toml", tmp_path / "grid.toml", tmp_path / "results"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
     common = {"tasks": [str(card)], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0], "weights": [0]}
@@ -53,14 +53,14 @@ def swept(tmp_path: Path) -> tuple[Path, list[GridCell]]:
 
 @pytest.fixture
 def add_metric(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Adds a metric to point predictions."""
+    """A function that adds a metric to point predictions."""
     metrics, original_scores = Point.metrics, Point.scores
 
     def scores(self: Point, y: Tensor) -> dict[str, Tensor]:
-        return {**original_scores(self, y), ADDED: (self.mean - y).square().square().sum(-1)}
+        return {**original_scores(self, y), NEW_METRIC: (self.mean - y).square().square().sum(-1)}
 
     def patch() -> None:
-        monkeypatch.setattr(Point, "metrics", (*metrics, ADDED))
+        monkeypatch.setattr(Point, "metrics", (*metrics, NEW_METRIC))
         monkeypatch.setattr(Point, "scores", scores)
 
     return patch
@@ -69,24 +69,24 @@ def add_metric(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 EVALUATIONS = [("evaluate", "gpt2"), ("evaluate", SUMMARY), ("evaluate", "zero")]
 
 
-def test_an_added_metric_makes_evaluations_to_do_and_not_trainings(
-    swept: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
+def test_a_new_metric_requires_new_evaluations_but_no_trainings(
+    finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
-    results, cells = swept
+    results, cells = finished_sweep
     add_metric()
     assert compute_all(cells, results) == EVALUATIONS
     assert compute_all(cells, results) == []
     for cell in cells:
         if cell.kind == "evaluate" and cell.run != SUMMARY:
-            assert ADDED in set(value_rows(Store(results), cell)["metric"])
+            assert NEW_METRIC in set(value_rows(Store(results), cell)["metric"])
 
 
-@pytest.mark.parametrize("names_metrics", [True, False])
-def test_an_added_metric_makes_packed_evaluations_to_do(
-    names_metrics: bool, swept: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
+@pytest.mark.parametrize("has_column", [True, False])
+def test_a_new_metric_requires_new_evaluations_of_packed_runs(
+    has_column: bool, finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path
 ) -> None:
-    """Cells that name their metrics, and cells whose rows have them."""
-    results, cells = swept
+    """The metrics of a packed cell are in the column `metrics`, or only in the rows of its values."""
+    results, cells = finished_sweep
     clean = tmp_path / "clean"
     clean.mkdir()
     pack(cells, Store(results), results / "reference")
@@ -96,7 +96,7 @@ def test_an_added_metric_makes_packed_evaluations_to_do(
     evaluates = rows["kind"].eq("evaluate") & rows["run"].ne(SUMMARY)
     assert rows.loc[evaluates, "metrics"].tolist() == [" ".join(sorted({"auc", *Point.metrics}))] * 2
     assert rows.loc[~evaluates, "metrics"].isna().all()
-    if not names_metrics:
+    if not has_column:
         tables.write("cells", rows.drop(columns="metrics"), path, tables.metadata(path) | {"older": "yes"})
     assert plan(cells, Store(clean)).todo == ()
     (task,) = {cell.task: cell.frozen for cell in cells}.values()
@@ -110,9 +110,9 @@ def test_an_added_metric_makes_packed_evaluations_to_do(
 
 
 def test_an_evaluation_without_the_metric_is_recomputed_once(
-    swept: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
+    finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
-    results, cells = swept
+    results, cells = finished_sweep
     (task,) = {cell.task: cell.frozen for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
@@ -121,31 +121,31 @@ def test_an_evaluation_without_the_metric_is_recomputed_once(
     assert [cell.cached for cell in evaluate_cells(results, prompts, zero)] == [False]
     assert [cell.cached for cell in evaluate_cells(results, prompts, zero)] == [True]
     path = evaluation_cells.cell_path(results, zero[0], prompts)
-    assert ADDED in set(tables.read("values", path)["metric"])
+    assert NEW_METRIC in set(tables.read("values", path)["metric"])
 
 
 def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
-    swept: tuple[Path, list[GridCell]], monkeypatch: pytest.MonkeyPatch
+    finished_sweep: tuple[Path, list[GridCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plug-in class may compute fewer scores than it declares."""
-    results, cells = swept
-    monkeypatch.setattr(Point, "metrics", (*Point.metrics, ADDED))
+    results, cells = finished_sweep
+    monkeypatch.setattr(Point, "metrics", (*Point.metrics, NEW_METRIC))
     assert compute_all(cells, results) == EVALUATIONS
     assert compute_all(cells, results) == []
 
 
-def test_lacking_metrics_depend_on_the_kind_of_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_metrics_depend_on_the_kind_of_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian_metrics = list(Gaussian.metrics)
-    assert lacking([], "next") == lacking(["r_squared"], "next") == set()
-    assert lacking(["accuracy_within_choices"], "targets") == set(), "chance"
-    assert lacking(gaussian_metrics, "next") == set() and lacking(gaussian_metrics, "targets") == {
+    assert missing_metrics([], "next") == missing_metrics(["r_squared"], "next") == set()
+    assert missing_metrics(["accuracy_within_choices"], "targets") == set(), "it depends on the data"
+    assert missing_metrics(gaussian_metrics, "next") == set() and missing_metrics(gaussian_metrics, "targets") == {
         "log_likelihood_joint"
     }
-    assert lacking([*Categorical.metrics, "accuracy_within_choices"], "targets") == set()
-    assert "accuracy" in lacking(["cross_entropy"], "targets")
+    assert missing_metrics([*Categorical.metrics, "accuracy_within_choices"], "targets") == set()
+    assert "accuracy" in missing_metrics(["cross_entropy"], "targets")
     for kind in (Gaussian, JointGaussian):
         monkeypatch.setattr(kind, "metrics", (*kind.metrics, "crps"))
-    assert lacking(gaussian_metrics, "next") == {"crps"} and lacking(Point.metrics, "next") == set()
+    assert missing_metrics(gaussian_metrics, "next") == {"crps"} and missing_metrics(Point.metrics, "next") == set()
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -158,7 +158,7 @@ def test_predictions_have_exactly_the_metrics_that_they_declare(head: str) -> No
 
 @pytest.mark.parametrize("group", ["linear-small", "gp-mixture-small", "bursty-small", "point-process-grid"])
 def test_packed_evaluations_have_all_metrics(group: str) -> None:
-    """A change that adds a metric must recompute the packed cells."""
+    """If a change adds a metric, the packed cells must be recomputed."""
     columns = ["run", "evaluator", "prompt_set", "metric", "status"]
     rows = tables.read_columns("values", PACKED / f"{group}.values.parquet", columns)
     rows = rows[rows["status"].eq("ok") & rows["evaluator"].isin(["next", "targets"])]
@@ -166,5 +166,5 @@ def test_packed_evaluations_have_all_metrics(group: str) -> None:
     metrics_of = rows.groupby(["run", "evaluator", "prompt_set"])["metric"].unique()
     assert len(metrics_of) > 10
     for (run, question, _), metrics in metrics_of.items():
-        missing = lacking(metrics, question)
+        missing = missing_metrics(metrics, question)
         assert not missing, f"{run} lacks {missing}: recompute the packed cells (grids/README.md)"

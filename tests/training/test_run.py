@@ -312,11 +312,11 @@ def test_context_targets_are_targets_in_training_but_not_in_evaluation() -> None
         TrainingData.of(run.task, family).batch(run.train, 0, 3) for run in (plain, with_context)
     )
     assert torch.equal(plain_batch.context.x, larger_batch.context.x)
-    assert plain_batch.asked.count == 64 and larger_batch.asked.count == 64 + 16
+    assert plain_batch.queries.count == 64 and larger_batch.queries.count == 64 + 16
     assert torch.equal(larger_batch.scored.sum(1), 64 + plain_batch.context.counts)
     sets = [PromptSet(run.task, "smoke") for run in (plain, with_context)]
     assert sets[0].id == sets[1].id
-    assert sets[1].episodes.asked.count == 64
+    assert sets[1].episodes.queries.count == 64
 
 
 def test_learning_rates() -> None:

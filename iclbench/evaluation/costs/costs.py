@@ -1,17 +1,17 @@
 """The costs of a contestant: parameters, size of its state, and time, memory and floating-point operations (FLOPs) of
 training, conditioning and answering.
 
-The phases in the table `costs` are `model` (parameters), `train_step` (one batch of the trained size, without sampling
-its episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that state. A
-query and an update have one point, or the number in the column `n_at_once`. The last three phases are measured on a
-batch of episodes and divided by their number, which is in the column `n_episodes`; compare only values of equal
-batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes are the peak beyond the memory in use
-before, without inputs, state and weights. Work that needs less than a few pages has no row of bytes.
+The phases in the table `costs` are `model` (parameters), `train_step` (one batch of full size, without
+sampling its episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that
+state. A query and an update have one point, or the number in the column `n_at_once`. The last three phases are measured
+on a batch of episodes and divided by their number, which is in the column `n_episodes`; compare only values of equal
+batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes are the increase of memory at its peak,
+so that inputs, state and weights do not count. Work that needs less than a few pages has no row of bytes.
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
 machines. FLOPs of a training step are those of loss and gradients, without the optimiser (about ten per parameter).
-FLOPs of a training (phase `train`) are those of all steps at full size, including branches; a training with a
-curriculum needs fewer. Methods that compute outside torch have no row of FLOPs.
+FLOPs of a training (phase `train`) are those of one step times the number of steps, including those of branches; a
+training with a curriculum needs fewer. Methods that compute outside torch have no row of FLOPs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import peak_of, seconds_of
 from iclbench.core.memory import IN_COSTS, OutOfMemoryError, memory_advice
-from iclbench.core.plugins import named
+from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
 from iclbench.evaluation.contestants import PredictorContestant
@@ -98,31 +98,32 @@ class _Work:
         n_points: number of points in the state.
         n_at_once: number of queries or of points in an update; None for one.
         n_episodes: number of episodes in the batch; None for a training step.
-        do: does the work.
+        call: does the work.
     """
 
     phase: str
     n_points: int
     n_at_once: int | None
     n_episodes: int | None
-    do: Callable[[], object]
+    call: Callable[[], object]
 
     def cost(self, metric: str, total: int | float) -> Cost:
         """The cost per episode; for a training step, per batch."""
         return Cost(self.phase, metric, total / (self.n_episodes or 1), self.n_points, self.n_episodes, self.n_at_once)
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """The outcome of measuring a contestant.
 
     Attributes:
         path: the written file.
-        lines: a line for each size that was left out, and for dropped old rows.
-        failed: number of sizes that were left out for insufficient memory; the contestant does not support the others.
+        messages: a message for each size that was not measured, and for old rows that were removed.
+        failed: number of sizes that were not measured because the memory was not sufficient. The contestant does not
+            support the other sizes that were not measured.
     """
 
     path: Path
-    lines: list[str]
+    messages: list[str]
     failed: int
 
 
@@ -137,7 +138,7 @@ def measure_costs(
     *,
     seconds: float = 1.0,
     train: TrainSettings | None = None,
-) -> Measured:
+) -> Measurement:
     """Measure one contestant and write the rows to its file.
 
     New rows replace old rows of the same sizes. Rows of other sizes remain if they are of the same configuration, task
@@ -149,7 +150,7 @@ def measure_costs(
         task: task whose family samples the points.
         preset: preset of the task.
         sizes: sizes to measure.
-        seconds: time for the repetitions of one measurement, of which there are at least three.
+        seconds: time for the repetitions of one measurement. There are at least three repetitions.
         train: training settings of a backbone; None to skip the training step.
 
     Raises:
@@ -157,27 +158,27 @@ def measure_costs(
     """
     family = task.build(context.data_dir)
     costs: list[Cost] = []
-    lines: list[str] = []
+    messages: list[str] = []
     if isinstance(contestant.predictor, Backbone):
         costs.append(Cost("model", "parameters", float(contestant.predictor.parameter_count)))
         if encoder := contestant.predictor.encoder_parameter_count:
             costs.append(Cost("model", "encoder_parameters", float(encoder)))
         if train is not None:
             costs += training_costs(contestant, family, task, train, seconds)
-    measured, failed = [], 0
+    measured_points, failed = [], 0
     for n in sorted(set(sizes.points)):
         try:
-            with memory_advice(IN_COSTS), named(contestant.predictor):
-                answering, left_out = answering_costs(contestant, family, n, sizes, seconds)
-            costs += answering
-            lines += [f"'{contestant.run}' at {n} points: {line}" for line in left_out]
-            measured.append(n)
+            with memory_advice(IN_COSTS), plugin_errors(contestant.predictor):
+                new_costs, reasons = answering_costs(contestant, family, n, sizes, seconds)
+            costs += new_costs
+            messages += [f"'{contestant.run}' at {n} points: {reason}" for reason in reasons]
+            measured_points.append(n)
         except IclbenchError as error:
             failed += isinstance(error, OutOfMemoryError)
-            lines.append(f"'{contestant.run}' at {n} points left out: {error}")
-    counted, reasons = counted_costs(contestant, family, task, train, replace(sizes, points=measured))
+            messages.append(f"'{contestant.run}' at {n} points left out: {error}")
+    counted, reasons = counted_costs(contestant, family, task, train, replace(sizes, points=measured_points))
     costs += counted
-    lines += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
+    messages += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
     device, threads = devices.label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
         "run": contestant.run,
@@ -197,10 +198,10 @@ def measure_costs(
         if tables.metadata(path).get("of") == costs_id:
             frame = _replace_measured(tables.read("costs", path), frame)
         else:
-            lines.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
+            messages.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
     with writing(context.results):
         tables.write("costs", frame, path, {"of": costs_id})
-    return Measured(path, lines, failed)
+    return Measurement(path, messages, failed)
 
 
 def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
@@ -213,7 +214,7 @@ def _replace_measured(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 def training_costs(
     contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings, seconds: float = 1.0
 ) -> list[Cost]:
-    """Time and memory of a training step of the trained size (loss, gradients, optimiser), on a copy of the model."""
+    """Time and memory of a training step of full size (loss, gradients, optimiser), on a copy of the model."""
     backbone, batch = _training_setup(contestant, family, task, settings)
     optimiser = make_optimiser(backbone, settings)
     loss_of = torch.compile(backbone.loss) if settings.compile else backbone.loss
@@ -232,16 +233,16 @@ def answering_costs(
     """Time and memory of conditioning on n points, of queries and of updates, and the size of the state.
 
     Returns:
-        The costs, and a line for each update that was left out.
+        The costs, and a message for each update that was not measured.
 
     Raises:
-        IclbenchError: the family cannot sample n points, or the contestant does not allow as many.
+        IclbenchError: the family cannot sample n points, or the contestant does not support n points.
     """
-    state, works, left_out = _answering_setup(contestant, family, n, sizes)
+    state, works, messages = _answering_setup(contestant, family, n, sizes)
     costs = [Cost("condition", "state_bytes", state.nbytes / sizes.episodes, n, sizes.episodes)]
     for work in works:
         costs += _repeated(work, contestant.device, seconds)
-    return costs, left_out
+    return costs, messages
 
 
 def counted_costs(
@@ -251,10 +252,10 @@ def counted_costs(
     settings: TrainSettings | None,
     sizes: Sizes,
 ) -> tuple[list[Cost], list[str]]:
-    """FLOPs of the same phases on the CPU.
+    """FLOPs of a training step, of conditioning, of queries and of updates, counted on the CPU.
 
     Returns:
-        The costs, and a line for each phase that cannot be counted.
+        The costs, and a message for each phase that cannot be counted.
     """
     cpu_contestant = contestant
     if contestant.device != "cpu" and isinstance(contestant.predictor, Backbone):
@@ -274,7 +275,7 @@ def counted_costs(
     reasons: dict[str, None] = {}
     for work in works:
         try:
-            flops = count_flops(work.do)
+            flops = count_flops(work.call)
             costs.append(work.cost("flops", flops))
             if work.phase == "train_step" and settings is not None:
                 costs.append(Cost("train", "flops", float(flops) * settings.all_steps))
@@ -286,7 +287,7 @@ def counted_costs(
 def _training_setup(
     contestant: PredictorContestant, family: Family, task: TaskConfig, settings: TrainSettings
 ) -> tuple[Backbone, Episodes]:
-    """A copy of the backbone in training mode, and a batch of the trained size."""
+    """A copy of the backbone in training mode, and a batch of full size."""
     backbone = copy.deepcopy(contestant.predictor)
     assert isinstance(backbone, Backbone)
     batch = TrainingData.of(task, family).batch(settings.without_curriculum(), 0, 0, contestant.device)
@@ -296,7 +297,8 @@ def _training_setup(
 def _answering_setup(
     contestant: PredictorContestant, family: Family, n: int, sizes: Sizes
 ) -> tuple[State, list[_Work], list[str]]:
-    """The state after n points, the work of conditioning, queries and updates, and a line for each update left out."""
+    """The state after n points, the work of conditioning, queries and updates, and a message for each update that is
+    not measured."""
     predictor, n_episodes = contestant.predictor, sizes.episodes
     if reason := predictor.too_long(n):
         raise IclbenchError(reason, code="not-applicable")
@@ -312,15 +314,15 @@ def _answering_setup(
     }
     works = [_Work("condition", n, None, n_episodes, condition)]
     works += [_Work(phase, n, None, n_episodes, untracked(partial(use, new_point))) for phase, use in uses.items()]
-    left_out = []
+    messages = []
     for phase, n_at_once in sizes.at_once():
         if phase == "update" and (reason := predictor.too_long(n + n_at_once)):
-            left_out.append(f"an update by {n_at_once} left out: {reason}")
+            messages.append(f"an update by {n_at_once} left out: {reason}")
             continue
         # Costs do not depend on the values, and a family may not have as many different points.
         new_points = new_point.map(partial(torch.repeat_interleave, repeats=n_at_once, dim=1))
         works.append(_Work(phase, n, n_at_once, n_episodes, untracked(partial(uses[phase], new_points))))
-    return state, works, left_out
+    return state, works, messages
 
 
 def _episodes(family: Family, episodes: int, n: int) -> Episodes:
@@ -331,9 +333,9 @@ def _episodes(family: Family, episodes: int, n: int) -> Episodes:
 
 def _repeated(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
     """Seconds and bytes of the work."""
-    duration = seconds_of(work.do, device)
+    duration = seconds_of(work.call, device)
     repeats = min(_MAX_REPEATS, max(_MIN_REPEATS, int(seconds / duration)))
-    yield work.cost("seconds", statistics.median(seconds_of(work.do, device) for _ in range(repeats)))
+    yield work.cost("seconds", statistics.median(seconds_of(work.call, device) for _ in range(repeats)))
     # Memory is measured separately: before it, free pages are returned to the kernel, which makes the work slower.
-    if peak := statistics.median(peak_of(work.do, device) or 0 for _ in range(_MIN_REPEATS)):
+    if peak := statistics.median(peak_of(work.call, device) or 0 for _ in range(_MIN_REPEATS)):
         yield work.cost("bytes", peak)

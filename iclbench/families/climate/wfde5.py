@@ -21,15 +21,15 @@ import numpy as np
 from jaxtyping import Float32, Float64
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.families.climate.region import SPACING, STEP_HOURS, latitudes, longitudes, steps_until
 from iclbench.families.file_errors import cannot_read
-from iclbench.families.images.array_cache import cached
+from iclbench.families.images.array_cache import cached_array
 
 if TYPE_CHECKING:
     from xarray import DataArray, Dataset
 
-_HOME = (
+_SOURCE = (
     "WFDE5 in the Climate Data Store (doi.org/10.24381/cds.20d54e34): near-surface air temperature and grid-point "
     "altitude, reference data set CRU"
 )
@@ -40,7 +40,7 @@ _FILL = 1e19
 
 
 def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
-    """Read elevation in metres and, after it, temperatures in K at every sixth hour of the year; NaN for sea.
+    """Read the elevation in metres, followed by the temperatures in K at every sixth hour of the year. Sea is NaN.
 
     Raises:
         DataError: a file is missing, cannot be read or has unexpected content, or a package is not installed.
@@ -49,11 +49,11 @@ def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
     digest = hashlib.sha256()
     for path in files:
         try:
-            with limits.opened(path) as file:
+            with limits.open_file(path) as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise cannot_read(path, error) from None
-    return cached(f"wfde5-{year}-{digest.hexdigest()[:12]}", folder, lambda: _read(files, year))
+    return cached_array(f"wfde5-{year}-{digest.hexdigest()[:12]}", folder, lambda: _read(files, year))
 
 
 def _files(folder: Path, year: int) -> list[Path]:
@@ -64,9 +64,9 @@ def _files(folder: Path, year: int) -> list[Path]:
     if missing:
         more_files = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DataError(
-            f"{folder} lacks {missing[0]}{more_files}: the elevation and all months of {year} are needed, of {_HOME}; "
-            "put them there, or point --data-dir or ICLBENCH_DATA at the folder above, or -o task.path at the folder "
-            "itself",
+            f"{folder} lacks {missing[0]}{more_files}: the elevation and all months of {year} are needed. Get them "
+            f"from {_SOURCE}. Put them into this folder, or give another folder with -o task.path, or its parent with "
+            "--data-dir or ICLBENCH_DATA",
             code="missing-data",
         )
     if duplicates := next((paths for paths in matches if len(paths) > 1), None):
@@ -95,8 +95,7 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
         month = next(month for month in range(1, 13) if step < steps_until(month + 1, year))
         raise DataError(
             f"{months[month - 1]}: no temperature at {_time(year, int(step))}, {latitudes()[row]:g} N, "
-            f"{longitudes()[column]:g} E ({len(gaps):,} gaps in total), but at other times of the year; download it "
-            "again"
+            f"{longitudes()[column]:g} E, where other times have one ({len(gaps):,} gaps in total); download it again"
         )
     land = np.isfinite(height) & valid[0]
     if not land.any():
@@ -139,19 +138,19 @@ def _variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterat
         # If one of these fails, h5netcdf would fail and print a traceback when its incomplete object is deleted.
         with h5py.File(path) as file:
             file.attrs.get("_nc3_strict")
-        # Without indices only attributes are read, whatever the length of the axes.
+        # Without indices only attributes are read, regardless of the length of the axes.
         with xarray.open_dataset(path, engine="h5netcdf", create_default_indexes=False) as dataset:
             yield _checked(dataset, path, name, dims, unit)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{path} cannot be read as netCDF ({said(error)}); download it again", code="unreadable-file"
+            f"{path} cannot be read as netCDF ({error_text(error)}); download it again", code="unreadable-file"
         ) from None
 
 
 def _checked(dataset: Dataset, path: Path, name: str, dims: tuple[str, ...], unit: str) -> DataArray:
     if name not in dataset.data_vars:
         available = ", ".join(map(str, dataset.data_vars)) or "none"
-        raise DataError(f"{path}: expected a variable '{name}', got {available}; use the files of {_HOME}")
+        raise DataError(f"{path}: expected a variable '{name}', got {available}; use the files of {_SOURCE}")
     array = dataset[name]
     if set(array.dims) != set(dims) or any(dim not in array.coords for dim in dims):
         available, expected = (", ".join(map(str, axes)) for axes in (array.dims, dims))
@@ -168,8 +167,8 @@ def _checked(dataset: Dataset, path: Path, name: str, dims: tuple[str, ...], uni
 
 def _region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]:
     """The values in the region, south to north and west to east; NaN if they are missing."""
-    rows = _cells(array["lat"].values, latitudes().numpy(), "latitude", path)
-    columns = _cells(array["lon"].values, longitudes().numpy(), "longitude", path)
+    rows = _cell_indices(array["lat"].values, latitudes().numpy(), "latitude", path)
+    columns = _cell_indices(array["lon"].values, longitudes().numpy(), "longitude", path)
     # Read a contiguous part of the file, then reorder it.
     south, west = rows.min(), columns.min()
     region = array.isel(lat=slice(south, rows.max() + 1), lon=slice(west, columns.max() + 1))
@@ -178,7 +177,7 @@ def _region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]
     return np.where(np.abs(values) < _FILL, values, np.nan)
 
 
-def _cells(
+def _cell_indices(
     axis: Float64[np.ndarray, " axis"] | Float32[np.ndarray, " axis"],
     centres: Float64[np.ndarray, " cells"],
     name: str,

@@ -127,7 +127,7 @@ class Events(Family):
         return self.parameters.marks or self.learned.get("marks") or self.file.mark_count
 
     @property
-    def most_prompts(self) -> int:
+    def max_prompts(self) -> int:
         return len(self._sequences(self._part))
 
     @property

@@ -20,7 +20,7 @@ from iclbench.core import limits
 from iclbench.core.files import atomic
 
 
-def cached(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+def cached_array(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
     """The array that is cached as `name`. If it is not cached yet, it is computed and, if possible, cached.
 
     Args:

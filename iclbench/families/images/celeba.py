@@ -20,7 +20,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.families.file_errors import cannot_read
 from iclbench.families.images.image_sets import ImageSet, Part, folder_of
 
@@ -96,7 +96,7 @@ def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
             image = opened.convert("RGB")
     except (OSError, Image.DecompressionBombError) as error:
         code = "missing-data" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise DataError(f"cannot read the image {path} ({said(error)}); {_ADVICE}", code=code) from None
+        raise DataError(f"cannot read the image {path} ({error_text(error)}); {_ADVICE}", code=code) from None
     if image.size != ALIGNED:
         expected = "{} x {}".format(*ALIGNED)
         raise DataError(f"{path} has {image.width} x {image.height} pixels, expected {expected}; {_ADVICE}")

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.families.file_errors import cannot_read
 
 _UNSIGNED_BYTE = 0x08
@@ -38,13 +38,13 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
         raise DataError(f"{folder / name}.gz does not exist; {advice}", code="missing-data")
     path = paths[0]
     try:
-        with limits.opened(path) as raw:
+        with limits.open_file(path) as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             shape = _shape(path, file.read(4), file.read(4 * dimensions), dimensions)
             limits.check(math.prod(shape), f"{path} announces")
             values = file.read(math.prod(shape) + 1)  # one more byte shows whether the file is longer
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is damaged ({said(error)}); {advice}", code="unreadable-file") from None
+        raise DataError(f"{path} is damaged ({error_text(error)}); {advice}", code="unreadable-file") from None
     except OSError as error:
         raise cannot_read(path, error, advice) from None
     if len(values) != math.prod(shape):

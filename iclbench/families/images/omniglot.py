@@ -20,9 +20,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from iclbench.core import limits, png
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.families.file_errors import cannot_read
-from iclbench.families.images.array_cache import cached
+from iclbench.families.images.array_cache import cached_array
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}
 ALL_CLASSES, DRAWINGS, SIZE = sum(CLASSES.values()), 20, 105
@@ -43,7 +43,7 @@ def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size
         images = read_omniglot(folder)
         return images if size == SIZE else np.stack([reduced(drawings, size) for drawings in images])
 
-    return cached(f"omniglot-{size}-{_content_hash(folder)}", folder, make)
+    return cached_array(f"omniglot-{size}-{_content_hash(folder)}", folder, make)
 
 
 def _content_hash(folder: Path) -> str:
@@ -55,7 +55,7 @@ def _content_hash(folder: Path) -> str:
             continue
         archive = folder / f"{part}.zip"
         try:
-            with limits.opened(archive) as file:
+            with limits.open_file(archive) as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         except OSError as error:
             raise cannot_read(archive, error, _ADVICE, missing="missing-data") from None
@@ -86,14 +86,14 @@ def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105
         sizes = _unpacked_sizes(folder, part)
         return _drawings(folder / part, part, sizes, lambda name: limits.read_bytes(folder / name, _MAX_DRAWING + 1))
     try:
-        with limits.opened(archive) as file, zipfile.ZipFile(file) as zipped:
+        with limits.open_file(archive) as file, zipfile.ZipFile(file) as zipped:
             sizes = _archive_sizes(archive, zipped)
             return _drawings(archive, part, sizes, lambda name: _read_bounded(zipped, name))
     except OSError as error:
         raise cannot_read(archive, error, _ADVICE, missing="missing-data") from None
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
         raise DataError(
-            f"{archive} is not an intact zip archive ({said(error)}); {_ADVICE}", code="unreadable-file"
+            f"{archive} is not an intact zip archive ({error_text(error)}); {_ADVICE}", code="unreadable-file"
         ) from None
 
 
@@ -164,7 +164,9 @@ def _ink(path: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
     try:
         paper = png.decode(read(name))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot read '{name}' ({said(error)}); {_ADVICE}", code="unreadable-file") from None
+        raise DataError(
+            f"{path}: cannot read '{name}' ({error_text(error)}); {_ADVICE}", code="unreadable-file"
+        ) from None
     if paper.shape != (SIZE, SIZE):
         raise DataError(f"{path}: '{name}' has {paper.shape[0]} x {paper.shape[1]} pixels, expected {SIZE} x {SIZE}")
     return np.where(paper == 0, np.uint8(255), np.uint8(0))

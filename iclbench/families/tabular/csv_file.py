@@ -19,7 +19,7 @@ from typing import IO, Any, TypeAlias, cast
 import numpy as np
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.core.formats import in_a_line
 from iclbench.families.file_errors import cannot_read
 from iclbench.families.tabular.columns import Column, table_stem
@@ -54,12 +54,12 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
         data = _read_unpacked(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
-            f"{path} is not a complete gzip file ({said(error)}); compress it again", code="unreadable-file"
+            f"{path} is not a complete gzip file ({error_text(error)}); compress it again", code="unreadable-file"
         ) from None
     except OSError as error:
         raise cannot_read(path, error, "give a table that ends in .csv, .csv.gz or .parquet") from None
     except ValueError as error:  # a null byte in the path
-        raise DataError(f"cannot read {path}: {said(error)}", code="missing-file") from None
+        raise DataError(f"cannot read {path}: {error_text(error)}", code="missing-file") from None
     first_line, has_header, columns = _by_arrow(data, header) or _by_cell(path, data, header)
     if header is None and not has_header and _may_name(first_line, columns):
         raise DataError(
@@ -75,15 +75,15 @@ def _read_unpacked(path: Path) -> bytes:
     """The unpacked content of a file. Raises `TooLargeError` as soon as the parsed table would exceed the limit, since
     parsing takes most of the time."""
     limit, size, chunks = limits.max_bytes(), 0, []
-    with limits.opened(path) as raw:
+    with limits.open_file(path) as raw:
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if table_stem(path, ".csv.gz") else raw
         while chunk := file.read(limits.max_line() + 1):
             rows = max(chunk.count(b"\n"), chunk.count(b"\r"))
             if not rows and len(chunk) > limits.max_line():
-                raise limits.beyond(f"{path}: a line", limits.max_line())
+                raise limits.too_large(f"{path}: a line", limits.max_line())
             size += len(chunk) + _FIELD * (chunk.count(b",") + 2 * rows)
             if size > limit:
-                raise limits.beyond(f"{path}: the table takes", limit)
+                raise limits.too_large(f"{path}: the table takes", limit)
             chunks.append(chunk)
     return b"".join(chunks)
 
@@ -140,7 +140,7 @@ def _by_cell(path: Path, data: bytes, header: bool | None) -> _Parsed:
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8", code="bad-syntax") from None
     except (csv.Error, ValueError) as error:
-        raise DataError(f"{path} is not a CSV table: {said(error)}", code="bad-syntax") from None
+        raise DataError(f"{path} is not a CSV table: {error_text(error)}", code="bad-syntax") from None
     if not rows:
         raise DataError(f"{path} is empty; expected a table with a header or rows of numbers")
     first_line = rows[0][1]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from iclbench.core import limits
-from iclbench.core.errors import DataError, said
+from iclbench.core.errors import DataError, error_text
 from iclbench.core.formats import in_a_line
 from iclbench.families.file_errors import cannot_read
 from iclbench.families.tabular.columns import Column, check_names, listed
@@ -34,7 +34,7 @@ def read_parquet(path: Path) -> list[Column]:
 
     try:
         # Opening the file here separates the errors for missing files from those for files of other formats.
-        with limits.opened(path) as file, pq.ParquetFile(file) as table:
+        with limits.open_file(path) as file, pq.ParquetFile(file) as table:
             schema, rows = table.schema_arrow, table.metadata.num_rows
             index_names = _index_names(schema)
             fields = [field for field in schema if field.name not in index_names]
@@ -63,7 +63,7 @@ def read_parquet(path: Path) -> list[Column]:
 
 
 def _not_parquet(path: Path, error: Exception) -> DataError:
-    message = f"{path} is not a parquet table ({in_a_line(said(error))}); write it again, or as .csv"
+    message = f"{path} is not a parquet table ({in_a_line(error_text(error))}); write it again, or as .csv"
     return DataError(message, code="unreadable-file")
 
 

@@ -118,7 +118,7 @@ def run_rounds(
         for _ in batches.run(lengths, think_over_rows, equal=True):
             pass
     else:
-        _note(rounds[1], all_numbers, reply([question.unsplit() for question in questions], None, None))
+        _note(rounds[1], all_numbers, reply([question.merge_demonstrations() for question in questions], None, None))
     return rounds
 
 

@@ -129,7 +129,7 @@ class LanguageModel:
         last_place = torch.full((len(ids), 1), ids.shape[1] - 1)
         start, mask = past if first is None else first, torch.ones_like(ids, dtype=torch.bool)
         logits = self._forward(ids, mask, cache, start, last_place)
-        return logits[:, 0], caches.present(cache)
+        return logits[:, 0], caches.new_memory(cache)
 
     @torch.no_grad()
     def greedy(

@@ -55,8 +55,8 @@ class Question:
         """The maximum number of tokens after the demonstrations."""
         return max(len(c.inputs) for c in self.continuations)
 
-    def unsplit(self) -> Question:
-        """The same question without separate demonstrations."""
+    def merge_demonstrations(self) -> Question:
+        """The same question with the demonstrations as part of the query."""
         return self._split(0)
 
     def _split(self, length: int) -> Question:
@@ -67,10 +67,10 @@ class Question:
 
 
 def questions(tokenise: Tokenise, prompts: Sequence[Prompt], shared: bool) -> list[Question]:
-    """The prompts in tokens.
+    """Tokenise prompts.
 
     Args:
-        tokens: tokenises a text.
+        tokenise: tokenises a text.
         prompts: prompts with answers (candidates) or without answers (the answer is generated).
         shared: whether all prompts have the same demonstrations, which are then cut to the tokens common to all.
 

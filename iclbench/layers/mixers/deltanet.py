@@ -15,8 +15,8 @@ class DeltaNet(LinearMixer):
     """S_t = (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), beta = sigmoid(.).
 
     A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
-    head has an RMS norm. There are 4 D² + D H + 12 D parameters, and a norm weight per channel of a head. Linear layers
-    have PyTorch's initialisation, output weights are scaled down with depth.
+    head has an RMS norm. The mixer has 4 D² + D H + 12 D parameters, and a norm weight per channel of a head. Linear
+    layers have PyTorch's initialisation; output weights are scaled down with depth.
     """
 
     default_conv = 4
@@ -24,16 +24,16 @@ class DeltaNet(LinearMixer):
     def __init__(self, sizes: Sizes) -> None:
         width, per_head = sizes.width, head_channels(sizes)
         key_dim, value_dim = sizes.state or per_head, value_channels(sizes, per_head)
-        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads = sizes.heads
-        self.in_proj = nn.Linear(width, sum(self.window_sizes) + sizes.heads, bias=False)
+        self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + sizes.heads, bias=False)
         self.norm = nn.RMSNorm(value_dim, eps=1e-5)
         self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))
-        return delta_rule(q, k, v, bypass)
+        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
+        return delta_rule(q, k, v, beta=bypass)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         return self.out_proj(join_heads(self.norm(o)))

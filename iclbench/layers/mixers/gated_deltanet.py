@@ -18,10 +18,10 @@ class GatedDeltaNet(LinearMixer):
     per head.
 
     A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
-    head has an RMS norm and a SiLU gate. There are about 6 D² parameters: K = 0.75 D / H channels per head, rounded
+    head has an RMS norm and a SiLU gate. The mixer has about 6 D² parameters: K = 0.75 D / H channels per head, rounded
     down, and values twice as wide. A is drawn from U(1, 16); flash-linear-attention has U(0, 16), which includes 0,
     whose logarithm is infinite. dt_bias is initialised as in Mamba-2 (softplus log-uniform in [0.001, 0.1]). Other
-    layers have PyTorch's initialisation, output weights are scaled down with depth.
+    layers have PyTorch's initialisation; output weights are scaled down with depth.
     """
 
     default_conv = 4
@@ -30,18 +30,18 @@ class GatedDeltaNet(LinearMixer):
         width = sizes.width
         key_size = max(1, 3 * width // (4 * sizes.heads))
         key_dim, value_dim = sizes.state or key_size, value_channels(sizes, 2 * key_size)
-        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads = sizes.heads
         self.bypass_sizes = [sizes.heads * value_dim, sizes.heads, sizes.heads]
-        self.in_proj = nn.Linear(width, sum(self.window_sizes) + sum(self.bypass_sizes), bias=False)
+        self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + sum(self.bypass_sizes), bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads))
         self.norm = nn.RMSNorm(value_dim, eps=1e-6)
         self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
         _, beta, dt = bypass.split(self.bypass_sizes, -1)
         decay = (-self.A_log.exp() * F.softplus(dt + self.dt_bias)).mT.unsqueeze(-1)
         return delta_rule(q, k, v, beta, decay)

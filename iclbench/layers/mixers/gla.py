@@ -27,7 +27,7 @@ class GLA(LinearMixer):
 
     Keys are half as wide as values. The output of each head has an RMS norm, and all outputs have a SiLU gate. There
     are 4 D² + 24.5 D parameters with a gate of rank 16, and a norm weight per channel of a head. Linear layers have
-    PyTorch's initialisation, output weights are scaled down with depth. There is no convolution by default; an optional
+    PyTorch's initialisation; output weights are scaled down with depth. There is no convolution by default; an optional
     one is followed by SiLU.
     """
 
@@ -41,17 +41,17 @@ class GLA(LinearMixer):
             sizes.rank or _RANK,
         )
         inner = sizes.heads * value_dim
-        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads, self.key_dim = sizes.heads, key_dim
-        self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner + rank, bias=False)
+        self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + inner + rank, bias=False)
         self.bypass_sizes = [inner, rank]
         self.decay_proj = nn.Linear(rank, sizes.heads * key_dim)
         self.norm = nn.RMSNorm(value_dim, eps=1e-5)
         self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.qkv_sizes, -1))
         decay = F.logsigmoid(self.decay_proj(bypass[..., self.bypass_sizes[0] :])) / _TEMPERATURE
         return Terms(q * self.key_dim**-0.5, k, v, split_heads(decay, self.heads))
 

@@ -28,7 +28,7 @@ class HistoryMixer(Mixer):
 
     @abstractmethod
     def mix(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Outputs of a sequence from its first token on; the output at a token depends on it and the tokens before."""
+        """Outputs of complete sequences. Each output depends on its token and the tokens before it."""
 
     def start(self, batch: int) -> MixerState:
         tokens = self._no_tokens.expand(batch, -1, -1)
@@ -64,7 +64,7 @@ class HistoryMixer(Mixer):
         return outputs, torch.cat(answers, 1) if answers else queries, after
 
     def _mix_valid(self, tokens: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Outputs of sequences of unequal length, whose tokens are the last ones; 0 where there is no token."""
+        """Outputs of sequences of unequal length that are padded on the left; 0 at the padding."""
         lengths = valid.sum(1)
         outputs = torch.zeros_like(tokens)
         for length in filter(None, lengths.unique().tolist()):

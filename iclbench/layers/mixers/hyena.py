@@ -15,25 +15,27 @@ from iclbench.layers.long_convolution import long_convolution
 from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_precision, scaled_by_depth, zero_invalid
 from iclbench.layers.mixers.window import Window
 
-_ORDER, _FAST, _SLOW, _TARGET = 64, 0.3, 1.5, 1e-2
+_UNITS = 64  # in each hidden layer of the filter network
+# The window of the fastest (slowest) channel decays to `_DECAYED` at this multiple of the longest sequence.
+_FASTEST, _SLOWEST, _DECAYED = 0.3, 1.5, 1e-2
 _BANDS = (1e-4, 1.0)  # cycles of the features over the longest sequence
 _FREQUENCY = 10.0  # initial frequency of the sines
 
 
 class Hyena(Mixer):
-    """y = x0 (h * (x1 v) + d x1 v), order 2, with h_t = (window)_t MLP(t), and x0, x1 and v after a convolution of 3
-    taps.
+    """y = x0 (h * (x1 v) + d x1 v): the operator of order 2. The filter is h_t = e^(-t |delta|) MLP(t), and a
+    convolution of 3 taps is applied to x0, x1 and v.
 
     The filter network reads t, from 0 to 1 over the longest sequence, and the cosine and sine of t with 1e-4 and 1
     cycles. It has three hidden layers of 64 units with sin(w .); w is learned for each unit and starts at 10 (features
-    and w of the released associative-recall experiments). Its output is multiplied by e^(-t |delta|), with delta per
-    channel from log(0.01) / 1.5 to log(0.01) / 0.3. The filter is as long as the longest sequence of pairs; sequences
-    of events, which have one token each, use its first half.
+    and w of the released associative-recall experiments). Channels have deltas from log(0.01) / 1.5 to log(0.01) / 0.3.
+    The filter is as long as the longest sequence of pairs. Events have one token instead of two, so their sequences use
+    only the first half of the filter.
 
-    There are 4 D² + 81 D + 8,768 parameters. The last term belongs to the filter network and does not depend on D: it
-    is most of a small model. Linear layers have PyTorch's initialisation, output weights are scaled down with depth. In
-    the released code the features are learned too, and the filter has a separate learning rate. The state holds all
-    past x1 v.
+    The mixer has 4 D² + 81 D + 8,768 parameters. The last term belongs to the filter network and does not depend on D;
+    in a small model, it is the largest term. Linear layers have PyTorch's initialisation; output weights are scaled
+    down with depth. In the released code, the features are learned too, and the filter has a separate learning rate.
+    The state holds all past x1 v.
     """
 
     uses = frozenset({"conv", "longest"})
@@ -45,10 +47,10 @@ class Hyena(Mixer):
         width, self.longest = sizes.width, sizes.longest
         self.in_proj = nn.Linear(width, 3 * width)
         self.window = Window(3 * width, self.taps(sizes), bias=True)
-        self.frequency = nn.Parameter(torch.full((_ORDER,), _FREQUENCY))
+        self.frequency = nn.Parameter(torch.full((_UNITS,), _FREQUENCY))
         features = 1 + 2 * len(_BANDS)
-        self.filter = nn.ModuleList([nn.Linear(features, _ORDER), nn.Linear(_ORDER, _ORDER), nn.Linear(_ORDER, _ORDER)])
-        self.filter_out = nn.Linear(_ORDER, width, bias=False)
+        self.filter = nn.ModuleList([nn.Linear(features, _UNITS), nn.Linear(_UNITS, _UNITS), nn.Linear(_UNITS, _UNITS)])
+        self.filter_out = nn.Linear(_UNITS, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
         self.out_proj = scaled_by_depth(nn.Linear(width, width), sizes)
 
@@ -60,13 +62,13 @@ class Hyena(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, past = state
         u, tail = self.window(zero_invalid(self.in_proj(x), mask), tail)
-        gate, gated_values = _gated(zero_invalid(u, mask))
+        gate, gated_values = _gate_and_values(zero_invalid(u, mask))
         mixed, past = self._convolve_past(gated_values, past)
         return self._out(gate, mixed + self._kernel(1) * gated_values), (tail, past)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, past = state
-        gate, gated_values = _gated(self.window.peek(self.in_proj(x), tail))
+        gate, gated_values = _gate_and_values(self.window.peek(self.in_proj(x), tail))
         kernel = self._kernel(past.shape[1] + 1)
         with full_precision(x):
             mixed = torch.einsum("btd,td->bd", past, kernel[1:].flip(0)).unsqueeze(1)
@@ -78,16 +80,17 @@ class Hyena(Mixer):
         inputs, query_inputs = self.in_proj(x), self.in_proj(queries)
         tail, past = state
         u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
-        (gate, gated_values), (query_gate, query_values) = _gated(u), _gated(query_u)
+        (gate, gated_values), (query_gate, query_values) = _gate_and_values(u), _gate_and_values(query_u)
         mixed, past = self._convolve_past(gated_values, past)
         kernel = self._kernel(1)
         answers = self._out(query_gate, mixed[:, ::2] + kernel * query_values)
         return self._out(gate, mixed + kernel * gated_values), answers, (tail, past)
 
     def _convolve_past(
-        self, values: Float[Tensor, "B T D"], past: Float[Tensor, "B held D"]
-    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B held_and_T D"]]:
-        """The convolution over the tokens before each token, without the token itself, and the longer past."""
+        self, values: Float[Tensor, "B T D"], past: Float[Tensor, "B P D"]
+    ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B P+T D"]]:
+        """The convolution over the tokens before each token, without the token itself, and the past with the new values
+        appended."""
         longer = torch.cat([past, values.to(past)], 1)
         kernel = self._kernel(longer.shape[1])
         past_kernel = torch.cat([torch.zeros_like(kernel[:1]), kernel[1:]])
@@ -100,7 +103,7 @@ class Hyena(Mixer):
         if tokens > self.longest:
             points = -(-tokens // 2)
             raise UsageError(
-                f"hyena's filter ends at {self.longest // 2} points, not {points}; train with "
+                f"hyena's filter covers {self.longest // 2} points, not {points}; train with "
                 f"-o backbone.max_points={points} or more",
                 code="not-applicable",
             )
@@ -111,7 +114,7 @@ class Hyena(Mixer):
             hidden = torch.cat([t, angle.cos(), -angle.sin()], 1)
             for layer in self.filter:
                 hidden = (self.frequency * layer(hidden)).sin()
-            slow, fast = math.log(_TARGET) / _SLOW, math.log(_TARGET) / _FAST
+            slow, fast = math.log(_DECAYED) / _SLOWEST, math.log(_DECAYED) / _FASTEST
             decay = torch.linspace(slow, fast, len(self.skip), dtype=t.dtype, device=t.device)
             kernel = self.filter_out(hidden) * torch.exp(-t * decay.abs())
             return torch.cat([kernel[:1] + self.skip, kernel[1:]])
@@ -120,7 +123,7 @@ class Hyena(Mixer):
         return self.out_proj(gate * mixed)
 
 
-def _gated(u: Float[Tensor, "B T D3"]) -> tuple[Tensor, Tensor]:
-    """x0 and x1 v."""
+def _gate_and_values(u: Float[Tensor, "B T D3"]) -> tuple[Tensor, Tensor]:
+    """The gate x0 and the gated values x1 v."""
     outer, inner, value = u.chunk(3, -1)
     return outer, inner * value

@@ -30,10 +30,10 @@ class KDA(LinearMixer):
     def __init__(self, sizes: Sizes) -> None:
         width, per_head = sizes.width, head_channels(sizes)
         key_dim, value_dim, rank = sizes.state or per_head, value_channels(sizes, per_head), sizes.rank or per_head
-        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads, self.bypass_sizes = sizes.heads, [rank, rank, sizes.heads]
-        self.in_proj = nn.Linear(width, sum(self.window_sizes) + sum(self.bypass_sizes), bias=False)
+        self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + sum(self.bypass_sizes), bias=False)
         self.decay_proj = nn.Linear(rank, sizes.heads * key_dim, bias=False)
         self.gate_proj = nn.Linear(rank, sizes.heads * value_dim, bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
@@ -42,7 +42,7 @@ class KDA(LinearMixer):
         self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.window_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
         low, _, beta = bypass.split(self.bypass_sizes, -1)
         dt = F.softplus(self.decay_proj(low) + self.dt_bias)
         decay = -self.A_log.exp()[:, None, None] * split_heads(dt, self.heads)

@@ -27,8 +27,8 @@ _EPS = 1e-12
 class LinearAttention(LinearMixer):
     """S_t = S_{t-1} + phi(k_t) [v_t, 1]^T; o = S^T phi(q), divided by its last entry; phi = elu + 1.
 
-    There are 4 D² parameters. Linear layers have PyTorch's initialisation, output weights are scaled down with depth.
-    An optional convolution is followed by SiLU.
+    The mixer has 4 D² parameters. Linear layers have PyTorch's initialisation; output weights are scaled down with
+    depth. An optional convolution is followed by SiLU.
     """
 
     mlp: ClassVar[Mlp] = "gelu"
@@ -40,12 +40,12 @@ class LinearAttention(LinearMixer):
             sizes.state or self.default_keys(per_head),
             value_channels(sizes, per_head),
         )
-        window_sizes = [sizes.heads * self.key_dim, sizes.heads * self.key_dim, sizes.heads * value_dim]
+        qkv_sizes = [sizes.heads * self.key_dim, sizes.heads * self.key_dim, sizes.heads * value_dim]
         super().__init__(
-            Window(sum(window_sizes), self.taps(sizes)), (sizes.heads, self.rows(self.key_dim), value_dim + 1)
+            Window(sum(qkv_sizes), self.taps(sizes)), (sizes.heads, self.rows(self.key_dim), value_dim + 1)
         )
-        self.window_sizes = window_sizes
-        self.in_proj = nn.Linear(width, sum(window_sizes), bias=False)
+        self.qkv_sizes = qkv_sizes
+        self.in_proj = nn.Linear(width, sum(qkv_sizes), bias=False)
         self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     @staticmethod
@@ -68,7 +68,7 @@ class LinearAttention(LinearMixer):
 
     def read(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and [v, 1] of each head."""
-        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.qkv_sizes, -1))
         return q, k, F.pad(v, (0, 1), value=1.0)
 
     def out(self, o: Tensor, terms: Terms | None, u: Tensor, bypass: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Float[Tensor, "B T H"], g:
         q, k: queries and keys, scaled here to length 1; outputs are divided by the root of K.
         v: values.
         beta: logits of the learning rate.
-        g: log decays of the state; None: no decay.
+        g: log decays of the state; None means no decay.
     """
     k, beta = unit_vectors(k), beta.sigmoid().mT.unsqueeze(-1)
     return Terms(unit_vectors(q) * q.shape[-1] ** -0.5, beta * k, v, g, k if g is None else g.exp() * k, -beta * k)

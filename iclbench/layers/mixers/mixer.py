@@ -28,12 +28,12 @@ class Sizes:
     Attributes:
         width: D of a token.
         heads: number of heads H, if the mixer has heads.
-        inner: number of channels of the values of all heads; None: a multiple of the width that the mixer sets.
-        state: rows K of the state of a head, that is, numbers per channel of values; None: the mixer's default.
-        conv: taps of the short convolution; 0: no convolution; None: the mixer's default.
-        rank: rank of low-rank maps; None: the mixer's default.
+        inner: number of channels of the values of all heads; None means a multiple of the width that the mixer sets.
+        state: rows K of the state of a head, that is, numbers per channel of values; None means the mixer's default.
+        conv: taps of the short convolution; 0 means no convolution, None the mixer's default.
+        rank: rank of low-rank maps; None means the mixer's default.
         longest: tokens of the longest sequence, for mixers that bound it.
-        residuals: number of terms added to the residual stream in the model; 0: one per layer.
+        residuals: number of terms added to the residual stream in the model; 0 means one per layer.
         layers: number of layers of the model.
         layer: index of this layer, from 0.
         first: whether this is the first layer with this mixer.
@@ -59,7 +59,7 @@ class Mixer(nn.Module, ABC):
         uses: the sizes that it uses, in addition to the width.
         block: factor of `inner`, in addition to the heads, in a search over sizes.
         head_step: factor of the number of channels of a head in a search over widths.
-        default_conv: taps of the short convolution of its paper; 0: none.
+        default_conv: taps of the short convolution of its paper; 0 means none.
         mlp: default channel MLP of its blocks, from its paper or released code (RetNet: flash-linear-attention).
         shares_values: whether the first layer with this mixer passes its values to all further ones.
         no_conv_text: text for `block_summary` if it has no short convolution by default.

@@ -28,7 +28,7 @@ class RetNet(LinearMixer):
     """S_t = gamma_h S_{t-1} + k_t v_t^T, o = S^T q, gamma_h = 1 - 2^(-5-h).
 
     q and k are rotated by their positions, and k is divided by sqrt(K). Values are twice as wide as tokens. The output
-    of each head has an RMS norm, and all outputs have a SiLU gate. There are 8 D² parameters.
+    of each head has an RMS norm, and all outputs have a SiLU gate. The mixer has 8 D² parameters.
 
     The state is rotated with every token, so that positions are counted from it and do not grow. The RMS norm has no
     weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; torchscale's
@@ -49,14 +49,14 @@ class RetNet(LinearMixer):
             )
         value_dim = value_channels(sizes, head_channels(sizes, 2))
         inner = sizes.heads * value_dim
-        self.window_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
-        super().__init__(Window(sum(self.window_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
+        self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, inner]
+        super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads, self.key_dim = sizes.heads, key_dim
-        self.in_proj = nn.Linear(width, sum(self.window_sizes) + inner, bias=False)
+        self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + inner, bias=False)
         self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.window_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.qkv_sizes, -1))
         decays = torch.log1p(-torch.exp2(-5.0 - torch.arange(self.heads, dtype=v.dtype, device=v.device)))
         return Terms(q, k * self.key_dim**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
 

@@ -47,7 +47,7 @@ def selective_scan(
         A: diagonal state matrix of every channel, negative; S is the state dimension.
         B: input vectors.
         C: output vectors.
-        h0: state before the chunk; None: zero.
+        h0: state before the chunk; None means zero.
         backend: `auto` is the fastest one for the device of `u`, see `resolved_backend`.
 
     Returns:

@@ -44,7 +44,7 @@ class StateSpace(nn.Module, ABC):
     """Independent linear systems. Steps dt are initially log-uniform in a range, C is complex normal.
 
     Attributes:
-        longest: length of the longest kernel; None: any length.
+        longest: length of the longest kernel; None means any length.
     """
 
     def __init__(self, width: int, state: int, dt_range: tuple[float, float], longest: int | None = None) -> None:

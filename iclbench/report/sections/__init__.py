@@ -74,7 +74,7 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
 ]
 CLOSING: list[Callable[[Results], Section | None]] = [
     plane.section,
-    published.everywhere,
+    published.all_tasks,
     language.section,
     costs.section,
     coverage.section,
@@ -145,7 +145,7 @@ def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) ->
 def _name(section: Callable[..., object]) -> str:
     """The name of a section: that of its module.
 
-    >>> _name(learning_curves.section), _name(published.section) == _name(published.everywhere)
+    >>> _name(learning_curves.section), _name(published.section) == _name(published.all_tasks)
     ('learning-curves', True)
     """
     return section.__module__.rpartition(".")[2].replace("_", "-")

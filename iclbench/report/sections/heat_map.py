@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.separation import ENOUGH
+from iclbench.analysis.separation import MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import GIVEN_TRUTH, GUESSES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -267,8 +267,8 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
         name=f"{name}-separation",
         title="Rows that separate architectures",
         caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst) and "
-        f"the pooled standard deviation over seeds. A row separates architectures if the gap is more than {ENOUGH:g} "
-        "standard deviations; in other rows a rank may be chance.",
+        f"the pooled standard deviation over seeds. A row separates architectures if the gap is more than "
+        f"{MIN_RATIO:g} standard deviations; in other rows a rank may be chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),

@@ -133,10 +133,10 @@ def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator
 
 
 def _our_data(language: Language, tasks: Sequence[str]) -> str:
-    """The data of our examples of these tasks; "not said" if no row names them."""
+    """The data of our examples of these tasks; "not stated" if no row names them."""
     rows = language.rows[language.rows["task"].isin(tasks) & language.rows["kind"].ne("published")]
     names = rows["data"].dropna().unique()
-    return ", ".join(sorted(map(str, names))) or "not said"
+    return ", ".join(sorted(map(str, names))) or "not stated"
 
 
 def _source_table(theirs: pd.DataFrame) -> Table:

@@ -21,29 +21,28 @@ from iclbench.tables.evaluators import HEADLINE
 
 # Columns that a published number and ours have in common.
 _KEYS = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
-_THEIRS = "published"
 _OTHER_SETTINGS = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
     """Published numbers of the task, next to ours at this preset."""
-    frame = compared(task)
+    frame = comparison(task)
     if frame is None:
         return None
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published results",
-        caption=f"Published numbers and ours at preset {task.preset}; a dash: not measured. {_OTHER_SETTINGS}"
-        f"{_note_on_adjusted(frame)}",
+        caption=f"Published numbers and ours at preset {task.preset}; a dash marks a number that was not measured. "
+        f"{_OTHER_SETTINGS}{_adjusted_note(frame)}",
         frame=frame,
         columns=_columns(frame),
     )
     return Section(f"{task.id}-published", "Published results", (table,))
 
 
-def everywhere(results: Results) -> Section | None:
-    """All published numbers of tasks that we measured at any preset, next to ours."""
-    frames = [rows.assign(task=task.task) for task in results.slices if (rows := compared(task)) is not None]
+def all_tasks(results: Results) -> Section | None:
+    """The published numbers of all tasks for which we have a number at any preset, next to ours."""
+    frames = [rows.assign(task=task.task) for task in results.slices if (rows := comparison(task)) is not None]
     measured = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
     if measured.empty:
         return None
@@ -53,7 +52,7 @@ def everywhere(results: Results) -> Section | None:
     table = Table(
         name="published",
         title="Published results",
-        caption=f"Published numbers and ours for the same task and model. {_OTHER_SETTINGS}{_note_on_adjusted(frame)}",
+        caption=f"Published numbers and ours for the same task and model. {_OTHER_SETTINGS}{_adjusted_note(frame)}",
         frame=frame,
         columns=(Column("task", "task"), *_columns(frame)),
         group="task",
@@ -62,19 +61,19 @@ def everywhere(results: Results) -> Section | None:
     return Section("published", "Published results", (*figures, table))
 
 
-def _note_on_adjusted(frame: pd.DataFrame) -> str:
-    """The meaning of ceiling-adjusted, if the frame has such a number."""
+def _adjusted_note(frame: pd.DataFrame) -> str:
+    """A sentence that explains ceiling-adjusted numbers; empty if the frame has none."""
     return f" {ADJUSTED}" if frame["adjusted"].notna().any() else ""
 
 
 def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
     """Numbers of one metric: a panel per shift, with published numbers and ours in one row per contestant and size."""
     row = frame["contestant"].astype(str)
-    for key, words in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
-        row += frame[key].map(lambda value, words=words: "" if pd.isna(value) else ", " + words.format(value))
+    for key, template in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
+        row += frame[key].map(lambda value, template=template: "" if pd.isna(value) else ", " + template.format(value))
     shared = frame.assign(panel=frame["shift"].map(shift_title), row=row, part="mean", note=row)
 
-    def marks(name: str, contestant: str | pd.Series, run: pd.Series) -> pd.DataFrame:
+    def series_of(name: str, contestant: str | pd.Series, run: pd.Series) -> pd.DataFrame:
         ends = {end: shared[f"{name}_{end}"] for end in ("low", "high")}
         return shared.assign(contestant=contestant, run=run, value=shared[name], **ends)
 
@@ -83,8 +82,8 @@ def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
     )
     for suffix in ("", "_low", "_high"):
         shared[f"ours{suffix}"] = shared[f"adjusted{suffix}"].fillna(shared[f"ours{suffix}"])
-    theirs = marks("published", _THEIRS + their_data, shared["published_run"])
-    ours = marks("ours", "ours, " + shared["our_preset"] + our_data, shared["run"])
+    theirs = series_of("published", "published" + their_data, shared["published_run"])
+    ours = series_of("ours", "ours, " + shared["our_preset"] + our_data, shared["run"])
     data = pd.concat([theirs, ours], ignore_index=True)[dots.COLUMNS].drop_duplicates(["panel", "row", "contestant"])
     series = list(dict.fromkeys(data["contestant"]))
     looks = {label: Look(colour) for label, colour in zip(series, cycle((INK, *STRONG)), strict=False)}
@@ -97,7 +96,7 @@ def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
         f"published-{slug(task, name)}",
         f"{task}: published results",
         f"{measure.label.capitalize()}, published (black) and ours (in colour, by preset). {_OTHER_SETTINGS}"
-        f"{_note_on_adjusted(frame)}",
+        f"{_adjusted_note(frame)}",
         data,
         list(dict.fromkeys(data["panel"])),
         list(dict.fromkeys(data["row"])),
@@ -106,10 +105,10 @@ def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
     )
 
 
-def compared(task: Slice) -> pd.DataFrame | None:
+def comparison(task: Slice) -> pd.DataFrame | None:
     """A row per published number of the task, with our number of the same `_KEYS`, its preset, steps and runs.
 
-    Ours is missing if it was not measured. None if the task has no published numbers.
+    Our number is missing if it was not measured. The result is None if the task has no published numbers.
     """
     theirs = task.results.published
     theirs = theirs[(theirs["task"] == task.task) & (theirs["status"] == "ok")]
@@ -128,18 +127,18 @@ def compared(task: Slice) -> pd.DataFrame | None:
     theirs = theirs[[*_KEYS, *names, "reason"]].rename(columns=names)
     tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
-    # Single numbers of curves and sequences, such as the error per event.
+    # Metrics with one number per curve or sequence, such as the error per event.
     summaries = task.summaries[task.summaries["evaluator"].eq("next")]
     measured = pd.concat([task.curves, summaries, overall(task.targets), tests])
     measured = measured.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
-    # Keys must have the same type in both frames, also if all are missing.
+    # Keys must have the same type in both frames, even if all values are missing.
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
     ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     frame = theirs.merge(ours.drop_duplicates(_KEYS), "left", _KEYS).assign(our_preset=task.preset)
-    frame = frame.merge(_adjusted(task), "left", _KEYS)
-    in_training = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
-    frame["steps"] = frame["contestant"].map(in_training.groupby("contestant")["axis_value"].max())
-    frame["our_data"] = pd.Series(task.data or "not said", index=frame.index, dtype="string")
+    frame = frame.merge(_adjusted_scores(task), "left", _KEYS)
+    training_rows = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
+    frame["steps"] = frame["contestant"].map(training_rows.groupby("contestant")["axis_value"].max())
+    frame["our_data"] = pd.Series(task.data or "not stated", index=frame.index, dtype="string")
     frame["other_data"] = frame["published_data"].ne(frame["our_data"]).fillna(False).astype(bool)
     is_comparable = ~frame["other_data"] & frame["published_preset"].eq(frame["our_preset"])
     # A ratio needs a natural zero, which log-likelihoods do not have.
@@ -152,8 +151,8 @@ def compared(task: Slice) -> pd.DataFrame | None:
     return frame.sort_values([*_KEYS, "published_preset"], ignore_index=True)
 
 
-def _adjusted(task: Slice) -> pd.DataFrame:
-    """Our log-likelihoods relative to the task's ceiling instead of that of the prompts, for tasks that have one."""
+def _adjusted_scores(task: Slice) -> pd.DataFrame:
+    """Our ceiling-adjusted log-likelihoods; empty if the task has no ceiling."""
     rows = overall(task.targets, "log_likelihood_adjusted").assign(metric="log_likelihood")
     rows = rows.rename(columns={"value": "adjusted", "low": "adjusted_low", "high": "adjusted_high"})
     rows = rows.reindex(columns=[*_KEYS, "adjusted", "adjusted_low", "adjusted_high"])

@@ -167,7 +167,7 @@ def test_a_phase_that_cannot_be_counted_has_one_line_for_all_sizes(task: TaskCon
 def test_state_query_and_update_are_those_of_the_sampled_points(task: TaskConfig) -> None:
     one, family = contestant("gpt2", heads=2), task.build()
     state, works, left_out = costs._answering_setup(one, family, 5, Sizes([5], episodes=4))
-    phases = {work.phase: work.do for work in works}
+    phases = {work.phase: work.call for work in works}
     assert not left_out
     drawn = family.sample_all_related(Request(4, 6, costs.generator(0, "costs", 5), shift="none"))
     expected = one.predictor.condition(drawn.context.span(0, 5))

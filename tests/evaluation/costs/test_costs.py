@@ -192,7 +192,7 @@ def test_rows_of_other_settings_or_another_task_are_removed_with_a_line(task: Ta
     for first, second, second_task in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
         path = measure_costs(Context(tmp_path), first, task, "smoke", Sizes([5], episodes=EPISODES)).path
         outcome = measure_costs(Context(tmp_path), second, second_task, "smoke", Sizes([3], episodes=EPISODES))
-        (line,) = outcome.lines
+        (line,) = outcome.messages
         assert (outcome.path, outcome.failed) == (path, 0) and f"'{first.run}'" in line
         assert {n for _, _, n in rows_of(path)} - {None} == {3}
 

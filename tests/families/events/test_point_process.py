@@ -1,4 +1,4 @@
-"""Episodes of point-process against closed forms and distributions of SciPy."""
+"""Compare episodes of the family point-process with closed forms and distributions of SciPy."""
 
 import math
 
@@ -29,7 +29,7 @@ def draw(family: PointProcess, episodes: int, points: int, seed: int = 0, **opti
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))
 
 
-def columns(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def gaps_marks_times(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gaps, marks and times, `(episodes, points)`."""
     y = episodes.context.y.double().numpy()
     return y[..., GAP], y[..., MARK].astype(int), y[..., TIME]
@@ -45,11 +45,11 @@ def assert_mean(values: np.ndarray, expected: float = 0.0) -> None:
 
 
 def test_a_stationary_hawkes_process_has_the_mean_rates_of_its_closed_form() -> None:
-    """The rates are (I - A)^-1 base. Weights by the rates prevent the matrix of another episode or its transpose from
-    averaging out."""
+    """The rates are (I - A)^-1 base. Deviations are also weighted by the rates: if the matrix were transposed or of
+    another episode, unweighted deviations could average to 0."""
     window = 10
     episodes = draw(build_family("hawkes", burn_in=True), 3000, 250)
-    truth, (_, marks, times) = truth_of(episodes), columns(episodes)
+    truth, (_, marks, times) = truth_of(episodes), gaps_marks_times(episodes)
     assert (times[:, -1] > window).all(), "sequences are longer than the window"
     rates = np.linalg.solve(np.eye(3) - truth["branching"], truth["base"][..., None])[..., 0]
     for mark in range(3):
@@ -63,14 +63,14 @@ def test_hawkes_processes_without_a_past_have_fewer_events_at_first() -> None:
     """E N(T) = rate (T - rho / ((1 - rho) decay) (1 - exp(-(1 - rho) decay T))), the solution of a linear equation."""
     rho, decay, base, window = 0.5, 0.5, 0.3, 20
     family = build_family("hawkes", marks=1, radius=(rho, rho), decay=(decay, decay), base=(base, base))
-    times = columns(draw(family, 20_000, 80))[2]
+    times = gaps_marks_times(draw(family, 20_000, 80))[2]
     assert (times[:, -1] > window).all()
     deficit = rho / ((1 - rho) * decay * window) * (1 - math.exp(-(1 - rho) * decay * window))
     assert 0.09 < deficit < 0.12
     assert_mean((times < window).sum(1), base / (1 - rho) * window * (1 - deficit))
 
 
-def test_the_past_of_hawkes_processes_has_their_stationary_mean_excitation() -> None:
+def test_burn_in_gives_hawkes_processes_the_stationary_mean_excitation() -> None:
     """The mean excitation is A (I - A)^-1 base for all decays."""
     truth = truth_of(draw(build_family("hawkes", burn_in=True), 4000, 1))
     rates = np.linalg.solve(np.eye(3) - truth["branching"], truth["base"][..., None])
@@ -81,7 +81,7 @@ def test_the_past_of_hawkes_processes_has_their_stationary_mean_excitation() -> 
     assert not truth_of(draw(build_family("hawkes"), 5, 1))["excitation"].any()
 
 
-def test_the_past_of_hawkes_processes_has_their_stationary_variance() -> None:
+def test_burn_in_gives_hawkes_processes_the_stationary_variance() -> None:
     """The variance of X is rho² decay rate / (2 (1 - rho)): d E X² / dt = 0 with dX = -decay X dt + rho decay dN."""
     rho, decay, base = 0.6, 3.0, 0.4
     family = build_family("hawkes", marks=1, radius=(rho, rho), decay=(decay, decay), base=(base, base), burn_in=True)
@@ -91,9 +91,9 @@ def test_the_past_of_hawkes_processes_has_their_stationary_variance() -> None:
 
 
 def test_gaps_of_poisson_and_renewal_processes_have_their_distribution() -> None:
-    gaps = columns(draw(build_family("poisson", rate=(1.7, 1.7)), 300, 50))[0]
+    gaps = gaps_marks_times(draw(build_family("poisson", rate=(1.7, 1.7)), 300, 50))[0]
     assert stats.kstest(gaps.ravel(), stats.expon(scale=1 / 1.7).cdf).pvalue > SMALLEST_P
-    gaps = columns(draw(build_family("renewal", sigma=(0.8, 0.8)), 300, 50))[0]
+    gaps = gaps_marks_times(draw(build_family("renewal", sigma=(0.8, 0.8)), 300, 50))[0]
     expected_gaps = stats.lognorm(0.8, scale=math.exp(-(0.8**2) / 2))
     assert expected_gaps.mean() == pytest.approx(1)
     assert stats.kstest(gaps.ravel(), expected_gaps.cdf).pvalue > SMALLEST_P
@@ -104,7 +104,9 @@ def test_gaps_of_a_self_correcting_process_have_a_gompertz_distribution() -> Non
     """A rate of u exp(trend s) gives a Gompertz distribution with shape u / trend; u follows from the number of events
     and the time."""
     trend, alpha = 0.7, 1.2
-    gaps, _, times = columns(draw(build_family("self-correcting", trend=(trend, trend), alpha=(alpha, alpha)), 400, 30))
+    gaps, _, times = gaps_marks_times(
+        draw(build_family("self-correcting", trend=(trend, trend), alpha=(alpha, alpha)), 400, 30)
+    )
     rate = np.exp(trend * (times - gaps) - alpha * np.arange(30))
     quantiles = stats.gompertz(rate / trend, scale=1 / trend).cdf(gaps)
     for n in (0, 1, 29):
@@ -115,7 +117,7 @@ def test_gaps_of_a_self_correcting_process_have_a_gompertz_distribution() -> Non
 def test_the_first_gaps_of_a_hawkes_process_have_their_distribution() -> None:
     """The first gap is exponential; the second has the rate of the bases and the children of the first event."""
     episodes = draw(build_family("hawkes", radius=(0.8, 0.8)), 4000, 2)
-    truth, (gaps, marks, _) = truth_of(episodes), columns(episodes)
+    truth, (gaps, marks, _) = truth_of(episodes), gaps_marks_times(episodes)
     total = truth["base"].sum(1)
     assert stats.kstest(gaps[:, 0] * total, "expon").pvalue > SMALLEST_P
     children = truth["branching"][np.arange(4000), :, marks[:, 0]].sum(1)
@@ -131,16 +133,16 @@ def test_the_first_gaps_of_a_hawkes_process_have_their_distribution() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])
-def test_marks_are_the_markov_chain_of_the_truth(kind: str) -> None:
+def test_marks_follow_the_true_markov_chain(kind: str) -> None:
     episodes = draw(build_family(kind), 2000, 12)
-    chain, marks = truth_of(episodes)["chain"], columns(episodes)[1]
+    chain, marks = truth_of(episodes)["chain"], gaps_marks_times(episodes)[1]
     assert stats.chisquare(np.bincount(marks[:, 0], minlength=3)).pvalue > SMALLEST_P
     for row in range(3):
         assert_mean(((marks[:, 0] == 1) - 1 / 3) * chain[:, row, 1])
     rows = np.arange(2000)[:, None]
     expected = chain[rows, marks[:, :-1]]
     indicators = np.eye(3)[marks[:, 1:]]
-    # Weights by the probabilities prevent other rows or columns from averaging out.
+    # Weighted by the probabilities, since deviations of a wrong row or column could average to 0.
     for mark in range(3):
         assert_mean(((indicators - expected) * expected[..., [mark]]).mean(1)[:, mark])
     np.testing.assert_allclose(chain.sum(-1), 1)
@@ -160,18 +162,18 @@ def test_kinds_and_parameters_have_their_distribution() -> None:
     assert np.abs(correlations - np.eye(6)).max() < 0.08
 
 
-def prompts(episodes: int) -> Episodes:
+def frozen_episodes(episodes: int) -> Episodes:
     config = TaskConfig(name="test", card="", family="point-process", code=1, head="event", points=8, episodes=episodes)
     return PromptSet(config, "smoke").episodes
 
 
 def is_stratified(u: np.ndarray) -> bool:
-    """Whether each of n equal intervals of [0, 1) has one of n numbers."""
+    """Whether each of n equal intervals of [0, 1) contains exactly one of the n numbers."""
     return bool((np.sort(np.floor(u * len(u))) == np.arange(len(u))).all())
 
 
 def test_frozen_prompts_are_stratified_by_kind_and_parameters() -> None:
-    episodes = prompts(64)
+    episodes = frozen_episodes(64)
     truth = truth_of(episodes)
     assert (np.bincount(truth["kind"]) == 16).all() and not (np.diff(truth["kind"]) >= 0).all()
     for kind in range(4):
@@ -194,7 +196,7 @@ def test_stratified_episodes_have_the_distribution_of_independent_episodes() -> 
 
 
 def test_the_first_64_prompts_of_a_larger_set_are_the_smaller_set() -> None:
-    larger, repeated, smaller = prompts(130), prompts(130), prompts(64)
+    larger, repeated, smaller = frozen_episodes(130), frozen_episodes(130), frozen_episodes(64)
     for name, tensor in larger.tensors().items():
         assert torch.equal(tensor, repeated.tensors()[name])
         assert torch.equal(tensor[:64], smaller.tensors()[name])
@@ -219,12 +221,12 @@ def test_gaps_are_positive_and_finite_and_times_are_their_sums() -> None:
 
 def test_tasks_can_have_one_mark() -> None:
     episodes = draw(build_family(marks=1), 40, 5)
-    assert not columns(episodes)[1].any() and (episodes.truth["chain"] == 1).all()
+    assert not gaps_marks_times(episodes)[1].any() and (episodes.truth["chain"] == 1).all()
 
 
 def test_the_shift_time_scale_multiplies_times() -> None:
     plain, slow = (draw(build_family(burn_in=True), 64, 9, shift=shift) for shift in ("none", "time-scale-4"))
-    for values, scaled, factor in zip(columns(plain), columns(slow), (4, 1, 4), strict=True):
+    for values, scaled, factor in zip(gaps_marks_times(plain), gaps_marks_times(slow), (4, 1, 4), strict=True):
         np.testing.assert_allclose(scaled, factor * values, rtol=1e-6)
     for name in ("rate", "trend", "initial", "base", "decay", "excitation"):
         assert torch.equal(slow.truth[name], plain.truth[name] / 4)

@@ -106,7 +106,9 @@ def test_answers_do_not_depend_on_the_batch_size(architecture: str, model) -> No
 def test_an_answer_ends_at_an_ending_an_end_token_or_the_limit() -> None:
     answers = {"a->": "one\ntwo", "b->": "three", "c->": "a much too long answer"}
     model = Scripted(answers)
-    prompts_of = [q.unsplit() for q in questions(model.tokens, [prompt(UPPER, (), x) for x in "abc"], True)]
+    prompts_of = [
+        q.merge_demonstrations() for q in questions(model.tokens, [prompt(UPPER, (), x) for x in "abc"], True)
+    ]
     generated = generate(model, prompts_of, Batches(8), 10, endings(UPPER))
     assert [model.text(ids) for ids in generated] == ["one\n", "three", "a much too"]
     assert [ids[-1] for ids in generated] == [ord("\n"), 0, ord("o")]

@@ -137,13 +137,13 @@ def test_common_tokens_of_candidates_are_read_once(model, monkeypatch) -> None:
     tokenised = questions(llama.tokens, prompts()[:1], True)
     inputs = {c.inputs for c in tokenised[0].continuations}
     longest = [i for i in inputs if not any(o != i and o[: len(i)] == i for o in inputs)]
-    candidate_scores(llama, [tokenised[0].unsplit()], Batches(64))
+    candidate_scores(llama, [tokenised[0].merge_demonstrations()], Batches(64))
     assert batch_rows == [len(longest)] and len(longest) < len(CANDIDATES)
 
 
 def test_the_distribution_after_the_prompt_is_passed_on_for_every_question(model) -> None:
     llama, next_tokens = model("llama"), {}
-    tokenised = [q.unsplit() for q in questions(llama.tokens, prompts(), True)]
+    tokenised = [q.merge_demonstrations() for q in questions(llama.tokens, prompts(), True)]
     candidate_scores(
         llama,
         tokenised,

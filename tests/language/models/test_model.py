@@ -196,7 +196,7 @@ def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(t
 
 @pytest.mark.parametrize(
     "wrong",
-    [lambda past, present: torch.cat([0 * past, present], -2), lambda past, present: present],
+    [lambda past, new: torch.cat([0 * past, new], -2), lambda past, new: new],
     ids=("zeros", "dropped"),
 )
 def test_loading_detects_a_memory_that_does_not_work(
@@ -204,11 +204,11 @@ def test_loading_detects_a_memory_that_does_not_work(
 ) -> None:
     assert not load(str(folder("llama"))).memory_obstacle
 
-    def update(layer: caches.Layer, keys: Tensor, values: Tensor, *_, **__) -> tuple[Tensor, Tensor]:
-        layer.present = keys, values
-        return layer.present if layer.past is None else (wrong(layer.past[0], keys), wrong(layer.past[1], values))
+    def update(layer: caches.OnePassLayer, keys: Tensor, values: Tensor, *_, **__) -> tuple[Tensor, Tensor]:
+        layer.new = keys, values
+        return layer.new if layer.past is None else (wrong(layer.past[0], keys), wrong(layer.past[1], values))
 
-    monkeypatch.setattr(caches.Layer, "update", update)
+    monkeypatch.setattr(caches.OnePassLayer, "update", update)
     assert "llama" in load(str(folder("llama"))).memory_obstacle
 
 

@@ -1,4 +1,4 @@
-"""Tokenised prompts: boundaries between demonstrations, query and answer."""
+"""Tokenised prompts are split correctly into demonstrations, query and answer."""
 
 from __future__ import annotations
 
@@ -19,97 +19,96 @@ SST2 = load_language_card("sst2")[1]
 DEMONSTRATIONS = [Example("a fine film", "positive"), Example("a naïve, dull film", "negative")]
 
 
-def pieces(pattern: str, opening: bool = False):
+def regex_tokenizer(pattern: str):
     """A tokenizer with a token for each match of the pattern; equal matches have equal ids."""
     numbers: dict[str, int] = {"<s>": 0}
 
-    def tokens(text: str) -> Tokens:
+    def tokenise(text: str) -> Tokens:
         matches = list(re.finditer(pattern, text, re.DOTALL))
         assert "".join(m[0] for m in matches) == text
         ids = [numbers.setdefault(m[0], len(numbers)) for m in matches]
-        prefix = ([0], [0]) if opening else ([], [])
-        return Tokens((*prefix[0], *ids), (*prefix[1], *(m.end() for m in matches)))
+        return Tokens(tuple(ids), tuple(m.end() for m in matches))
 
-    return tokens
+    return tokenise
 
 
-def real(opening: str | None) -> Tokenizer:
-    words: PreTrainedTokenizerFast = fast_tokenizer("bpe", opening)
-    return Tokenizer(words, len(words), "tiny")
+def bpe_tokenizer(bos_token: str | None) -> Tokenizer:
+    tokenizer: PreTrainedTokenizerFast = fast_tokenizer("bpe", bos_token)
+    return Tokenizer(tokenizer, len(tokenizer), "tiny")
 
 
 def reviews(*texts: str) -> list[Prompt]:
     return [prompt(SST2, DEMONSTRATIONS, x, ["negative", "positive"]) for x in texts]
 
 
-@pytest.mark.parametrize("opening", [None, "<s>"])
-def test_the_parts_are_the_tokens_of_the_complete_text(opening: str | None) -> None:
-    tokens = real(opening)
+@pytest.mark.parametrize("bos_token", [None, "<s>"])
+def test_joined_parts_equal_the_tokens_of_the_complete_text(bos_token: str | None) -> None:
+    tokenise = bpe_tokenizer(bos_token)
     prompts = reviews("an odd one", "ça, è!", "")
-    tokenised = questions(tokens, prompts, shared=True)
+    tokenised = questions(tokenise, prompts, shared=True)
     for text, question in zip(prompts, tokenised, strict=True):
         for answer, continuation in zip(text.answers, question.continuations, strict=True):
             ids = (*question.demonstrations, *continuation.ids)
-            assert ids == tokens(text.text + answer).ids
-            assert tokens.text(continuation.ids[continuation.start :]) == answer
-            assert ids.count(0) == (opening is not None)
-    assert {q.demonstrations for q in tokenised} == {tokens(prompts[0].demonstrations).ids}
+            assert ids == tokenise(text.text + answer).ids
+            assert tokenise.text(continuation.ids[continuation.start :]) == answer
+            assert ids.count(0) == (bos_token is not None)
+    assert {q.demonstrations for q in tokenised} == {tokenise(prompts[0].demonstrations).ids}
 
 
 def test_a_separator_that_is_one_token_in_the_complete_text_is_one_token() -> None:
     """As in the tokenizer of GPT-2; tokenised separately, the separator would be two line breaks."""
-    tokens = pieces(r"\n\n(?=Review)|\w+|\W")
-    question = questions(tokens, reviews("so"), shared=True)[0]
-    expected = tokens(reviews("so")[0].text + " positive")
+    tokenise = regex_tokenizer(r"\n\n(?=Review)|\w+|\W")
+    question = questions(tokenise, reviews("so"), shared=True)[0]
+    expected = tokenise(reviews("so")[0].text + " positive")
     assert (*question.demonstrations, *question.continuations[1].ids) == expected.ids
-    assert len(question.demonstrations) == len(tokens(reviews("so")[0].demonstrations).ids)
+    assert len(question.demonstrations) == len(tokenise(reviews("so")[0].demonstrations).ids)
 
 
 def test_a_token_across_the_end_of_the_demonstrations_is_read_with_the_query() -> None:
-    tokens = pieces(r"\w+\n\n\w+|\w+|\W")
-    question = questions(tokens, reviews("so"), shared=True)[0]
+    tokenise = regex_tokenizer(r"\w+\n\n\w+|\w+|\W")
+    question = questions(tokenise, reviews("so"), shared=True)[0]
     joined = "negative\n\nReview"
-    assert question.continuations[0].ids[0] == tokens(joined).ids[0]
-    assert len(question.demonstrations) == len(tokens(reviews("so")[0].demonstrations).ids) - 1
+    assert question.continuations[0].ids[0] == tokenise(joined).ids[0]
+    assert len(question.demonstrations) == len(tokenise(reviews("so")[0].demonstrations).ids) - 1
 
 
 def test_shared_demonstrations_are_cut_to_their_common_tokens() -> None:
     """The tokenizer looks ahead, so the tokens of the last answer depend on the query."""
-    tokens = pieces(r"negative(?=\s+Review: even)|neg|ative|\w+|\W")
+    tokenise = regex_tokenizer(r"negative(?=\s+Review: even)|neg|ative|\w+|\W")
     prompts = reviews("even so", "odd", "even")
-    separate, shared_questions = (questions(tokens, prompts, shared=shared) for shared in (False, True))
+    separate, shared_questions = (questions(tokenise, prompts, shared=shared) for shared in (False, True))
     assert [len(q.demonstrations) - len(shared_questions[0].demonstrations) for q in separate] == [1, 2, 1]
     assert len({q.demonstrations for q in shared_questions}) == 1
     for first, second in zip(separate, shared_questions, strict=True):
-        assert first.unsplit() == second.unsplit()
+        assert first.merge_demonstrations() == second.merge_demonstrations()
 
 
 def test_the_answer_begins_with_the_first_token_that_extends_beyond_the_prompt() -> None:
-    tokens = pieces(r": \w+(?=\Z)|\w+|\W")
-    continuation = questions(tokens, reviews("so"), shared=False)[0].continuations[0]
-    assert continuation.ids[continuation.start :] == tokens(": negative").ids
+    tokenise = regex_tokenizer(r": \w+(?=\Z)|\w+|\W")
+    continuation = questions(tokenise, reviews("so"), shared=False)[0].continuations[0]
+    assert continuation.ids[continuation.start :] == tokenise(": negative").ids
     assert len(continuation.inputs) == len(continuation.ids) - 1
 
 
-def test_without_demonstrations_only_the_opening_token_is_read_before_the_query() -> None:
-    for opening, count in (("<s>", 1), (None, 0)):
+def test_without_demonstrations_only_the_bos_token_is_read_before_the_query() -> None:
+    for bos_token, count in (("<s>", 1), (None, 0)):
         prompts = [prompt(SST2, (), "so", ["negative"])]
-        assert len(questions(real(opening), prompts, shared=True)[0].demonstrations) == count
+        assert len(questions(bpe_tokenizer(bos_token), prompts, shared=True)[0].demonstrations) == count
 
 
 def test_a_generated_answer_follows_the_complete_prompt() -> None:
-    question = questions(real("<s>"), [prompt(SST2, DEMONSTRATIONS, "so")], shared=True)[0]
+    question = questions(bpe_tokenizer("<s>"), [prompt(SST2, DEMONSTRATIONS, "so")], shared=True)[0]
     (continuation,) = question.continuations
     assert continuation.start == len(continuation.ids) and continuation.inputs == continuation.ids
 
 
 def test_a_prompt_without_a_token_is_refused() -> None:
     with refused("bad-value", "{y}"):
-        questions(real(None), [Prompt("", "", ("yes",))], shared=True)
+        questions(bpe_tokenizer(None), [Prompt("", "", ("yes",))], shared=True)
 
 
 def test_the_last_token_before_the_answer_is_part_of_the_query() -> None:
-    question = questions(real(None), [Prompt("Q: a\nA:", "", (" b",))], shared=True)[0]
+    question = questions(bpe_tokenizer(None), [Prompt("Q: a\nA:", "", (" b",))], shared=True)[0]
     assert question.continuations[0].start == 1
 
 
@@ -118,4 +117,4 @@ def test_the_last_token_before_the_answer_is_part_of_the_query() -> None:
     [(r"\w+|\W", "Paris", (1, True)), (r"\w|\W", "Paris", (5, True)), (r"->\w+|->|\w+|\W", "Paris", (1, False))],
 )
 def test_tokens_of_a_correct_answer(pattern: str, answer: str, expected: tuple[int, bool]) -> None:
-    assert answer_tokens(pieces(pattern), Prompt("", "example:France->"), answer) == expected
+    assert answer_tokens(regex_tokenizer(pattern), Prompt("", "example:France->"), answer) == expected

@@ -74,7 +74,7 @@ def silu_if_convolved(m: Mixer, u: Tensor) -> Tensor:
 
 
 def linear_attention(m: Mixer, x: Tensor) -> Tensor:
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.window_sizes, -1))
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.qkv_sizes, -1))
     phi = F.elu
     answers = torch.empty_like(v)
     for t in range(TOKENS):  # the sum of equation 8, without a state
@@ -84,7 +84,7 @@ def linear_attention(m: Mixer, x: Tensor) -> Tensor:
 
 
 def based(m: Mixer, x: Tensor) -> Tensor:
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.window_sizes, -1))
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, x @ m.in_proj.weight.T).split(m.qkv_sizes, -1))
     answers = torch.empty_like(v)
     for t in range(TOKENS):  # the Taylor series itself
         s = torch.einsum("bhk,bshk->bhs", q[:, t], k[:, : t + 1]) / math.sqrt(q.shape[-1])
@@ -94,9 +94,9 @@ def based(m: Mixer, x: Tensor) -> Tensor:
 
 
 def retnet(m: Mixer, x: Tensor) -> Tensor:
-    sizes = [*m.window_sizes, m.window_sizes[2]]
+    sizes = [*m.qkv_sizes, m.qkv_sizes[2]]
     q, k, v, gate = (x @ m.in_proj.weight.T).split(sizes, -1)
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, torch.cat([q, k, v], -1)).split(m.window_sizes, -1))
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, torch.cat([q, k, v], -1)).split(m.qkv_sizes, -1))
     gamma = 1 - 2.0 ** (-5 - torch.arange(HEADS, dtype=torch.float64))
     size = q.shape[-1]
     frequency = 10_000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / size)
@@ -128,8 +128,8 @@ def mamba2(m: Mixer, x: Tensor) -> Tensor:
 
 
 def gla(m: Mixer, x: Tensor) -> Tensor:
-    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), m.window_sizes[2], 16], -1)
-    q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.window_sizes, -1))
+    u, gate, low = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), m.qkv_sizes[2], 16], -1)
+    q, k, v = (by_head(t) for t in silu_if_convolved(m, u).split(m.qkv_sizes, -1))
     alpha = by_head(torch.sigmoid(low @ m.decay_proj.weight.T + m.decay_proj.bias) ** (1 / 16))
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,14 +154,14 @@ def delta(q: Tensor, k: Tensor, v: Tensor, beta: Tensor, alpha: Tensor | None = 
 
 
 def deltanet(m: Mixer, x: Tensor) -> Tensor:
-    u, beta = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), HEADS], -1)
-    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.window_sizes, -1))
+    u, beta = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.qkv_sizes, -1))
     return rms(delta(q, k, v, beta.sigmoid()), m.norm.weight, 1e-5).flatten(2) @ m.out_proj.weight.T
 
 
 def gated_deltanet(m: Mixer, x: Tensor) -> Tensor:
-    u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), m.window_sizes[2], HEADS, HEADS], -1)
-    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.window_sizes, -1))
+    u, gate, beta, a = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), m.qkv_sizes[2], HEADS, HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.qkv_sizes, -1))
     alpha = torch.exp(-m.A_log.exp() * F.softplus(a + m.dt_bias))[..., None, None]
     o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-6).flatten(2)
     return (o * F.silu(gate)) @ m.out_proj.weight.T
@@ -169,8 +169,8 @@ def gated_deltanet(m: Mixer, x: Tensor) -> Tensor:
 
 def kda(m: Mixer, x: Tensor) -> Tensor:
     rank = m.bypass_sizes[0]
-    u, low, low_gate, beta = (x @ m.in_proj.weight.T).split([sum(m.window_sizes), rank, rank, HEADS], -1)
-    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.window_sizes, -1))
+    u, low, low_gate, beta = (x @ m.in_proj.weight.T).split([sum(m.qkv_sizes), rank, rank, HEADS], -1)
+    q, k, v = (by_head(t) for t in F.silu(convolved(m, u)).split(m.qkv_sizes, -1))
     dt = by_head(F.softplus(low @ m.decay_proj.weight.T + m.dt_bias))
     alpha = torch.exp(-m.A_log.exp()[:, None] * dt).unsqueeze(-1)
     o = rms(delta(q, k, v, beta.sigmoid(), alpha), m.norm.weight, 1e-5).flatten(2)

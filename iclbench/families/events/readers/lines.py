@@ -22,11 +22,11 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     max_length, number, has_text = limits.max_line(), 0, False
     try:
-        with limits.opened(path) as file:
+        with limits.open_file(path) as file:
             while line := file.readline(max_length + 1):
                 number += 1
                 if len(line) > max_length:
-                    raise limits.beyond(f"{path}, line {number}", max_length)
+                    raise limits.too_large(f"{path}, line {number}", max_length)
                 line = line.removeprefix(_BYTE_ORDER_MARK).strip() if number == 1 else line.strip()
                 if line:
                     has_text = True
@@ -48,4 +48,4 @@ def decoded(path: Path, number: int, line: bytes) -> str:
 def check_size(path: Path, events: int) -> None:
     """Raise `TooLargeError` if the events would take more memory than the limit."""
     if events * EVENT_BYTES > limits.max_bytes():
-        raise limits.beyond(f"{path}: the events take", limits.max_bytes())
+        raise limits.too_large(f"{path}: the events take", limits.max_bytes())

@@ -66,7 +66,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a file, all of the shape of `times`."""
     try:
-        with limits.opened(path) as file:
+        with limits.open_file(path) as file:
             arrays = _unpack(path, file)
     except OSError as error:
         raise cannot_read(path, error) from None

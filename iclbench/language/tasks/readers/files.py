@@ -45,6 +45,6 @@ def numbered(path: Path, corpus: bool = False) -> Iterator[tuple[int, str]]:
     other control characters."""
     for number, line in enumerate(read_text(path, corpus).split("\n"), 1):
         if len(line) > limits.max_line():
-            raise limits.beyond(f"{path}, line {number}", limits.max_line())
+            raise limits.too_large(f"{path}, line {number}", limits.max_line())
         if line.strip():
             yield number, line.strip()
