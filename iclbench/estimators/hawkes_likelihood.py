@@ -154,7 +154,6 @@ class _States:
         """Derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
         mark_count = len(process.base)
         decay_slope = process.branching.sum(0) @ self.integral_slopes
-        pairs = slopes[:, mark_count:-1].reshape(n, mark_count, mark_count)
-        pairs[np.arange(n), marks] = process.decay * self.counts
+        return np.concatenate(
             [np.full(mark_count, observed), np.tile(self.kernel_integrals, mark_count), [decay_slope]]
         )
