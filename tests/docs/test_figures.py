@@ -1,4 +1,4 @@
-"""The figures of the README show what the packed tables have."""
+"""The figures of the README show the packed tables."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Quantities are what plain pandas makes of the packed tables, and move with them."""
+"""Quantities equal plain pandas on the packed tables, and change with them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from iclbench.report.sections import named_pairs
 
 pytestmark = pytest.mark.docs
 
-# Rows of two small sweeps, as they were packed: what they say does not matter here.
+# Packed rows of two small sweeps; their values do not matter here.
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 
@@ -113,7 +113,7 @@ def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
     assert len(single) == 2
     best = score("tnp") - (single.min() - areas.loc["tnp", 3000]) / span
     assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
-    # Between trainings on a line over the logarithm of operations, which are in proportion to the steps.
+    # Linear interpolation over the logarithm of operations, which are proportional to the steps.
     operations = {each: reference.cost(each, "quadratic", "train_step", "flops") for each in who}
     fewest = min(operations, key=lambda each: operations[each])
     found = reference.at_compute(who, "quadratic")

@@ -1,4 +1,4 @@
-"""Pages are what their templates render to; a changed number, a false statement and an unmarked digit are errors."""
+"""Pages equal their rendered templates; a changed number, a false statement and an unmarked digit are errors."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""`python -m tests.pages [--write] [--long] [PAGE...]`: name the blocks of pages that print something else.
+"""`python -m tests.pages [--write] [--long] [PAGE...]`: report blocks of pages with other output.
 
-Without PAGE, all pages are run. `--write` puts the output into the templates of the pages and renders them.
+Without PAGE, all pages run. `--write` writes the output into the templates of the pages and renders them.
 """
 
 import sys

@@ -13,12 +13,12 @@ _MARK = re.compile(r"<!-- (?P<mark>long|not run): ?(?P<reason>.*?) ?-->|<!-- (?P
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a block and what is shown of its output.
+    """One command of a block and its shown output.
 
     Attributes:
-        text: as it is typed, without what stands behind a `#`.
-        shown: the lines below it.
-        line: where those lines begin, counted from 0.
+        text: the command, without a comment after `#`.
+        shown: the lines below the command.
+        line: the number of the first of these lines, from 0.
     """
 
     text: str
@@ -32,10 +32,10 @@ class Block:
 
     Attributes:
         language: `console`, `python`, `toml`, ...
-        lines: what stands in it.
-        line: where they begin, counted from 0.
-        caption: the name of the file that it is.
-        mark: "long", "not run" or nothing.
+        lines: the contents of the block.
+        line: the number of the first of these lines, from 0.
+        caption: the name of the file, if the block is a file.
+        mark: "long", "not run" or empty.
     """
 
     language: str
@@ -49,7 +49,7 @@ class Block:
         return "\n".join(self.lines) + "\n"
 
     def commands(self) -> Iterator[Command]:
-        """Of a console block."""
+        """The commands of a console block."""
         starts = [n for n, line in enumerate(self.lines) if line.startswith("$ ")]
         for start, end in zip(starts, [*starts[1:], len(self.lines)], strict=True):
             text = re.sub(r"\s+# .*", "", self.lines[start][2:])
@@ -60,12 +60,12 @@ class Block:
             yield Command(text, self.lines[at:end], self.line + at)
 
     def examples(self) -> list[doctest.Example]:
-        """Of a Python block with `>>>`."""
+        """The expressions of a Python block with `>>>`."""
         return doctest.DocTestParser().get_examples(self.text)
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """All fenced blocks of code, in order; directives of Sphinx are none."""
+    """All fenced blocks of code, in order, without directives of Sphinx."""
     lines = markdown.split("\n")
     at = 0
     while at < len(lines):

@@ -1,4 +1,4 @@
-"""What a page shows, beside what is printed."""
+"""Comparison of the shown and the actual output of commands."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 MORE = "..."
 _NUMBER = re.compile(r"(?P<before>[^\w.−-]*)(?P<number>[−-]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?P<after>\W*)")
-# Dates, and what was measured (seconds, memory in MiB), are others tomorrow and on every machine.
+# Dates and measurements (seconds, memory in MiB) differ between days and machines.
 _MEASURED = re.compile(
     r"\b\d{4}-\d\d-\d\d\b|(?<![\w.])\d[\d.,]*\s(?:ns|µs|ms|s|min|h|MiB)\b(?:\s\d+\s(?:min|s)\b)*(?:\sleft)?"
 )
-# Commas that do not stand between thousands.
+# Commas that do not separate thousands.
 _LIST = re.compile(r",(?!\d{3}(?!\d))|(?<=\.\d{3}),")
-# Numbers agree that are the same to two digits, or to two decimals where they are small.
+# Numbers agree if they are equal to two digits, or to two decimals if they are small.
 RELATIVE, ABSOLUTE = 0.05, 0.0051
 
 
 def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
-    """What is shown and not printed; empty if all is, in order and without gaps but for those marked."""
+    """The shown lines that are not printed. It is empty if all are, in order and without gaps except for `...`."""
     at, gap = 0, False
     for line in shown:
         gap = gap or line.strip() == MORE
@@ -34,7 +34,7 @@ def difference(shown: Sequence[str], printed: Sequence[str]) -> str:
 
 
 def same(shown: str, printed: str) -> bool:
-    """Whether two lines say the same; one that ends in `, ...` may go on."""
+    """Whether two lines agree; a shown line that ends in `, ...` is a prefix."""
     a, b = (_LIST.sub(" , ", _MEASURED.sub("MEASURED", line)).split() for line in (shown, printed))
     if a and a[-1] == MORE:
         a, b = a[:-1], b[: len(a) - 1]
@@ -54,7 +54,7 @@ def _agree(a: str, b: str) -> bool:
 
 
 def shortened(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
-    """What is printed, cut as an older excerpt is: its lines, or those about the same things, with `...` between."""
+    """The output, shortened like an older excerpt: the same or similar lines, with `...` between them."""
     if not any(line.strip() == MORE or line.endswith(f", {MORE}") for line in shown):
         return list(printed)
     kept: dict[int, str] = {}
@@ -63,7 +63,7 @@ def shortened(shown: Sequence[str], printed: Sequence[str]) -> list[str]:
         if line.strip() in ("", MORE):
             continue
         free = [n for n, other in enumerate(printed) if n not in kept and other.strip()]
-        # What follows the line before is meant, if it is there.
+        # Prefer the line after the previous one.
         free = [n for n in free if n > at] + [n for n in free if n < at]
         alike = [n for n in free if same(line, printed[n])]
         alike += [n for n in free if printed[n].split()[0] == line.split()[0]]

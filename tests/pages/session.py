@@ -1,4 +1,4 @@
-"""A page's blocks, run one after the other in an empty folder."""
+"""The blocks of a page, run in order in an empty folder."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tests import forked
 from tests.pages.blocks import Block, blocks
 from tests.pages.compare import difference, shortened
 
-# Letters per line that tables are broken at on the pages.
+# The width of tables on the pages, in characters.
 WIDTH = "88"
-# What the folder of a page is called on it.
+# The name of the folder in the output of a page.
 HOME = "/home/you"
-# An `iclbench` for commands that need a shell; others are forked, which saves seconds each.
+# An `iclbench` for commands that need a shell; other commands are forked, which saves seconds each.
 _SHELL = f'iclbench() {{ "{sys.executable}" -m iclbench "$@"; }}; python() {{ "{sys.executable}" "$@"; }}; '
 _PIP = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What a command or an expression of a page printed.
+    """The output of a command or an expression of a page.
 
     Attributes:
-        line: of the page, counted from 0, below which it is shown.
-        shown: the lines that the page shows of it.
-        lines: what was printed.
+        line: the number of the line on the page, from 0, below which the output is shown.
+        shown: the lines on the page.
+        lines: the printed lines.
         what: the command.
-        failed: why it is wrong whatever it printed.
+        failed: the reason of a failure that does not depend on the output.
     """
 
     line: int
@@ -50,7 +50,7 @@ class Printed:
 
     @property
     def wrong(self) -> str:
-        """What is wrong with it in one line; a command of which nothing is shown may print anything."""
+        """The error in one line. A command without shown lines may print anything."""
         return self.failed or (difference(self.shown, self.lines) if self.shown else "")
 
 
@@ -58,8 +58,8 @@ class Session:
     """The folder, names and installed packages of one page.
 
     Args:
-        folder: an empty one.
-        long: whether blocks that take minutes are run.
+        folder: an empty folder.
+        long: whether to run blocks that take minutes.
     """
 
     def __init__(self, folder: Path, long: bool = False) -> None:
@@ -70,7 +70,7 @@ class Session:
         self.names: dict[str, Any] = {"__name__": "page"}
 
     def run(self, markdown: str) -> Iterator[Printed]:
-        """What every command and expression of a page prints."""
+        """The output of all commands and expressions of a page."""
         environment = {name: value for name, value in os.environ.items() if "ICLBENCH" not in name}
         environment |= {"COLUMNS": WIDTH, "PYTHONPATH": os.pathsep.join([str(self.site), *sys.path])}
         with contextlib.chdir(self.work), mock.patch.dict(os.environ, environment, clear=True):
@@ -90,7 +90,7 @@ class Session:
                 out, errors = (text.replace(str(self.work), HOME) for text in (out, errors))
                 lines = tuple(line.rstrip() for line in out.rstrip("\n").split("\n"))
                 said = errors.strip().split("\n")[-1]
-                # A page may show how a mistake is answered.
+                # A page may show an error message.
                 expected = bool(command.shown) and bool(code) and command.shown[0].startswith("error: ")
                 lines = tuple(errors.rstrip().split("\n")) if expected else lines
                 failed = f"exit code {code}: {said}" if code and not expected else ""
@@ -124,13 +124,13 @@ class Session:
         return done.returncode, done.stdout, done.stderr
 
     def _install(self, words: list[str]) -> tuple[int, str, str]:
-        """A package of the page, beside the environment and not in it."""
+        """Install a package of the page next to the environment, not into it."""
         command = [sys.executable, *_PIP, "--no-build-isolation", "--upgrade", "--target", str(self.site), *words]
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, "", done.stderr
 
     def _python(self, source: str, mode: str) -> tuple[str, str]:
-        """What it prints, and its error."""
+        """The output of an expression, and its error."""
         out = io.StringIO()
         with (
             contextlib.redirect_stdout(out),
@@ -146,7 +146,7 @@ class Session:
 
 
 def rewritten(markdown: str, found: list[Printed]) -> str:
-    """The page with what was printed; excerpts have as many lines as before."""
+    """The page with the printed output. Excerpts have the same number of lines."""
     lines = markdown.split("\n")
     for each in reversed(found):
         if each.shown and each.wrong and not each.failed:

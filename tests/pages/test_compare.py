@@ -1,4 +1,4 @@
-"""Two digits are compared, counts are exact, clocks are not read."""
+"""Numbers are compared to two digits, counts exactly, times not at all."""
 
 import pytest
 

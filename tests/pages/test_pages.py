@@ -1,4 +1,4 @@
-"""What the pages show is what happens."""
+"""The pages show the actual output."""
 
 import re
 from pathlib import Path
@@ -43,13 +43,13 @@ def test_blocks_that_take_minutes_print_what_their_page_shows(name: str, tmp_pat
 def test_few_blocks_are_long_or_not_run() -> None:
     marks = [(block.mark, block.lines[0]) for text in TEXTS.values() for block in blocks(text)]
     assert sum(mark == "long" for mark, _ in marks) <= 10, marks
-    # An installation, a GPU, files that cannot be brought along.
+    # An installation, a GPU, files that cannot be shipped.
     assert sum(mark == "not run" for mark, _ in marks) <= 12, marks
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_command_that_a_page_names_exists_with_its_options(name: str) -> None:
-    """Also those of blocks that are not run, and of sentences."""
+    """Commands in blocks that are not run, and in sentences, exist."""
     for line in re.findall(r"iclbench (\w[^`\n|]*)", TEXTS[name]):
         first, *rest = line.split()
         typed = f"lm {rest[0]}" if first == "lm" and rest else first
@@ -61,7 +61,7 @@ def test_every_command_that_a_page_names_exists_with_its_options(name: str) -> N
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_a_page_shows_as_a_command_is_one(name: str) -> None:
-    """In blocks of a terminal and between backticks."""
+    """Commands in console blocks and between backticks."""
     text, known = TEXTS[name], {*COMMANDS, "lm"}
     typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
     for line in [*typed, *re.findall(r"`(iclbench [^`]*)`", text)]:
