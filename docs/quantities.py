@@ -529,7 +529,7 @@ def default_bytes() -> int:
 def window_rule() -> list[int]:
     """Steps between recomputations of a sliding window, and the number of points up to which every step recomputes."""
     window = import_module("iclbench.streaming.window")  # imports torch
-    return [window.EVERY, window.AFRESH]
+    return [window.MAX_STEPS, window.CHEAP_SIZE]
 
 
 def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = ROOT / "benchmarks") -> float:
