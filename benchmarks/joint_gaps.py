@@ -25,8 +25,8 @@ posterior under the true kernel, with 95 % intervals over the {asked} episodes t
 asked, too, which infers the kernel and is the ceiling of models without access to it. `gap`: the mean over targets of
 the marginal log-likelihood. `joint gap`:
 the log-density of all targets together, divided by their number. The oracle itself has {marginal} nats per target by
-the first and {joint} by the second: targets contain that much information on one another. A model with independent predictions
-loses it.
+the first and {joint} by the second: targets contain that much information on one another. A model with independent
+predictions loses it.
 `tnp-a` and `cmanp-and` have joint densities that are fed true targets one after the other (in blocks of 100, here all
 at once), `np`, `anp`, `bnp` and `banp` are mixtures of 50 functions. `icicl-tnp` is asked without related datasets
 here. Made by `benchmarks/joint_gaps.py`.

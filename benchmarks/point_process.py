@@ -20,8 +20,8 @@ from iclbench.core.formats import fixed, nbytes
 SIZES = (0, 1, 2, 3, 6, 11, 20, 35, 64)
 HEAD = """# Point processes learned in context
 
-Task `point-process` at preset `small`: sequences of {points} events from different processes, {episodes} frozen sequences,
-one seed, one thread per training. Nats per event above `oracle-events`, which has access to the process
+Task `point-process` at preset `small`: sequences of {points} events from different processes, {episodes} frozen
+sequences, one seed, one thread per training. Nats per event above `oracle-events`, which has access to the process
 ({oracle} nats per event itself), after n events; the mean over n with its 95 % interval over sequences;
 The gap of the best model without access to the process (`oracle-bayes-events`) is part of every gap and not shown.
 `state`: bytes of the state after n events, per sequence. Made by `benchmarks/point_process.py`.
