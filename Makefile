@@ -1,29 +1,29 @@
 # make demo       install into .venv and run the main job on embedded defaults
-# make test       lint, types, tests: what CI runs
-# make test-slow  tests that take seconds each, and all others with the shapes in signatures checked
-# make test-kernels  the Triton kernel in Triton's interpreter (Linux; installs one more gigabyte)
+# make test       lint, types and tests, as in CI
+# make test-slow  tests that take seconds each, and all others with checks of the shapes in signatures
+# make test-kernels  tests of the Triton kernel in Triton's interpreter (Linux; installs another gigabyte)
 # make test-engines  sweeps on a real SLURM (as root, Debian's slurm-wlm) and a two-node Ray cluster (half an hour)
 # make test-trackers  TensorBoard, Weights & Biases (offline) and MLflow (installs them)
-# make test-docs  every block of the README and the pages of docs/, its output compared; long examples (minutes)
+# make test-docs  all blocks of the README and the pages of docs/, with a comparison of their output (minutes)
 # make docs       the pages of docs/ as HTML, below docs/_build (installs Sphinx)
 # make pages      README, guide and findings, rendered from docs/templates
 # make figures    the figures of the README, from the packed results
-# make mutation   which changes of the scientific core no test notices: MUTANTS="iclbench.evaluation.*" (hours for all)
+# make mutation   changes of the scientific core that no test detects: MUTANTS="iclbench.evaluation.*" (hours for all)
 # make bench      speed as ratios against plain re-implementations
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# A branch of torch per machine: constraints.txt pins the CPU build. Modules are compiled as they are imported: to compile
-# all that torch and transformers bring takes a minute.
+# constraints.txt pins the CPU build of torch. Modules are compiled on import, since compiling all modules of torch and
+# transformers takes a minute.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 WORKERS ?= 2
 MUTANTS ?= iclbench.evaluation.*
-# Checks the shapes in signatures in every package with tensors, which takes half as long again.
+# Checks the shapes in signatures in all packages with tensors. Tests take 1.5 times as long.
 SHAPES := --jaxtyping-packages=iclbench.backbones,iclbench.contracts,iclbench.core,iclbench.deep_thinking,iclbench.estimators,iclbench.evaluation,iclbench.families,iclbench.language,iclbench.layers,iclbench.probing,iclbench.streaming,iclbench.training,beartype.beartype
 
 export OMP_WAIT_POLICY := passive
-# The tests start hundreds of processes: modules are compiled for the first of them alone.
+# The tests start hundreds of processes; only the first should compile modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs pages figures mutation lint bench clean
@@ -31,8 +31,8 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
-# The tests of a module stay with one worker, and so do modules that share more (SHARED in tests/conftest.py): what they
-# share is made once.
+# One worker runs all tests of a module, and all modules of a group (SHARED in tests/conftest.py), so that shared objects
+# are made once.
 test: $(VENV)/.installed-dev lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines"
 
@@ -62,8 +62,8 @@ pages: $(VENV)/.installed-dev
 figures: $(VENV)/.installed-dev
 	$(BIN)/python -m docs.draw_figures
 
-# Each mutant meets the tests that call the changed function, the fastest first. A pattern tries all that it fits;
-# MUTANTS= (nothing) goes on with whatever was not tried before, or has changed since, in all modules.
+# Each mutant is run on the tests that call the changed function, the fastest first. A pattern selects mutants; an empty
+# MUTANTS= selects mutants of all modules that are new or have changed.
 mutation: $(VENV)/.installed-mutation
 	OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 $(if $(MUTANTS),"$(MUTANTS)")
 	$(BIN)/mutmut results

@@ -35,7 +35,7 @@ BATCH = 64
 
 
 class PlainGPT2(nn.Module):
-    """Garg et al.'s model: their wrapper around transformers' GPT-2, written plainly."""
+    """The model of Garg et al.: a plain version of their wrapper around GPT-2 of transformers."""
 
     def __init__(self, dim: int, points: int, layers: int, width: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class PlainGPT2(nn.Module):
 
 
 def ratio(rival: Callable[[], object], ours: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Best CPU seconds of both, measured in turn after a warm-up."""
+    """Minimum CPU seconds of both, measured in turn after a warm-up."""
     rival(), ours()
     pairs = [(cpu_seconds(rival), cpu_seconds(ours)) for _ in range(repeats)]
     return min(r for r, _ in pairs), min(o for _, o in pairs)

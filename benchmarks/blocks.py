@@ -45,7 +45,7 @@ def main(folder: Path, out: Path) -> None:
 
 
 def _lines(task: str, scores: pd.DataFrame) -> list[str]:
-    """A line per mixer, the best with a convolution first."""
+    """One line per mixer, by the score with a convolution, best first."""
     means = scores.T.groupby(level="block").mean().T
     found = []
     for mixer in means.sort_values("with", ascending=False).index:

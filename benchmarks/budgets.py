@@ -34,7 +34,7 @@ def main(out: Path, data_dir: Path | None) -> None:
                     config = resolve_run(task, backbone, preset, data_dir=data_dir)
                     model = config.build(config.task.build(data_dir))
                 except DataError:
-                    continue  # sizes of a task can be known without its data, but not built
+                    continue  # the sizes of a task are known without its data, but its models cannot be built
                 off = deviation(model.parameter_count - model.encoder_parameter_count, sizes.budget)
                 rows.append((task, preset, backbone, sizes.budget, off))
     frame = pd.DataFrame(rows, columns=["task", "preset", "backbone", "budget", "off"])

@@ -31,7 +31,7 @@ MODELS = ("transformer", "coqe", "mamba", "pt-tnp", "cnp")
 
 
 def loop(images: np.ndarray, weights: np.ndarray, p_bursty: float, rng: np.random.Generator) -> torch.Tensor:
-    """A batch of sequences, one after the other; images `(classes, drawings, pixels)`."""
+    """Sample a batch of sequences one by one from images `(classes, drawings, pixels)`."""
     batch = []
     for _ in range(BATCH):
         if rng.random() < p_bursty:
@@ -50,7 +50,7 @@ def loop(images: np.ndarray, weights: np.ndarray, p_bursty: float, rng: np.rando
 
 
 def sampling(size: int, alpha: float) -> str:
-    """A row: batches of one size of images, ours against the loop."""
+    """A row of the table: ours and the loop, for one size of images."""
     family = Bursty(BurstyParameters(classes=500, image_size=size, alpha=alpha))
     draw = generator(0, "data")
     ours = least(lambda: family.sample(Request(BATCH, POINTS, draw)), 200)
@@ -62,7 +62,7 @@ def sampling(size: int, alpha: float) -> str:
 
 
 def training(name: str) -> str:
-    """A row: drawing a batch against the rest of a training step at the card's size `small`."""
+    """A row of the table: sampling and the rest of a training step at preset `small`."""
     run = resolve_run("bursty", name, "small")
     family = run.task.build()
     backbone = run.backbone.build(run.shape(family)).train()

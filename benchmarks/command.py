@@ -10,7 +10,7 @@ import pandas as pd
 
 
 def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
-    """The folder that was named, and where the page goes: `--out`, or the Markdown file beside the script."""
+    """The folder argument and the output file: `--out`, or the Markdown file next to the script."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path(script).with_suffix(".md"))
@@ -19,7 +19,7 @@ def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
 
 
 def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
-    """The scores of whole trainings on the distribution they were trained on, run by run; ends where one has none."""
+    """The in-distribution scores of complete trainings, by run; exits if a score is missing."""
     asked = values["kind"].eq("backbone") & values["metric"].eq("score") & values["evaluator"].eq("next")
     asked &= values["shift"].eq("none") & values["axis"].isna() & values["n_context"].isna()
     found = runs.map(values[asked].set_index("run")["value"].astype(float))
@@ -29,7 +29,7 @@ def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
 
 
 def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:
-    """A title, the question that a script's docstring begins with, its last part (or another note), and a table."""
+    """Write a page: a title, the first part of the script's docstring, its last part (or a note), and a table."""
     question, _, rest = (about or "").partition("\n\n    ")
-    told = note if note is not None else " ".join(rest.partition("\n\n")[2].split())
-    out.write_text(f"# {title}\n\n{question}\n\n{told}\n\n" + "\n".join(lines) + "\n")
+    remarks = note if note is not None else " ".join(rest.partition("\n\n")[2].split())
+    out.write_text(f"# {title}\n\n{question}\n\n{remarks}\n\n" + "\n".join(lines) + "\n")

@@ -35,7 +35,7 @@ PRINT_VALUES = "import sys, iclbench as icl; print(len(icl.open_results(sys.argv
 
 
 class Command(NamedTuple):
-    """A command, what people call it, and the user CPU seconds that it may take."""
+    """A command, its label, and the largest number of user CPU seconds."""
 
     name: str
     arguments: list[str]
@@ -51,7 +51,7 @@ class Used(NamedTuple):
 
 
 def commands(folder: Path) -> list[Command]:
-    """What is measured."""
+    """The measured commands."""
     results, module = str(folder / "many"), ["-m", "iclbench"]
     dry_run = [*module, "sweep", str(folder / "grid.toml"), "--dry-run", "--results", str(folder / "none")]
     report = [*module, "report", "--results", "results/reference", "--out", str(folder / "report")]
@@ -66,7 +66,7 @@ def commands(folder: Path) -> list[Command]:
 
 
 def used(command: Command, checkout: Path) -> Used:
-    """What a command takes in a process of its own, with the code of a checkout."""
+    """The cost of a command in a new process, with the code of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, *command.arguments], cwd=checkout, env=environment, stdout=subprocess.DEVNULL
@@ -79,12 +79,12 @@ def used(command: Command, checkout: Path) -> Used:
 
 
 def least(command: Command, checkout: Path) -> Used:
-    """The same, the least over the repeats."""
+    """The minimum over the repeats."""
     return min(used(command, checkout) for _ in range(command.repeats))
 
 
 def write_grid(folder: Path) -> None:
-    """5,000 trainings and their evaluations."""
+    """Write a grid with 5,000 trainings and their evaluations."""
     grid = {
         "summary": "5,000 trainings",
         "tasks": ["linear"],
@@ -97,7 +97,7 @@ def write_grid(folder: Path) -> None:
 
 
 def write_runs(folder: Path) -> None:
-    """A results folder of many runs, each with a configuration, tables and weights of a few bytes."""
+    """Write a results folder of many runs, each with a configuration, tables and small weights."""
     if (folder / "many").is_dir():
         return
     train = [sys.executable, "-m", "iclbench", "train", "linear", "gpt2", "--preset", "smoke"]
@@ -110,7 +110,7 @@ def write_runs(folder: Path) -> None:
 
 
 def copy_run(run: Path, results: Path, seed: int) -> None:
-    """The run under another seed."""
+    """The run with another seed."""
     copy = results / "runs" / f"linear-gpt2-smoke-s{seed}"
     copy.mkdir(parents=True)
     (copy / "config.toml").write_text(tomli_w.dumps({**read_toml(run / "config.toml"), "seed": seed}))

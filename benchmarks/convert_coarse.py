@@ -32,7 +32,7 @@ from iclbench.sweep.work import share_cores, work
 
 DATA = Path(os.environ.get("ICLBENCH_DATA", "data"))
 TABLES: tuple[tables.TableName, ...] = ("values", "errors", "costs", "cells")
-# What a cell's row says of how it was computed.
+# Columns of a cell that describe its computation.
 COMPUTED = ["seconds", "device", "hardware", "kernels", "threads", "libraries", "version"]
 Packs = dict[tables.TableName, pd.DataFrame]
 
@@ -63,14 +63,14 @@ def convert(packs: Path, folder: Path) -> None:
 
 
 def _second(errors: pd.DataFrame) -> pd.Series:
-    """The heights over a few context sizes of those that have heights over all of them."""
+    """The heights over a few context sizes of contestants with heights over all sizes."""
     coarse, keys = errors["coarse"].fillna(False).astype(bool), ["run", "prompt_set", "metric"]
     both = pd.MultiIndex.from_frame(errors.loc[~coarse, keys])
     return coarse & pd.MultiIndex.from_frame(errors[keys]).isin(both)
 
 
 def sparse(values: pd.DataFrame) -> set[str]:
-    """The baselines that were asked at fewer context sizes than others."""
+    """The baselines with fewer context sizes than others."""
     asked = values[values["kind"].isin(["baseline", "oracle"]) & values["evaluator"].eq("next")]
     sizes = asked[asked["axis"].isna()].groupby(["prompt_set", "metric", "run"])["n_context"].nunique()
     most = sizes.groupby(level=["prompt_set", "metric"]).transform("max")
@@ -78,7 +78,7 @@ def sparse(values: pd.DataFrame) -> set[str]:
 
 
 def recomputed(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], folder: Path) -> Packs:
-    """The packs with all that follows from computing these cells again."""
+    """The packs with all changes from the recomputed cells."""
     values, errors, runs = packs["values"], packs["errors"], {cell.run for cell in few}
     rows = {name: [_computed(cell, name, folder) for cell in few] for name in TABLES[:3]}
     found = {name: tables.union(name, frames) for name, frames in rows.items()}
@@ -109,7 +109,7 @@ def recomputed(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], 
 
 
 def _computed(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
-    """The rows of one table that a cell finds in the results folder `folder`, computed there where they are not."""
+    """The rows of a cell in one table of the results folder `folder`, computed if they are missing."""
     if Store(folder).state(cell) != "done":
         outcome = work(cell, Context(folder, data_dir=DATA))
         assert outcome.status == "done", (cell.group, cell.run, outcome)
@@ -130,7 +130,7 @@ def _sorted(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFrame:
-    """The rows of cells, which say of these how they were computed in `folder`."""
+    """The rows of cells, updated from `folder` for the recomputed ones."""
     computed = Store(folder).rows.loc[[cell.hash for cell in few], COMPUTED]
     by_hash = cells.set_index("cell")
     assert by_hash.loc[computed.index, "status"].eq("done").all()
@@ -139,7 +139,7 @@ def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFra
 
 
 def compare(old: Packs, new: Packs, few: set[str]) -> None:
-    """Raise `AssertionError` where anything else has changed, or a value at a size that was asked before."""
+    """Raise `AssertionError` if other rows have changed, or a value at an old context size."""
     for name in ("values", "errors", "costs"):
         if name not in old:
             continue
@@ -150,7 +150,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
     assert at[0]["metric"].ne("score").all() and len(at[1]) > len(at[0])
     both = at[0].merge(at[1], on=keys, suffixes=("", "_new"), how="left", validate="one_to_one")
     ends = [both[[f"{end}{which}" for end in ("value", "low", "high")]].to_numpy(float) for which in ("", "_new")]
-    # On other processors the networks of `mlp` end a little elsewhere.
+    # The networks of `mlp` differ slightly between processors.
     assert np.allclose(*ends, rtol=1e-3, atol=0, equal_nan=True), both[~np.isclose(*ends, rtol=1e-3).all(1)].to_string()
     far = ~np.isclose(*ends, rtol=1e-6, atol=0, equal_nan=True).all(axis=1)
     runs = both.loc[far, "run"].value_counts().to_dict()
@@ -165,7 +165,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
 
 
 def _rest(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:
-    """The rows that have to stay as they are."""
+    """The rows that must not change."""
     if name == "errors" and "coarse" in rows:
         rows = rows[~_second(rows)]
     rows = rows.drop(columns=["coarse", "commit", "n_events"], errors="ignore")
@@ -176,7 +176,7 @@ def _rest(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:
 
 
 def write(table: tables.TableName, rows: pd.DataFrame, path: Path) -> None:
-    """Write a packed table, with the metadata that it has."""
+    """Write a packed table with its metadata."""
     own = {k: v for k, v in (pq.read_schema(path).metadata or {}).items() if k.startswith(b"iclbench.")}
     arrow = pa.Table.from_pandas(rows.reset_index(drop=True), preserve_index=False)
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})

@@ -24,16 +24,16 @@ BEFORE = "0a60ca7d"
 ROOT = Path(__file__).resolve().parents[1]
 # The grids whose results are packed.
 GRIDS = ("reference",)
-# Columns that hold identities.
+# Columns with identities.
 COLUMNS = ("cell", "prompt_set", "variant", "card")
 # Trials of a learning rate for an earlier mambaformer, which `iclbench tune` does not use.
 STALE = {"34bbbc1e", "7925f71c", "c86e60b2"}
-# Where `tabular` and `events` have their data.
+# The data folder of `tabular` and `events`.
 DATA = Path(os.environ.get("ICLBENCH_DATA", "data"))
 
 
 def identities(packs: Path) -> Iterator[tuple[str, str]]:
-    """What an identity is of, in words that do not depend on the commit, and the identity."""
+    """A description of a thing that does not depend on the commit, and its identity."""
     from iclbench.config.cards import load_task
     from iclbench.config.resolution import resolve_tables
     from iclbench.evaluation.prompts import PromptSet
@@ -98,7 +98,7 @@ def variant(config: Any) -> str:
 
 
 def archived(packs: Path) -> Iterator[tuple[str, str]]:
-    """The runs in the archives of weights, and the identity of each by the code that runs."""
+    """The runs in the archives of weights, with their identities by the running code."""
     import tomllib
 
     from iclbench.store import archives
@@ -122,9 +122,9 @@ def run_identity(plain: dict[str, Any]) -> str:
 
 
 def configuration(plain: dict[str, Any]) -> Any:
-    """A run's configuration of commit `BEFORE` as this commit stores it, with the codes of today.
+    """The configuration of a run of commit `BEFORE` in the format of this commit, with the current codes.
 
-    The runs are those that commit `BEFORE` takes for its own: `sweep reference --dry-run` has nothing to do there.
+    The runs are current at commit `BEFORE`: `sweep reference --dry-run` has nothing to do there.
     """
     from iclbench.config import codes
     from iclbench.config.resolution import RunConfig

@@ -48,7 +48,7 @@ def second(cell: GridCell, context: Context) -> Outcome:
 
 
 class Quiet:
-    """Nobody watches."""
+    """A console without output."""
 
     def started(self, cell: GridCell) -> None:
         pass
@@ -85,7 +85,7 @@ def cluster(name: str, results: Path, address: str | None) -> Executor:
 
 
 def main(name: str, address: str | None, folder: Path) -> None:
-    # Jobs import the work of a cell by a name, which `__main__` is not.
+    # Jobs import the work of a cell by the name of its module, which must not be `__main__`.
     root = str(Path(__file__).resolve().parents[1])
     sys.path.insert(0, root)
     os.environ["PYTHONPATH"] = root

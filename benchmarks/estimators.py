@@ -37,7 +37,7 @@ from iclbench.registry import ESTIMATORS
 
 BATCH, DIM = 64, 20
 
-# The baselines of Garg et al.'s code, which the Mamba paper's code runs, and how much faster all are in geometric mean.
+# The baselines in the code of Garg et al. (also in that of the Mamba paper), and the target of their mean speed-up.
 SEVEN = (
     "least squares",
     "3-NN",
@@ -77,7 +77,7 @@ class Row:
 
 
 def seconds(work: Callable[[], object], repeats: int, least: float = 0.05) -> tuple[float, object]:
-    """The least CPU time of one call, and what it returned; short calls are repeated within a measurement."""
+    """The minimum CPU time of one call, and its result. Short calls are repeated within a measurement."""
     start = time.process_time()
     result = work()
     best = once = time.process_time() - start
@@ -97,7 +97,7 @@ def baseline(name: str) -> Estimator:
 
 
 def prompts(points: int) -> tuple[Points, Tensor, Tensor]:
-    """Sparse linear functions, three non-zero weights; the data make no difference but to the Lasso."""
+    """Sparse linear functions with three non-zero weights. Only the time of the Lasso depends on the data."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(BATCH, points, DIM, generator=draw)
     w = torch.randn(BATCH, DIM, generator=draw)
@@ -107,7 +107,7 @@ def prompts(points: int) -> tuple[Points, Tensor, Tensor]:
 
 
 def differences(loop: object, ours: object, y: Tensor) -> Differences | None:
-    """Where the loop predicted: `(..., B, N)`, from an empty context on; not a number where it was not asked."""
+    """Predictions of the loop `(..., B, N)`, from an empty context on; NaN at other prefixes."""
     if not isinstance(loop, Tensor) or not isinstance(ours, Point | Tensor):
         return None
     if loop.shape[-2:] != y.shape:
@@ -123,7 +123,7 @@ def differences(loop: object, ours: object, y: Tensor) -> Differences | None:
 
 
 def some(points: int, count: int) -> tuple[list[int], float]:
-    """Evenly spaced prefixes, their middle at the middle, and what to multiply their cost by."""
+    """Evenly spaced prefixes, centred, and the factor for their cost."""
     every = list(range(1, points))
     chosen = every[len(every) // (2 * count) :: len(every) // count][:count]
     return chosen, len(every) / len(chosen)
@@ -143,7 +143,7 @@ def measure(points: int, repeats: int, only: str) -> list[Row]:
         loop_repeats: int | None = None,
     ) -> None:
         if only in what:
-            ours()  # compiles what has to be compiled
+            ours()  # triggers compilation
             slow, theirs = seconds(loop, loop_repeats or repeats)
             fast, own = seconds(ours, repeats)
             rows.append(Row(what, points, slow * scale, fast, promise, note, differences(theirs, own, y)))
@@ -230,7 +230,7 @@ def lasso_answers(x: Tensor, y: Tensor) -> Tensor:
 
 
 def seven(rows: list[Row]) -> str:
-    """The baselines of Garg et al.'s code together, and how far the predictions are from those of the loops."""
+    """The total of the baselines of Garg et al., and the differences of predictions from those of the loops."""
     found = [row for row in rows if row.what in SEVEN and row.points == 41]
     lines = [
         "| | ratio | largest difference | mean difference | squared error, loop | here |",
@@ -246,7 +246,7 @@ def seven(rows: list[Row]) -> str:
 
 
 def together(rows: list[Row]) -> float:
-    """The geometric mean of the seven ratios at 41 points; not a number unless all were measured."""
+    """The geometric mean of the seven ratios at 41 points; NaN unless all were measured."""
     ratios = [row.ratio for row in rows if row.what in SEVEN and row.points == 41]
     return geometric_mean(ratios) if len(ratios) == len(SEVEN) else math.nan
 
@@ -289,9 +289,9 @@ def main() -> int:
 
 Garg et al.'s code, which the Mamba paper's code runs, re-implemented in `garg_loops.py`: on the same prompts, at 41
 points, all prefixes. Goal: >= {GOAL}x in geometric mean. Differences of predictions are in standard deviations of y,
-squared errors in its variance, both at the prefixes that the loop ran on. They are no errors of ours: least squares is
+squared errors in its variance, both at the prefixes that the loop ran on. They are not errors of ours: least squares is
 float32 there, float64 here; the Lasso stops at scikit-learn's tolerance there, is exact here; networks start from other
-weights; its trees draw the order of coordinates anew for every fit, which decides between equal splits (with a fixed
+weights; its trees use a new order of coordinates for every fit, which decides between equal splits (with a fixed
 order they are equal to the last bit, as boosting is: `tests/estimators/test_trees.py`).
 
 {seven(rows)}"""

@@ -34,7 +34,7 @@ SHAPE = TaskShape(x_dim=0, points=32, y_dim=3, marks=3, head="event", question="
 BUDGET = 25_000
 CONSTANT = ("mamba", "s4d", "s4", "cmhp")
 GROWING = ("gpt2",)
-# Events of a model whose state grows.
+# Number of events for models with a growing state.
 FEW = 20_000
 QUERY_EVERY = 10_000
 
@@ -46,7 +46,7 @@ def model(name: str) -> Backbone:
 
 
 def text(count: int) -> Iterator[str]:
-    """Lines of events at rate 1, and queries between them; none is kept."""
+    """Generate lines of events at rate 1, and queries between them."""
     draw, now = random.Random(1), 0.0
     for number in range(count):
         now += draw.expovariate(1.0)
@@ -56,13 +56,13 @@ def text(count: int) -> Iterator[str]:
 
 
 def resident() -> float:
-    """MB of this process in memory."""
+    """Resident memory of this process in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def run(backbone: Backbone, count: int) -> tuple[Stream, float, list[float]]:
-    """The stream at its end, CPU seconds, and the resident memory at the tenths."""
+    """The stream at its end, CPU seconds, and the resident memory at every tenth."""
     numbers, clock, memory = torch.finfo(torch.float32), Clock(), []
     stream = Stream(backbone, at_once=False, clock=clock)
     columns = EventFormat.of_events(SHAPE, numbers.tiny, numbers.max, clock)
@@ -99,9 +99,9 @@ def main() -> None:
     flat = True
     for name in (*CONSTANT, *GROWING):
         backbone, count = model(name), options.events if name in CONSTANT else min(FEW, options.events)
-        run(backbone, QUERY_EVERY)  # threads, buffers and code pages are there
+        run(backbone, QUERY_EVERY)  # threads, buffers and code pages are loaded
         stream, taken, memory = run(backbone, count)
-        growth = min(memory[-3:]) - min(memory[:3])  # buffers come and go in between
+        growth = min(memory[-3:]) - min(memory[:3])  # buffers are allocated and freed in between
         flat = flat and (name in GROWING or growth <= 5)
         speed, size = count / taken, stream.state.nbytes
         report.append(f"| {name} | {count:,} | {speed:,.0f} | {size:,} | {min(memory[:3]):.0f} | {growth:.1f} |")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def _loop(x: Tensor, y: Tensor, fit: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """`fit` gets the points so far and the next input `(B, 1, D)`; the answer from no points is 0."""
+    """Call `fit` with the points so far and the next input `(B, 1, D)`. The prediction from no points is 0."""
     answers = [torch.zeros_like(y[:, 0])]
     answers += [fit(x[:, :n], y[:, :n], x[:, n : n + 1]) for n in range(1, x.shape[1])]
     return torch.stack(answers, 1)
@@ -37,7 +37,7 @@ def averaging(x: Tensor, y: Tensor) -> Tensor:
 
 
 def nearest_neighbours(x: Tensor, y: Tensor, k: int = 3) -> Tensor:
-    """Sorts all distances of a prefix, then averages prompt by prompt."""
+    """k-NN: sort all distances of a prefix, then average prompt by prompt."""
 
     def fit(x: Tensor, y: Tensor, query: Tensor) -> Tensor:
         ranks = (x - query).square().sum(2).sqrt().argsort(1)[:, :k]
@@ -49,7 +49,7 @@ def nearest_neighbours(x: Tensor, y: Tensor, k: int = 3) -> Tensor:
 
 
 def library(x: Tensor, y: Tensor, model: Callable[[], object], prefixes: Iterable[int] | None = None) -> Tensor:
-    """One library model per prompt and prefix; not a number at prefixes left out."""
+    """One library model per prompt and prefix; NaN at omitted prefixes."""
     answers = torch.full_like(y, torch.nan)
     answers[:, 0] = 0
     inputs, outputs = x.numpy(), y.numpy()
@@ -91,7 +91,7 @@ def two_layer_network(x: Tensor, y: Tensor, prefixes: Iterable[int], width: int 
 def gradient_descent(
     x: Tensor, y: Tensor, query: Tensor, labels: Tensor, gamma: float = 0.0, steps: int = 24
 ) -> Tensor:
-    """GD (GD++) on all points, task by task and step by step as probing code does: test errors `(B, steps)`."""
+    """GD (GD++) on all points, task by task and step by step as in probing code: test errors `(B, steps)`."""
     errors = []
     for a, b, q, label in zip(x, y, query, labels, strict=True):
         values = torch.linalg.eigvalsh(a.T @ a / len(a))

@@ -33,7 +33,7 @@ def features(images: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def all_ways(x: np.ndarray, gallery: int = 10) -> float:
-    """Accuracy over all classes: the nearest of `gallery` drawings of each, asked for all others."""
+    """Accuracy over all classes of 1-nearest-neighbour with `gallery` drawings per class, on all other drawings."""
     known, asked = (part.reshape(-1, x.shape[-1]) for part in (x[:, :gallery], x[:, gallery:]))
     labels, truth = (np.repeat(np.arange(len(x)), n) for n in (gallery, x.shape[1] - gallery))
     squares = np.square(known).sum(1)
@@ -42,7 +42,7 @@ def all_ways(x: np.ndarray, gallery: int = 10) -> float:
 
 
 def few_ways(x: np.ndarray, ways: int, shots: int, seed: int = 0) -> float:
-    """Accuracy over random episodes: `shots` drawings of each of `ways` classes, one more of the first is asked."""
+    """Accuracy over random episodes: `shots` drawings of each of `ways` classes, and one query of the first class."""
     rng = np.random.default_rng(seed)
     hits = 0
     for _ in range(EPISODES):
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("ICLBENCH_DATA"))
     data_dir = parser.parse_args().data_dir
     lines = [
-        "# Procedural glyphs beside real Omniglot",
+        "# Procedural glyphs and Omniglot",
         "",
         f"One thread, CPU time, least of 3. Python {platform.python_version()}, NumPy {np.__version__}.",
         "",

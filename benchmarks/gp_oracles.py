@@ -29,7 +29,7 @@ from iclbench.families.request import Request
 
 DRAWS, BLOCK = 16_384, 64
 BAYES, COUNTS = 320, (0, 1)
-# The prototype's figures and standard errors; those of the single kernels rest on half of its draws.
+# Numbers and standard errors of the prototype; those of single kernels are from half of its draws.
 KERNEL = {
     "none": {"all": (-0.290, 0.004), "rbf": (-0.488, 0.006), "periodic": (-0.086, 0.006)},
     "ood-lengthscale": {"all": (-0.351, 0.005), "rbf": (-0.470, 0.007), "periodic": (-0.229, 0.007)},
@@ -63,7 +63,7 @@ def kernel_rows(family: GPMixture, shift: str) -> list[Row]:
 
 
 def bayes_rows(family: GPMixture) -> list[Row]:
-    """What not being told the kernel costs, by the number of related datasets."""
+    """The loss without access to the kernel, by the number of related datasets."""
     facts = TaskFacts(family=family)
     known, inferred = OracleKernel(None, facts), OracleBayes(None, facts)
     parts: dict[str, list[np.ndarray]] = {}
@@ -107,7 +107,7 @@ def main() -> None:
     rows += bayes_rows(family)
     seconds = (between - started) / (2 * DRAWS), (time.process_time() - between) / (BAYES * (1 + max(COUNTS)))
     lines = [
-        "# The oracles of the Gaussian-process task, beside an independent prototype",
+        "# The oracles of the Gaussian-process task and an independent prototype",
         "",
         f"`python benchmarks/gp_oracles.py`, {date.today()}, {platform.machine()}, one thread, torch "
         f"{torch.__version__}. Mean log-likelihood per target and its standard error over episodes; in brackets, how "

@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def rows_of(part: str, smoke: bool, limit: float) -> Iterator[Row]:
-    """The rows of a part as they come, and one more when it ends badly or takes longer than `limit` seconds."""
+    """The rows of a part, and one with a reason if it fails or takes longer than `limit` seconds."""
     command = [sys.executable, str(HERE / "gpu_parts.py"), part, *(["--smoke"] if smoke else [])]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     lines: queue.Queue[str | None] = queue.Queue()
@@ -79,7 +79,7 @@ def table(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def report(rows: dict[str, list[Row]]) -> str:
-    """What is known so far as Markdown."""
+    """The current rows as Markdown."""
     text = ["# On a GPU", "", f"`python benchmarks/gpu.py`, {date.today()}; {versions()}.", ""]
     if "check" in rows:
         text += ["## The Triton kernel against the float64 scan", ""]
@@ -133,7 +133,7 @@ def report(rows: dict[str, list[Row]]) -> str:
 
 
 def ratio(row: Row, base: Row, key: str) -> str:
-    """How many times as fast as the base."""
+    """The speed relative to the base."""
     return f"{base[key] / row[key]:.2f}x" if key in row and key in base else "-"
 
 

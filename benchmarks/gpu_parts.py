@@ -32,7 +32,7 @@ PRECISIONS = ["float32", "tf32", "bf16"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured: one scan of a layer, whole models, and for how long at least."""
+    """Sizes of the scan of a layer and of models, and the minimum duration of measurements."""
 
     batch: int = 64
     points: int = 41
@@ -64,7 +64,7 @@ SMOKE = Sizes(
 
 
 def row(what: str, work: Callable[[], dict[str, Any]]) -> None:
-    """Measure and print; whatever goes wrong is the row's reason."""
+    """Measure and print a row; an error is its reason."""
     try:
         found = work()
     except Exception as error:
@@ -96,7 +96,7 @@ def seconds(work: Callable[[], object], sizes: Sizes) -> float:
 
 
 def peak(work: Callable[[], object], sizes: Sizes) -> float:
-    """Bytes allocated at the most while it runs, beyond those before."""
+    """Peak of allocated bytes during the call, beyond those before."""
     if sizes.device != "cuda":
         return 0.0
     before = torch.cuda.memory_allocated()
@@ -107,7 +107,7 @@ def peak(work: Callable[[], object], sizes: Sizes) -> float:
 
 
 def captured(work: Callable[[], object], generator: torch.Generator | None = None) -> Callable[[], None]:
-    """The work as a CUDA graph, warmed up on a stream of its own first, as torch asks for."""
+    """The work as a CUDA graph, after a warm-up on a separate stream, as torch requires."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -123,7 +123,7 @@ def captured(work: Callable[[], object], generator: torch.Generator | None = Non
 
 
 def scan_inputs(sizes: Sizes, tokens: int, channels: int, steps: float | None = None) -> list[Tensor]:
-    """u, dt, A, B, C, h0 in float64 on the CPU: Mamba's own A, and step sizes around 0.05 or all the same."""
+    """u, dt, A, B, C, h0 in float64 on the CPU: A of Mamba, and step sizes around 0.05 or all equal."""
     draw = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -209,7 +209,7 @@ def blocks(sizes: Sizes) -> None:
 
 
 def transformers_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """What runs without CUDA kernels; knows no initial state."""
+    """The scan without CUDA kernels, which has no initial state."""
     from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 
     y = mamba_selective_scan(u.mT, dt.mT, A, B.mT, C.mT).mT
@@ -249,7 +249,7 @@ class Step:
 
 
 def training(name: str, precision: str, sizes: Sizes) -> None:
-    """Steps per second: as `iclbench train` runs them, without ever waiting for the device, as one graph, compiled."""
+    """Steps per second: as in `iclbench train`, without waiting for the device, as one graph, compiled."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
     def measure(step: Step, graph: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     iclbench tune BACKBONE... --tasks TASK --results benchmarks/grid_rates    # hours; continues after a stop
     python benchmarks/grid_rates.py                         # writes the sections of these tasks in grid_rates.md
 
-`grid_rates/rates/` holds all trials. Sections of tasks and rows of backbones without trials in it are unchanged. The
+`grid_rates/rates/` contains all trials. Sections of tasks and rows of backbones without trials in it are unchanged. The
 trials of every task are also in one file next to the reference results, whose report shows the window of rates.
 """
 
@@ -54,7 +54,7 @@ def _section(task: str, rows: pd.DataFrame, folder: Path, old: str) -> str:
 
 
 def _rows(section: str) -> dict[str, dict[str, str]]:
-    """The cells of a table as it was written, by backbone and column."""
+    """The cells of the existing table, by backbone and column."""
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section.split("\n")

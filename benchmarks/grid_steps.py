@@ -24,14 +24,14 @@ from iclbench.analysis.separation import MIN_RATIO, separation
 from iclbench.core.formats import fixed
 from iclbench.sweep.grids import grid_runs
 
-# What the ranking of a family rests on: the question or test, and the metric.
+# Question or test, and metric, of the ranking of a family.
 MEASURED = (
     ("next", "auc"),
     ("targets", "log_likelihood"),
     ("icl", "accuracy_within_choices"),
     ("iwl", "accuracy_within_choices"),
 )
-COLUMNS = ("task", "steps", "backbones", "gap", "sd over seeds", "gap / sd", "told apart", "longest run (s)")
+COLUMNS = ("task", "steps", "backbones", "gap", "sd over seeds", "gap / sd", "separated", "longest run (s)")
 
 
 def main(folder: Path, out: Path) -> None:
@@ -45,10 +45,10 @@ def main(folder: Path, out: Path) -> None:
         lines += found or [line for line in before if line.startswith((f"| {task} |", f"| {task} · "))]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
-        f"Told apart: a gap of more than {MIN_RATIO:g} standard deviations. Two seeds of nine backbones leave the "
+        f"Separated: a gap of more than {MIN_RATIO:g} standard deviations. Two seeds of nine backbones leave the "
         "standard deviation uncertain (95 %: a ratio of 2.06 may be 1.1 or 3.0), so that linear at 3,000 steps is a "
-        "close call, and it stands for all classes of functions. Learning rates were older ones (`grid_rates.md`), "
-        "chosen on the prompts of the same evaluation seed. Images are not told apart, and take more than ten minutes "
+        "close call, and it represents all classes of functions. Learning rates were older ones (`grid_rates.md`), "
+        "chosen on the prompts of the same evaluation seed. Images are not separated, and take more than ten minutes "
         "a run at 6,000 steps."
     )
     write_page(out, "Steps of preset `grid`", __doc__, lines, note)
@@ -70,9 +70,9 @@ def _lines(task: str, values: pd.DataFrame, runs: set[str], seconds: pd.DataFram
             assert found is not None
             name = task if evaluator in ("next", "targets") else f"{task} · {evaluator}"
             numbers = (fixed(found.gap, 4), fixed(found.sd, 4), fixed(found.ratio, 2))
-            told = "yes" if found.is_clear else "no"
+            separated = "yes" if found.is_clear else "no"
             ended = f"{longest:.0f}" if at == steps else ""
-            yield " | ".join([name, f"{int(at):,}", str(found.contestants), *numbers, told, ended])
+            yield " | ".join([name, f"{int(at):,}", str(found.contestants), *numbers, separated, ended])
 
 
 if __name__ == "__main__":

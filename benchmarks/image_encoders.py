@@ -69,7 +69,7 @@ def training_step(name: EncoderName) -> Callable[[], None]:
 
 
 def least_seconds(works: list[Callable[[], None]]) -> list[float]:
-    """Of each, measured in turn after a warm-up."""
+    """CPU seconds of each encoder, measured in turn after a warm-up."""
     return np.array([[_cpu_seconds(work) for work in works] for _ in range(REPEATS + 1)])[1:].min(0).tolist()
 
 

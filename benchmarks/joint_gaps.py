@@ -22,10 +22,11 @@ HEAD = """# Joint and marginal gaps of neural processes
 Task `gp-mixture` at preset `small`: {episodes} frozen episodes of up to 64 context points and 64 targets, one seed, one
 thread per training (7,000 steps, `banp` 6,000), no related datasets. Nats per target below `oracle-kernel`, the exact
 posterior under the true kernel, with 95 % intervals over the {asked} episodes that `oracle-bayes` was
-asked, too, which has to infer the kernel and is the ceiling of those who are not told. `gap`: the mean over targets of
+asked, too, which infers the kernel and is the ceiling of models without access to it. `gap`: the mean over targets of
 the marginal log-likelihood. `joint gap`:
 the log-density of all targets together, divided by their number. The oracle itself has {marginal} nats per target by
-the first and {joint} by the second: targets tell that much of one another. Who predicts them independently loses it.
+the first and {joint} by the second: targets contain that much information on one another. A model with independent
+predictions loses it.
 `tnp-a` and `cmanp-and` have joint densities that are fed true targets one after the other (in blocks of 100, here all
 at once), `np`, `anp`, `bnp` and `banp` are mixtures of 50 functions. `icicl-tnp` is asked without related datasets
 here. Made by `benchmarks/joint_gaps.py`.

@@ -84,12 +84,12 @@ def ours(llama: LanguageModel, asked: Sequence[Question], how: Method, wanted: s
 
 
 def whole(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
-    """Whole prompts, alike candidates read once."""
+    """Complete prompts, with equal candidates read once."""
     return np.array(candidate_scores(llama, [question.merge_demonstrations() for question in asked], Batches(BATCH)))
 
 
 def loop(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
-    """Whole prompts, a row for every candidate."""
+    """Complete prompts, with a row for every candidate."""
     rows = [c for question in asked for c in question.merge_demonstrations().continuations]
     found = []
     for start in range(0, len(rows), BATCH):
@@ -102,7 +102,7 @@ def loop(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
 
 
 def timed(work: Callable[[], np.ndarray], repeats: int = 2) -> tuple[np.ndarray, float]:
-    """What the work gives, and the least seconds that it took."""
+    """The result of the work, and the minimum of its seconds."""
     taken = []
     for _ in range(repeats):
         started = time.process_time()
@@ -121,10 +121,10 @@ def main() -> int:
     written = prompts()
     asked = questions(llama.tokens, written, shared=True)
     plain, thinking = method("icl"), method("deep-thinking", {"trace": False})
-    # Ours with its tokenising; the others are given their tokens.
+    # Ours includes tokenising; the others get tokens.
     ways = {
         "every candidate with its whole prompt": lambda: loop(llama, asked),
-        "whole prompts, alike candidates once": lambda: whole(llama, asked),
+        "complete prompts, equal candidates once": lambda: whole(llama, asked),
         "demonstrations once": lambda: ours(llama, questions(llama.tokens, written, shared=True), plain, {1}),
         "demonstrations once, Deep-Thinking, T = 5": lambda: ours(llama, asked, thinking, {1, 5}),
         "the same, all five passes scored": lambda: ours(llama, asked, thinking, {1, 2, 3, 4, 5}),

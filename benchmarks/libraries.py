@@ -57,7 +57,7 @@ def least(work: Callable[[], object], repeats: int = 3) -> float:
 
 
 def tables_of_text(folder: Path) -> None:
-    """Ratios against pandas: of numbers, which Arrow parses, and with a blank line at the top, cell by cell."""
+    """Ratios to pandas for numbers, which Arrow parses, and with a leading blank line, parsed cell by cell."""
     for rows, columns in ((1_000, 20), (20_000, 20), (200_000, 10)):
         path = folder / "numbers.csv"
         names = [f"x{i}" for i in range(columns)]

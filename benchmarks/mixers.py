@@ -45,7 +45,7 @@ from iclbench.registry import BACKBONES
 from iclbench.training.step import make_optimiser
 
 POINTS, TOTAL, QUERIES = (20, 100, 500, 2000), 2560, 40
-# What the recurrence may take, as a multiple of its products.
+# The target for the recurrence, as a multiple of the time of its products.
 ASKED = 1.5
 NAMES = (
     "gpt2",
@@ -103,7 +103,7 @@ def contestants() -> list[dict[str, object]]:
 
 
 def batch_of(points: int) -> int:
-    """Episodes of a step."""
+    """The number of episodes in a step."""
     return max(1, TOTAL // points)
 
 
@@ -118,7 +118,7 @@ def terms(decay: str, delta: bool, batch: int, tokens: int, size: int) -> tuple[
 
 
 def products(given: Terms, state: Tensor, sizes: list[int]) -> list[Tensor]:
-    """The matrix products (and triangular systems) of chunks alone: nothing decays, nothing is added up."""
+    """Only the matrix products (and triangular systems) of chunks, without decays and sums."""
     parts = {name: t.split(sizes, 2) for name, t in given.tensors().items()}
     outputs = []
     for n in range(len(sizes)):
@@ -159,7 +159,7 @@ def kernel() -> Iterator[tuple[str, str, float, float, float]]:
 
 
 def layers(width: int, heads: int) -> Iterator[tuple[str, str, Mixer, nn.Module]]:
-    """A mixer and a layer of the same sizes of another library; weights need not agree here."""
+    """A mixer and a layer of another library with the same sizes (weights differ)."""
     from transformers.models.kimi_linear.configuration_kimi_linear import KimiLinearConfig
     from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
     from transformers.models.mamba.configuration_mamba import MambaConfig

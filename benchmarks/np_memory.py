@@ -32,8 +32,8 @@ from iclbench.registry import BACKBONES
 MODELS = ("tnp-d", "eqtnp", "lbanp", "cmanp")
 FEW, SIZES = 64, (256, 512, 1024, 2048, 4096)
 KERNELS = {"plain": SDPBackend.MATH, "fused": SDPBackend.FLASH_ATTENTION}
-# What is done, which size varies, and what the paper's table 1 says of each model in the order of `MODELS`. It tells
-# constant from linear by the colour of a mark, which its text has lost.
+# The phase, the varied size, and the entries of table 1 of the paper for each model in the order of `MODELS`. The table
+# distinguishes constant and linear by the colour of a mark, which its text lacks.
 _MORE, _LESS, _NONE = "quadratic", "constant or linear", "-"
 PHASES = {
     ("condition", "N"): (_NONE, _MORE, _LESS, _LESS),
@@ -55,7 +55,7 @@ def points(n: int) -> Points:
 
 
 def prepared(model: Backbone, phase: str, varied: str, size: int) -> Callable[[], object]:
-    """The work of a phase, its points and the state before it made ready."""
+    """The work of a phase, with its points and the state before it."""
     context = points(size if varied == "N" else FEW)
     if phase == "condition":
         return lambda: model.condition(context)

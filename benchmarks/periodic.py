@@ -55,7 +55,7 @@ BINS += [("rbf", low, high) for low, high in pairwise(OCTAVES)]
 
 @dataclass(frozen=True)
 class Plan:
-    """Up to which step context points are scored, and the phase of the rate's cosine by step."""
+    """The last step with scored context points, and the phase of the cosine of the learning rate by step."""
 
     scored: int
     phase: tuple[tuple[int, float], ...]
@@ -70,8 +70,8 @@ class Plan:
         return RATE * min(1, (step + 1) / WARMUP) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-# The second is the first up to its step 5,500. Both were begun as longer ones and hurried on, at 7,000 and 9,500 steps:
-# the machine was not theirs alone.
+# The second equals the first up to step 5,500. Both were planned to be longer and were shortened, at 7,000 and 9,500
+# steps, since the machine was shared.
 PLANS = {
     "scored": Plan(13_500, ((5500, 0.0), (7000, 1500 / 11_500), (13_500, 1.0))),
     "unscored": Plan(5500, ((5500, 0.0), (9500, 4000 / 12_000), (13_500, 1.0))),
@@ -84,7 +84,7 @@ def family(kernel: str | None = None, low: float = 0.25, high: float = 4.0, targ
 
 
 class Bin:
-    """The episodes of one kernel and range of lengthscales, and what the oracle makes of them."""
+    """The episodes of one kernel and range of lengthscales, and the predictions of the oracle."""
 
     def __init__(self, kernel: str, low: float, high: float) -> None:
         self.kernel, self.low, self.high = kernel, low, high
@@ -106,8 +106,8 @@ class Bin:
 
 
 def constant(episodes: Episodes) -> Tensor:
-    """Log-likelihood of who knows a periodic function's mean level only: its prior has the variance of the kernel's
-    constant term, and whatever else there is counts as noise."""
+    """Log-likelihood of a predictor with access to the mean level of a periodic function only: its prior has the
+    variance of the kernel's constant term, and all other terms are noise."""
     from scipy.special import ive
 
     level = float(ive(0, 1 / LAMBDA))
@@ -136,7 +136,7 @@ def evaluate(model: TNP, bins: list[Bin]) -> list[dict[str, object]]:
 
 
 def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
-    """Go on from the checkpoint, if there is one, to the plan's last step or to step `steps`."""
+    """Continue from the checkpoint, if any, to the last step of the plan or to step `steps`."""
     until = plan.steps if steps is None else min(steps, plan.steps)
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +161,7 @@ def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimiser.step()
         step += 1
-        weight = max(1 - AVERAGE, 1 / step)  # of all steps alike at first
+        weight = max(1 - AVERAGE, 1 / step)  # equal weights of all steps at first
         torch._foreach_lerp_(list(average.parameters()), [p.detach() for p in model.parameters()], weight)
         seconds = time.process_time() - before
         if step % EVALUATE_EVERY == 0 or step in (250, 500, until):
@@ -192,7 +192,7 @@ def lines(rows: list[dict[str, Any]], kernel: str, part: str, head: str, below: 
 
 
 def table(folder: Path, out: Path) -> None:
-    """Write what was seen."""
+    """Write the tables."""
     bins = [Bin(*edges) for edges in BINS]
     level: dict[str, dict[str, list[str]]] = {}
     for each in bins:
@@ -205,8 +205,8 @@ def table(folder: Path, out: Path) -> None:
         "# The periodic half of the Gaussian-process task",
         "",
         "`python benchmarks/periodic.py`: gap to `oracle-kernel` in nats per target, mean ± 1.96 standard errors over "
-        f"{BIN_EPISODES} episodes of each bin, by training step of {BATCH} episodes. Mean level only: who knows the "
-        "mean level of a function and nothing of its course.",
+        f"{BIN_EPISODES} episodes of each bin, by training step of {BATCH} episodes. Mean level only: a predictor "
+        "with access to the mean level of the function only.",
     ]
     for name, plan in PLANS.items():
         if not (folder / name / "curve.json").exists():

@@ -20,11 +20,11 @@ from iclbench.core.formats import fixed, nbytes
 SIZES = (0, 1, 2, 3, 6, 11, 20, 35, 64)
 HEAD = """# Point processes learned in context
 
-Task `point-process` at preset `small`: sequences of {points} events, kinds and parameters drawn anew, {episodes} frozen
-sequences, one seed, one thread per training. Nats per event above `oracle-events`, which is told the process ({oracle}
-nats per event itself), after n events; the mean over n with its 95 % interval over sequences;
-What the best answer of those that are not told leaves (`oracle-bayes-events`) is part of every gap, and not shown.
-`state`: what is kept of n events, per sequence. Made by `benchmarks/point_process.py`.
+Task `point-process` at preset `small`: sequences of {points} events from different processes, {episodes} frozen
+sequences, one seed, one thread per training. Nats per event above `oracle-events`, which has access to the process
+({oracle} nats per event itself), after n events; the mean over n with its 95 % interval over sequences;
+The gap of the best model without access to the process (`oracle-bayes-events`) is part of every gap and not shown.
+`state`: bytes of the state after n events, per sequence. Made by `benchmarks/point_process.py`.
 """
 
 
@@ -52,7 +52,7 @@ def main(folder: Path, out: Path) -> None:
 
 
 def _parts(values: pd.DataFrame) -> str:
-    """Time and mark apart, and calibration, over all events."""
+    """Likelihoods of time and mark, and calibration, over all events."""
     metrics = ("nll_time", "nll_mark", "absolute_error", "accuracy", "covered_50", "covered_90")
     whole = values[values["n_context"].isna() & values["metric"].isin(metrics)]
     wide = whole.pivot_table("value", index="contestant", columns="metric")

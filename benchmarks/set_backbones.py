@@ -90,12 +90,12 @@ def points(*shape: int) -> Points:
 
 def episodes(batch: int, context: int, targets: int, sets: int, related: int = RELATED) -> Episodes:
     asked = points(batch, targets)
-    beside = points(batch, sets, related) if sets else None
-    return Episodes(context=points(batch, context), targets=asked, scored=asked.mask, related=beside)
+    related_points = points(batch, sets, related) if sets else None
+    return Episodes(context=points(batch, context), targets=asked, scored=asked.mask, related=related_points)
 
 
 def as_trained(full: Episodes) -> Episodes:
-    """The same points with sizes as the paper draws them: U{1..64} in the context, U{0..5} sets of U{64..128}."""
+    """The same points with the sizes of the paper: U{1..64} context points, U{0..5} sets of U{64..128} points."""
     assert full.related is not None
     full.context.mask.copy_(torch.arange(CONTEXT) < torch.randint(1, CONTEXT + 1, (BATCH, 1)))
     there = torch.arange(SETS) < torch.randint(0, SETS + 1, (BATCH, 1))
@@ -119,7 +119,7 @@ def step_of(model: nn.Module, loss: Callable[[], Tensor], optimiser: torch.optim
 
 
 def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, float]:
-    """Best CPU seconds of the rival and of ours, measured in turn after a warm-up."""
+    """Minimum CPU seconds of the reference and of ours, measured in turn after a warm-up."""
     plain, ours = PlainNP(5 if name == "icicl-tnp" else 3), build(name)
     asked, related = batch.queries, batch.related
     datasets = [(related.x[:, j], related.y[:, j]) for j in range(SETS)] if related and name == "icicl-tnp" else []
@@ -139,7 +139,7 @@ def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, floa
 
 
 def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> tuple[float, float]:
-    """Exponents of seconds and of peak bytes of a forward and backward pass in one size, beyond what size 1 costs."""
+    """Exponents of seconds and peak bytes of a forward and backward pass in one size, without the cost of size 1."""
     model, seconds, peaks = build(name), [], []
 
     def work(batch: Episodes) -> None:
@@ -157,7 +157,7 @@ def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> 
 
 
 def slope(sizes: list[int], costs: list[Any]) -> float:
-    """`costs` are those of size 1 and of the sizes."""
+    """The exponent from `costs` of size 1 and of the sizes."""
     return float(np.polyfit(np.log(sizes), np.log(np.subtract(costs[1:], costs[0])), 1)[0])
 
 

@@ -36,7 +36,7 @@ TOKENS, CHANNELS, STATE = 82, 512, 16
 
 
 def scan() -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
-    """Transformers' scan and ours on the same tensors, forward only (the callers add the way back)."""
+    """The scan of transformers and ours on the same tensors, forward only (callers add the backward pass)."""
     dt = (torch.rand(BATCH, TOKENS, CHANNELS) * 0.1).requires_grad_()
     u = torch.randn(BATCH, TOKENS, CHANNELS, requires_grad=True)
     A = (-torch.arange(1.0, STATE + 1).repeat(CHANNELS, 1)).requires_grad_()
@@ -53,7 +53,7 @@ def scan() -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
 
 
 def saved(work: Callable[[], object]) -> int:
-    """Bytes kept for the backward pass, every storage once."""
+    """Bytes stored for the backward pass, counting each storage once."""
     kept: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def training_step(backbone: Backbone, points: int, dim: int = 20) -> Callable[[]
 
 
 def shifted_queries(name: str, points: int, **settings: object) -> tuple[float, float]:
-    """n full passes, each with one input replaced, against one forked pass."""
+    """Compare n full passes, each with one input replaced, with one shifted-query pass."""
     dim = 20
     backbone = model(name, points, **settings).eval()
     x, y, queries = torch.randn(BATCH, points, dim), torch.randn(BATCH, points, 1), torch.randn(BATCH, points, dim)

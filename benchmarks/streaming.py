@@ -74,7 +74,7 @@ def draw(count: int, batch: int = 1) -> Points:
 
 
 def portions(points: Points, largest: int = 255) -> Iterator[Points]:
-    """All points, 1 to `largest` at a time."""
+    """All points, in portions of 1 to `largest`."""
     sizes = torch.randint(1, largest + 1, (points.count,), generator=torch.Generator().manual_seed(2)).tolist()
     start = 0
     while start < points.count:
@@ -121,7 +121,7 @@ def lines_per_second(backbone: Backbone, points: Points) -> float:
 
 @torch.no_grad()
 def the_stream(count: int) -> tuple[list[str], bool]:
-    """Lines of the report about the long stream, and whether the promises hold."""
+    """Lines of the report on the long stream, and whether the targets are met."""
     points, ahead = draw(count), draw(10_000)
     double, single = model(state_dtype="float64"), model()
     streamed(single, ahead)  # threads, buffers and code pages are there
@@ -209,7 +209,7 @@ def training_table() -> list[str]:
 
 
 def trained(folder: Path) -> Path:
-    """Where a run of 25 thousand parameters is: unlike at the start, single points have nearly all attention."""
+    """A trained model with 25 thousand parameters, in which single points have nearly all attention."""
     words = ["train", "gp-mixture", "cmanp", "-p", "small", "-o", "train.steps=1500", "--name", "run", "--results"]
     with contextlib.redirect_stdout(sys.stderr):
         assert iclbench([*words, str(folder)]) == 0
@@ -217,7 +217,7 @@ def trained(folder: Path) -> Path:
 
 
 class Counted(Window):
-    """Counts how often it conditions afresh."""
+    """A model that counts its conditionings."""
 
     fresh = 0
 
@@ -242,10 +242,10 @@ def slid(results: Path, dtype: torch.dtype, size: int, slides: int, every: int) 
         state = window.update(state, points.span(size + n, size + n + 1))
         if n % max(1, slides // 1000) == 0:
             fresh = own.condition(state.points)
-            answers, anew = (own.query(each, asked.to(dtype)) for each in (state.state, fresh))
+            answers, recomputed = (own.query(each, asked.to(dtype)) for each in (state.state, fresh))
             right = exact.predict_targets(double.span(n + 1, n + 1 + size), asked)
-            found = distance(answers, anew), (state.state.e - fresh.e).abs().max().item()
-            worst = [max(pair) for pair in zip(worst, (*found, distance(anew, right)), strict=True)]
+            found = distance(answers, recomputed), (state.state.e - fresh.e).abs().max().item()
+            worst = [max(pair) for pair in zip(worst, (*found, distance(recomputed, right)), strict=True)]
         if (n + 1) * 10 // slides > len(memory):
             memory.append(resident())
     return [*worst, window.fresh - 1], memory
@@ -253,7 +253,7 @@ def slid(results: Path, dtype: torch.dtype, size: int, slides: int, every: int) 
 
 @torch.no_grad()
 def costs() -> list[str]:
-    """What a point that comes and one that goes cost at the paper's size, beside conditioning on the window."""
+    """The time to add and remove a point at the size of the paper, compared with conditioning on the window."""
     own, points = model(), draw(30_000)
     report = ["| window | ms per slide | ms to condition on it | ratio |", "| --- " * 4 + "|"]
     for size in (200, 1_000, 10_000):
@@ -265,8 +265,8 @@ def costs() -> list[str]:
                 state = window.update(state, points.span(n, n + 1))
 
         sliding = 1e3 * cpu_seconds(slide) / MAX_STEPS
-        anew = 1e3 * min(cpu_seconds(lambda size=size: own.condition(points.span(0, size))) for _ in range(5))
-        report.append(f"| {size:,} | {sliding:.2f} | {anew:.2f} | {anew / sliding:.1f} |")
+        recomputed = 1e3 * min(cpu_seconds(lambda size=size: own.condition(points.span(0, size))) for _ in range(5))
+        report.append(f"| {size:,} | {sliding:.2f} | {recomputed:.2f} | {recomputed / sliding:.1f} |")
     asking = 1e3 * min(cpu_seconds(lambda: own.query(state.state, points.x[:, :1])) for _ in range(20))
     return [*report, "", f"A query costs {asking:.1f} ms either way."]
 
@@ -309,8 +309,8 @@ def window_table(slides: int) -> tuple[list[str], bool]:
         "Promised: answers within 1e-5 by `--window`, in both precisions. Resident memory grew by "
         f"{growth:.1f} MB at most between the first tenth of the way and its end (promised: at most 5 MB).",
         "",
-        "What a point that comes and one that goes cost at the paper's size, the fresh conditioning that it takes "
-        f"every {MAX_STEPS:,} steps included, beside the rival that conditions on the window at every query:",
+        "The time to add one point and to remove one at the size of the paper, including the new conditioning "
+        f"every {MAX_STEPS:,} steps, compared with conditioning on the window at every query:",
         "",
         *costs(),
         "",

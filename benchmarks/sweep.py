@@ -64,7 +64,7 @@ def write_grid(folder: Path, steps: int) -> Path:
 
 
 def seconds(grid: Path, workers: int) -> tuple[float, float]:
-    """Wall-clock seconds of a whole sweep into an empty folder, and the mean of what its trainings recorded."""
+    """Wall-clock seconds of a sweep into an empty folder, and the mean seconds of its trainings."""
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", results]
         started = time.perf_counter()
@@ -97,7 +97,7 @@ def main() -> int:
                 found.append(seconds(grid, workers))
                 print(f"{workers} workers: {found[-1][0]:.1f} s, a training {found[-1][1]:.2f} s", flush=True)
     one, two = (min(whole for whole, _ in taken[workers]) for workers in (1, 2))
-    alone, beside = (min(training for _, training in taken[workers]) for workers in (1, 2))
+    alone, shared = (min(training for _, training in taken[workers]) for workers in (1, 2))
     rows = "\n".join(
         f"| {workers} | {', '.join(f'{whole:.1f}' for whole, _ in found)} | {min(found)[0]:.1f} "
         f"| {', '.join(f'{training:.2f}' for _, training in found)} |"
@@ -114,8 +114,8 @@ steps), their evaluations, three baselines, the summary.
 | --- | --- | --- | --- |
 {rows}
 
-{one / two:.2f} times as fast (promised: at least {PROMISED}). A training takes {beside / alone:.2f} times as long \
-beside another one, so that no engine could be more than {2 * alone / beside:.2f} times as fast on this machine.
+{one / two:.2f} times as fast (promised: at least {PROMISED}). A training takes {shared / alone:.2f} times as long \
+next to another one, so that no engine could be more than {2 * alone / shared:.2f} times as fast on this machine.
 """
     print(text)
     if not arguments.dry:

@@ -1,4 +1,4 @@
-"""Sphinx: pages in MyST Markdown, and a reference that `generate.py` writes from code and cards before each build."""
+"""Settings of Sphinx: pages in MyST Markdown, and a reference that `generate.py` writes before each build."""
 
 import sys
 from pathlib import Path

@@ -17,7 +17,7 @@ from iclbench.report.sections import extrapolation, heat_map
 from iclbench.report.style import vega_lite
 
 FOLDER = ROOT / "docs" / "figures"
-# By the names of their files: those of the report.
+# Names of files, and names of figures in the report.
 FIGURES = {
     "heat-map-grid": "heat-map-grid",
     "extrapolation-small": "skewed-linear-small-points-80-next-squared-error",
@@ -27,9 +27,9 @@ _LINE = re.compile(r'<path aria-label="[^"]*contestant: ([^;"]+); series: [^"]*"
 
 
 def figures(results: Results) -> dict[str, Figure]:
-    """The figures, as the report has them, by the names of their files."""
-    made = {block.name: block for each in _sections(results) for block in each.walk() if isinstance(block, Figure)}
-    return {file: made[name] for file, name in FIGURES.items()}
+    """The figures of the report, by the names of their files."""
+    blocks = {block.name: block for each in _sections(results) for block in each.walk() if isinstance(block, Figure)}
+    return {file: blocks[name] for file, name in FIGURES.items()}
 
 
 def _sections(results: Results) -> Iterator[Section]:
@@ -39,17 +39,17 @@ def _sections(results: Results) -> Iterator[Section]:
             yield section
 
 
-def draw(made: dict[str, Figure], folder: Path) -> list[Path]:
-    """Write figures as SVG; which files they are."""
+def draw(figures: dict[str, Figure], folder: Path) -> list[Path]:
+    """Write figures as SVG and return the files."""
     with closing(Drawer(vega_lite())) as drawer:
-        for file, figure in made.items():
+        for file, figure in figures.items():
             if (reason := drawer.draw(first_panel(figure.static), folder / file, ["svg"])) is not None:
                 raise RuntimeError(f"{file}: {reason}")
-    return [folder / f"{file}.svg" for file in made]
+    return [folder / f"{file}.svg" for file in figures]
 
 
 def first_panel(spec: dict[str, Any]) -> dict[str, Any]:
-    """The first of several panels next to each other: of a heat map the models that meet most tasks."""
+    """The first of several panels. In a heat map it has the models with the most tasks."""
     panels = spec.get("hconcat")
     return (
         {key: value for key, value in spec.items() if key not in ("hconcat", "spacing")} | panels[0] if panels else spec
@@ -57,7 +57,7 @@ def first_panel(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers(svg: str) -> dict[tuple[str, str], str]:
-    """What stands in the cells of a heat map, by row and contestant."""
+    """The labels in the cells of a heat map, by row and contestant."""
     return {(row, contestant): label for contestant, row, label in _NUMBER.findall(svg)}
 
 

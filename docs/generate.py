@@ -1,4 +1,4 @@
-"""The pages of the reference, written from code and cards: commands, cards, tables, backbones, Python API."""
+"""The reference pages, generated from code and cards: commands, cards, tables, backbones, Python API."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CARDS: dict[str, Sequence[type[BaseModel]]] = {
 _OF_TABLES = {
     "values": "One row per measured value.",
     "costs": "Seconds, bytes, FLOPs and parameters.",
-    "errors": "Every single episode, so that differences can be tested paired.",
-    "examples": "Some episodes and what was predicted for them, for the drawings of the report.",
-    "answers": "What language models answered.",
-    "cells": "What a sweep has done.",
-    "trials": "What `iclbench tune` has tried.",
+    "errors": "Errors of single episodes, for paired tests.",
+    "examples": "Some episodes with predictions, for the figures of the report.",
+    "answers": "Answers of language models.",
+    "cells": "Cells of a sweep and their status.",
+    "trials": "Trials of `iclbench tune`.",
 }
 
 
@@ -57,8 +57,11 @@ def pages() -> dict[str, str]:
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as Typer knows them."""
-    parts = ["# Commands", "`iclbench COMMAND --help` prints the same. `--debug` with any of them shows a traceback."]
+    """All commands with their arguments and options, from Typer."""
+    parts = [
+        "# Commands",
+        "`iclbench COMMAND --help` prints the same. `iclbench --debug COMMAND` shows the traceback of an error.",
+    ]
     for name in COMMANDS:
         options = [p for p in load(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
         rows = [[f"`{_written(p)}`", _default(p), _cell(_plain(p.help or ""))] for p in options]
@@ -83,13 +86,13 @@ def _default(parameter: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without Rich's escapes and line breaks."""
+    """The text without Rich's escapes and line breaks."""
     return " ".join(text.replace("\\[", "[").split())
 
 
 def cards() -> str:
-    """Every key of every card, from the models that read them."""
-    parts = ["# Cards", "What can stand in the TOML files. Unknown keys, wrong types, NaN and infinities are errors."]
+    """All keys of all cards, from their pydantic models."""
+    parts = ["# Cards", "The keys of the TOML files. Unknown keys, wrong types, NaN and infinities are errors."]
     for title, models in CARDS.items():
         parts.append(f"## {title}")
         for number, model in enumerate(models):
@@ -110,14 +113,14 @@ def _prose(model: type[BaseModel]) -> str:
 
 
 def _keys(model: type[BaseModel]) -> Iterator[list[str]]:
-    said = meanings(model)
+    texts = meanings(model)
     for key, field in model.model_fields.items():
         default = "required" if field.is_required() else f"`{_value(field.get_default(call_default_factory=True))}`"
-        yield [f"`{key}`", _cell(kind(field.annotation)), default, _cell(said.get(key, ""))]
+        yield [f"`{key}`", _cell(kind(field.annotation)), default, _cell(texts.get(key, ""))]
 
 
 def _value(default: Any) -> str:
-    """As it is written in TOML."""
+    """The default in TOML notation."""
     if default is None:
         return "none"
     if isinstance(default, bool):
@@ -128,7 +131,7 @@ def _value(default: Any) -> str:
 
 
 def kind(annotation: Any) -> str:
-    """A key's type in a reader's words: `list of text`, `table of Preset`."""
+    """The type of a key in words: `list of text`, `table of Preset`."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return kind(inner[0])
@@ -148,10 +151,10 @@ def kind(annotation: Any) -> str:
 
 @cache
 def meanings(model: type[BaseModel]) -> Mapping[str, str]:
-    """What each key of a model means: its description, or its line below `Attributes` of the docstring."""
+    """The meaning of each key of a model: its description, or its entry below `Attributes` of the docstring."""
     own = [cls for cls in reversed(model.__mro__) if issubclass(cls, BaseModel) and cls is not BaseModel]
-    found = {key: text for cls in own for key, text in _attributes(inspect.cleandoc(cls.__doc__ or ""))}
-    return found | {key: field.description for key, field in model.model_fields.items() if field.description}
+    texts = {key: text for cls in own for key, text in _attributes(inspect.cleandoc(cls.__doc__ or ""))}
+    return texts | {key: field.description for key, field in model.model_fields.items() if field.description}
 
 
 def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
@@ -163,27 +166,27 @@ def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
 
 
 def tables() -> str:
-    """Every column of every table."""
+    """All columns of all tables."""
     parts = [
         "# Tables",
-        "Results are tidy parquet files; `iclbench.tables` reads and writes them. Every file says which schema it has; "
-        f"this is schema {schema.SCHEMA}.",
+        "Results are tidy parquet files; `iclbench.tables` reads and writes them. Every file records its schema; "
+        f"this page describes schema {schema.SCHEMA}.",
     ]
     for name, columns in schema.SCHEMAS.items():
-        rows = ([f"`{c}`", dtype, "yes" if lacks else "", _cell(said)] for c, (dtype, lacks, said) in columns.items())
+        rows = ([f"`{c}`", dtype, "yes" if lacks else "", _cell(text)] for c, (dtype, lacks, text) in columns.items())
         keys = ", ".join(f"`{key}`" for key in schema.keys(name))
-        parts += [f"## {name}", f"{_OF_TABLES[name]} Rows are told apart by {keys}."]
+        parts += [f"## {name}", f"{_OF_TABLES[name]} Rows are identified by {keys}."]
         parts.append(_table(["column", "type", "may be missing", "meaning"], rows))
     return _joined(parts)
 
 
 def backbones() -> str:
-    """Every architecture: idea, papers and equations, settings, parameters, names with frozen settings."""
+    """All architectures: idea, papers and equations, settings, parameters, variants."""
     parts = [
         "# Backbones",
-        "The idea, papers and equations of an architecture stand at the head of its file. Counts of parameters are "
-        "exact: with $L$ layers of width $D$, $d$ inputs, a scalar output and all other settings at their defaults; "
-        "of models that read events only, with $K$ marks.",
+        "The idea, papers and equations of an architecture are at the top of its file. Counts of parameters are "
+        "exact: with $L$ layers of width $D$, $d$ inputs, a scalar output and default values of all other settings; "
+        "for models that read only events, with $K$ marks.",
     ]
     names = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
     for name in names:
@@ -191,9 +194,9 @@ def backbones() -> str:
         entry = BACKBONES.entry(name)
         module = described(sys.modules[cls.__module__].__doc__)
         own = cls.explained() if cls.__module__.startswith("iclbench") else ""
-        said = meanings(cls.Settings)
+        texts = meanings(cls.Settings)
         rows = [
-            [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(said.get(key, ""))]
+            [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(texts.get(key, ""))]
             for key, field in cls.Settings.model_fields.items()
         ]
         others = [n for n in BACKBONES.shipped if n != name and BACKBONES.variant(n).backbone == name]
@@ -211,7 +214,7 @@ def backbones() -> str:
 
 
 def parameters(name: str, layers: int, width: int, dim: int) -> int:
-    """Trainable numbers of a backbone on regression with `dim` inputs, or on events with `dim` marks."""
+    """The number of trainable parameters for regression with `dim` inputs, or for events with `dim` marks."""
     cls = BACKBONES.get(name)
     settings: dict[str, Any] = dict(BACKBONES.variant(name).frozen)
     fields = cls.Settings.model_fields
@@ -231,8 +234,10 @@ _WIDTHS, _DIMS = (32, 64, 128), (2, 5)
 
 
 def formula(name: str) -> str:
-    """The number of parameters as a polynomial in layers, width and inputs or marks, found from sizes and tried on
-    others."""
+    """The number of parameters as a polynomial in layers, width and inputs or marks.
+
+    It is fitted to some sizes and checked on others. If the check fails, the text gives the number at one size.
+    """
     letters = "LDK" if BACKBONES.get(name).events_only else "LDd"
     sizes = [(n, w, d) for d in _DIMS for n in (2, 4) for w in _WIDTHS]
     found = [parameters(name, *size) for size in sizes]
@@ -245,7 +250,7 @@ def formula(name: str) -> str:
             return f"{parameters(name, 2, 64, 5):,} with two layers of width 64 and five {what}."
     ordered = sorted(terms.items(), key=lambda term: tuple(-p for p in (term[0][0], term[0][1], term[0][2])))
     shown = [(_term(powers, c, letters), c) for powers, c in ordered if c]
-    text = "".join((" - " if c < 0 else " + ") + said for said, c in shown).removeprefix(" + ")
+    text = "".join((" - " if c < 0 else " + ") + term for term, c in shown).removeprefix(" + ")
     return f"${text}$."
 
 
@@ -259,7 +264,7 @@ def _term(powers: tuple[int, int, int], c: Fraction, letters: str) -> str:
 
 
 def _solved(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """Gauss and Jordan with exact fractions."""
+    """The solution of a linear system, by Gauss-Jordan elimination with exact fractions."""
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     for column in range(len(rows)):
         pivot = next(n for n in range(column, len(rows)) if rows[n][column])
@@ -275,9 +280,9 @@ def api() -> str:
     """The public names, from their docstrings."""
     parts = [
         "# Python",
-        "`import iclbench as icl`: these are names of `icl`, imported when they are first used.",
+        "The names of `icl` (`import iclbench as icl`), which are imported on first use.",
     ]
-    # The architectures, of which there are many, last.
+    # The many architectures are last.
     for name in sorted(iclbench.__all__, key=lambda name: name in vars(architectures)):
         found = getattr(iclbench, name)
         if inspect.ismodule(found):
@@ -307,7 +312,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Within one cell of a Markdown table, with nothing that it would take for HTML or emphasis."""
+    """The text for one cell of a Markdown table, with HTML and emphasis escaped."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     escaped = (p if p.startswith("`") else re.sub(r"([*_<>\[\]])", r"\\\1", p) for p in parts)
     return "".join(escaped).replace("|", "\\|")

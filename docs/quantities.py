@@ -41,7 +41,7 @@ _NUMBER = re.compile(r"[−-]?\d[\d,]*(?:\.\d+)?")
 
 @contextmanager
 def nothing_but(packed: Path, tasks: Sequence[str] = ()) -> Iterator[Path]:
-    """A results folder that holds packed results alone, of some tasks if any are named."""
+    """A results folder with packed results only, of all tasks or of the named ones."""
     with tempfile.TemporaryDirectory() as folder:
         alone = Path(folder) / packed.name
         alone.mkdir()
@@ -55,8 +55,8 @@ class Reference:
     """The packed results of a folder.
 
     Args:
-        packed: the folder, `results/reference`; what a user has computed beside it does not count.
-        tasks: read these alone; all by default.
+        packed: the folder, `results/reference`; other results of a user are not read.
+        tasks: the tasks to read (default: all).
     """
 
     def __init__(self, packed: Path = ROOT / "results" / "reference", tasks: Sequence[str] = ()) -> None:
@@ -71,7 +71,7 @@ class Reference:
 
     @cached_property
     def quantities(self) -> dict[str, Any]:
-        """The names that templates can use: public methods, functions of this module and lists of models and tasks."""
+        """The names that templates can use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, grid, benchmark, package, exit_codes, default_bytes, window_rule, mean]
         core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
@@ -99,19 +99,19 @@ class Reference:
         )
 
     def _functions(self) -> list[str]:
-        """The classes of functions on which all of the core stand."""
+        """The classes of functions with all backbones of the core."""
         core = load_grid("reference")[1].parts[0]
-        there = {contest.title: set(contest.rows["contestant"]) for contest in self._contests("grid")}
-        return [task for task in core.tasks if set(core.backbones) <= there.get(task, set())]
+        contestants = {each.title: set(each.rows["contestant"]) for each in self._contests("grid")}
+        return [task for task in core.tasks if set(core.backbones) <= contestants.get(task, set())]
 
     def _sequence_models(self) -> list[str]:
-        """The backbones of docs/sequence-mixers.md, the best two seeds on `linear` first."""
-        names = {*_beside_the_core().backbones, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
-        there = names & set(self._contest("linear", "grid").rows["contestant"])
-        return sorted(there, key=lambda who: -sum(self.scores(who, "linear")[:2]))
+        """The backbones of docs/sequence-mixers.md, by the mean of their first two seeds on `linear`, highest first."""
+        names = {*_further_recurrences().backbones, "mamba", "mamba2", "gated-deltanet", "mambaformer", "gpt2-learned"}
+        evaluated = names & set(self._contest("linear", "grid").rows["contestant"])
+        return sorted(evaluated, key=lambda model: -sum(self.scores(model, "linear")[:2]))
 
     def contestants(self, preset: str = "grid") -> list[str]:
-        """Backbones with cells at a preset, whatever became of them."""
+        """Backbones with training cells at a preset, of any status."""
         cells = self.results.cells
         trained = cells[cells["kind"].eq("train") & cells["preset"].eq(preset)]
         return sorted(trained["contestant"].unique())
@@ -129,18 +129,18 @@ class Reference:
             raise LookupError(f"{task} has no scores at {preset}")
         return found[0]
 
-    def score(self, who: str, task: str, preset: str = "grid") -> float:
+    def score(self, model: str, task: str, preset: str = "grid") -> float:
         """The score, averaged over seeds."""
-        return float(np.mean(self.scores(who, task, preset)))
+        return float(np.mean(self.scores(model, task, preset)))
 
-    def scores(self, who: str, task: str, preset: str = "grid") -> list[float]:
+    def scores(self, model: str, task: str, preset: str = "grid") -> list[float]:
         """The score of every seed."""
         if (task, preset) not in self._scores:
             rows = self._contest(task, preset).rows.sort_values("seed")
             self._scores[task, preset] = rows.groupby("contestant")["value"].agg(list).to_dict()
-        if who not in self._scores[task, preset]:
-            raise LookupError(f"{who} has no score on {task} at {preset}")
-        return list(map(float, self._scores[task, preset][who]))
+        if model not in self._scores[task, preset]:
+            raise LookupError(f"{model} has no score on {task} at {preset}")
+        return list(map(float, self._scores[task, preset][model]))
 
     def every_score(self, models: Iterable[str], task: str, preset: str = "grid") -> list[float]:
         """The scores of all trainings of several models."""
@@ -151,7 +151,7 @@ class Reference:
         return sorted(models, key=lambda model: -self.score(model, task, preset))
 
     def rises(self, preset: str = "grid") -> list[float]:
-        """How much the mean score of each model of the core rises in the second half of training, by task."""
+        """The increase of the mean score in the second half of training, for each model of the core and each task."""
         quantities = self.quantities
         return [
             self.score(model, task, preset) - self.after(model, task, 0.5, preset)
@@ -159,37 +159,37 @@ class Reference:
             for task in quantities["FUNCTIONS"]
         ]
 
-    def shifted(self, who: str, task: str, shift: str, preset: str = "grid") -> float:
+    def shifted(self, model: str, task: str, shift: str, preset: str = "grid") -> float:
         """The score under a shift, averaged over seeds."""
-        return self.value(who, task, preset, "score", shift)
+        return self.value(model, task, preset, "score", shift)
 
     def one(self, task: str, preset: str = "grid") -> str:
-        """Who scores 1."""
+        """The contestant that scores 1."""
         return self._contest(task, preset).reference
 
-    def seed_gap(self, who: str, task: str, preset: str = "grid") -> float:
-        """How far the scores of the seeds are apart."""
-        found = self.scores(who, task, preset)
+    def seed_gap(self, model: str, task: str, preset: str = "grid") -> float:
+        """The range of the scores over seeds."""
+        found = self.scores(model, task, preset)
         return max(found) - min(found)
 
     def lead(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
-        """By how much a's score is above b's, paired by episode, with its 95 % interval."""
+        """Score of a minus score of b, paired by episode, with its 95 % interval."""
         found = self._contest(task, preset).difference(a, b)
         if found is None:
             raise LookupError(f"{a} and {b} have no single episodes on {task} at {preset}")
         return found
 
-    def gain(self, who: str, task: str, n_related: int, preset: str = "grid") -> Difference:
-        """What so many related datasets add to the log-likelihood per target, paired by episode."""
+    def gain(self, model: str, task: str, n_related: int, preset: str = "grid") -> Difference:
+        """The gain in log-likelihood per target from `n_related` related datasets, paired by episode."""
         contest = self._contest(task, preset)
-        runs = sorted(contest.rows.loc[contest.rows["contestant"].eq(who), "run"].unique())
+        runs = sorted(contest.rows.loc[contest.rows["contestant"].eq(model), "run"].unique())
         scores = [self.results.errors.targets(runs, contest.prompt_set, "log_likelihood", n) for n in (n_related, 0)]
         if not runs or scores[0] is None or scores[1] is None or (found := score_difference(*scores)) is None:
-            raise LookupError(f"{who} has no single episodes with {n_related} related datasets on {task} at {preset}")
+            raise LookupError(f"{model} has no single episodes with {n_related} related datasets on {task} at {preset}")
         return found
 
     def ahead(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        """On which tasks (function classes by default) a's lead has an interval above 0."""
+        """The tasks (default: function classes) where the interval of a's lead is above 0."""
         return [t for t in tasks or self.quantities["CLASSES"] if self.lead(a, b, t, preset).low > 0]
 
     def behind(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
@@ -207,13 +207,16 @@ class Reference:
         return max(tasks or self.quantities["CLASSES"], key=lambda t: self.lead(a, b, t, preset).value)
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
-        """Score of a less score of b over trainings, with Student's 95 % interval over seeds; of pairs that a grid's
-        card names, none else, and not before all their seeds are there."""
+        """Score of a minus score of b over trainings, with Student's 95 % interval over seeds.
+
+        Raises:
+            LookupError: no grid card names the pair, or seeds are missing.
+        """
         contest = self._contest(task, preset)
         named = (pair for pair in shipped_pairs() if (pair.a, pair.b, pair.preset) == (a, b, preset))
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
-            raise LookupError(f"{a} and {b} on {task} are no pair that a grid names, in this order")
+            raise LookupError(f"{a} and {b} on {task} are not a pair that a grid names, in this order")
         found = named_pairs.mean_gap(pair, named_pairs.gaps(pair, contest))
         if found is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
@@ -225,14 +228,14 @@ class Reference:
         return sum(self.pair(a, b, task).low < 0 < self.pair(a, b, task).high for task in tasks)
 
     def loss_from_other_label(self, model: str) -> float:
-        """How much log-likelihood a model loses if it is given two images of another character."""
+        """The loss of log-likelihood of a model that is given two images of another character."""
         without, given = (
             self.value(model, "image-completion", "grid", "log_likelihood", "other-label", n_related=n) for n in (0, 2)
         )
         return without - given
 
     def periodic_gap(self, model: str) -> float:
-        """How far a model is behind the optimum on periodic functions of `gp-mixture`."""
+        """The gap of a model to the optimum on periodic functions of `gp-mixture`."""
         gaps = (
             self.value(name, "gp-mixture", "grid", "gap", axis="stratum:periodic", n_related=0)
             for name in (model, "oracle-bayes")
@@ -240,7 +243,7 @@ class Reference:
         return float(np.subtract(*gaps))
 
     def periodic_gaps(self) -> list[float]:
-        """How far all models are behind the optimum on periodic functions."""
+        """The gaps of all models to the optimum on periodic functions."""
         return [self.periodic_gap(model) for model in self.backbones_on("gp-mixture")]
 
     def noise_agreements(self) -> list[float]:
@@ -249,7 +252,7 @@ class Reference:
         return [self.shift_agreement(self.quantities["CORE"], task, "noisy-1") for task in tasks]
 
     def input_agreements(self) -> list[float]:
-        """Kendall's tau between the orders of the core on the inputs of training and on others, by class and shift."""
+        """Kendall's tau between the orders of the core on training inputs and on shifted inputs, by class and shift."""
         return [
             self.shift_agreement(self.quantities["CORE"], task, shift)
             for task in self.quantities["FUNCTIONS"]
@@ -266,63 +269,65 @@ class Reference:
         return [self.early_agreement(self.quantities["CORE"], task, 0.5) for task in self.quantities["FUNCTIONS"]]
 
     def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
-        """The named pairs whose differences hold beside each other (Holm), with their tasks."""
+        """The named pairs whose differences hold after Holm's correction, with their tasks."""
         rows = named_pairs.compared(self._contests(preset), preset)
         held = rows[rows["among_all"].eq("holds").fillna(False)]
         return list(zip(held["a"], held["b"], held["row"], strict=True))
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
-        """Kendall's tau of a published order, the best first, and ours by scores of the first two seeds."""
+        """Kendall's tau between a published order (best first) and the order by the mean of the first two seeds."""
         return over_training.kendall(
             pd.Series(range(len(order), 0, -1), order, dtype=float),
-            pd.Series({who: mean(self.scores(who, task, preset)[:2]) for who in order}),
+            pd.Series({model: mean(self.scores(model, task, preset)[:2]) for model in order}),
         )
 
     def seed_agreement(self, names: Sequence[str], task: str, shift: str = "none", preset: str = "grid") -> float:
-        """Kendall's tau of the orders of the first two seeds."""
+        """Kendall's tau between the orders of the first two seeds."""
         if shift == "none":
-            return _agreement({who: self.scores(who, task, preset)[:2] for who in names})
+            return _agreement({model: self.scores(model, task, preset)[:2] for model in names})
         return _agreement(
-            {who: [-self.value(who, task, preset, "auc", shift, seed=s) for s in (0, 1)] for who in names}
+            {model: [-self.value(model, task, preset, "auc", shift, seed=s) for s in (0, 1)] for model in names}
         )
 
     def shift_agreement(self, names: Sequence[str], task: str, shift: str, preset: str = "grid") -> float:
-        """Kendall's tau of the orders under a shift and without."""
-        # By areas over all sizes: scores may be over fewer on one of both.
-        asked = (shift, "none")
-        return _agreement({who: [-self.value(who, task, preset, "auc", each) for each in asked] for who in names})
+        """Kendall's tau between the orders under a shift and without it."""
+        # Areas are over all sizes; the score of one prompt set may be over fewer.
+        shifts = (shift, "none")
+        return _agreement(
+            {model: [-self.value(model, task, preset, "auc", each) for each in shifts] for model in names}
+        )
 
-    def after(self, who: str, task: str, share: float, preset: str = "grid") -> float:
-        """The score of a training of a share of the steps, averaged over seeds."""
+    def after(self, model: str, task: str, share: float, preset: str = "grid") -> float:
+        """The score after a share of the steps, averaged over seeds."""
         own = self._trainings(task, preset)
-        own = own[np.isclose(own["share"], share) & own["contestant"].eq(who)]
+        own = own[np.isclose(own["share"], share) & own["contestant"].eq(model)]
         if own.empty:
-            raise LookupError(f"{who} has no training of {share:g} of the steps on {task} at {preset}")
+            raise LookupError(f"{model} has no training of {share:g} of the steps on {task} at {preset}")
         return float(own["value"].iloc[0])
 
-    def after_seeds(self, who: str, task: str, share: float, preset: str = "grid") -> list[float]:
-        """The same of every seed, the lowest first."""
+    def after_seeds(self, model: str, task: str, share: float, preset: str = "grid") -> list[float]:
+        """The score of every seed after a share of the steps, lowest first."""
         own = over_training.by_run(self._contest(task, preset))
-        return sorted(own.loc[np.isclose(own["share"], share) & own["contestant"].eq(who), "score"].astype(float))
+        return sorted(own.loc[np.isclose(own["share"], share) & own["contestant"].eq(model), "score"].astype(float))
 
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
-        """Kendall's tau of the orders of the trainings of a share of the steps and of the whole ones."""
-        return _agreement({who: [self.after(who, task, each, preset) for each in (share, 1.0)] for who in names})
+        """Kendall's tau between the orders after a share of the steps and after all steps."""
+        return _agreement({model: [self.after(model, task, each, preset) for each in (share, 1.0)] for model in names})
 
     def at_compute(self, names: Sequence[str], task: str, preset: str = "grid") -> dict[str, float]:
-        """Scores after the operations that everybody's whole training has taken, the best first."""
+        """Scores at the number of operations that all models reach, best first."""
         own = self._trainings(task, preset)
         own = own[own["contestant"].isin(list(names))]
         return over_training.at_compute(own, over_training.shared_compute(own)).sort_values(ascending=False).to_dict()
 
     def _trainings(self, task: str, preset: str) -> pd.DataFrame:
-        """Scores of whole and shorter trainings with their operations."""
+        """Scores of complete and shorter trainings with their operations."""
         if (task, preset) not in self._over_training:
             self._over_training[task, preset] = trained_for(self._contest(task, preset))
         return self._over_training[task, preset]
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
-        """Scores against learning rates, of the trials that rates were chosen by."""
+        """Scores over learning rates, from the trials that chose the rates."""
         found = self._rates.get((task, preset))
         if found is None:
             raise LookupError(f"{task} has no trials of several rates at {preset}")
@@ -334,7 +339,7 @@ class Reference:
         return {(str(task), str(preset)): rate_curves(own) for (task, preset), own in grouped}
 
     def above_one(self, task: str) -> list[str]:
-        """The mixers of docs/sequence-mixers.md whose first two trainings, those of its table, score above 1."""
+        """The mixers of docs/sequence-mixers.md with scores above 1 from both of the first two seeds."""
         return [mixer for mixer in self._sequence_models() if min(self.scores(mixer, task)[:2]) > 1]
 
     def first_two_on_linear_functions(self) -> list[str] | None:
@@ -359,7 +364,7 @@ class Reference:
         return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected(mixer, 3))
 
     def rate_loss(self, mixer: str) -> float:
-        """How much area one random rate costs a mixer, against its best rate."""
+        """The increase of a mixer's area at a random rate over its best rate."""
         return float(self.rates("linear").expected(mixer, 1) - self.rates("linear").expected(mixer, 3))
 
     def rate_agreements(self) -> list[float]:
@@ -368,37 +373,37 @@ class Reference:
         return [rates.agreement(rate) for rate in rates.common]
 
     def delta_rules_are_first_at_every_rate(self) -> bool:
-        """Whether DeltaNet and KDA have the first two places at every rate."""
+        """Whether DeltaNet and KDA are the first two at every rate."""
         rates = self.rates("linear")
         firsts = [{name for name, place in rates.ranks(rate).items() if place in (1, 2)} for rate in rates.common]
         return all(first == {"deltanet", "kda"} for first in firsts)
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:
-        """What the cells of a kind took, in hours of one worker."""
+        """The time of the cells of a kind, in hours of one worker."""
         return float(self.cells("done", kind=kind, preset=preset)["seconds"].sum() / 3600)
 
-    def value(self, who: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
-        """A measured value, averaged over seeds: `evaluator`, `n_context`, `n_related`, `axis`, `seed` name a row; a
-        summary of all episodes and context sizes by default."""
-        rows = self._rows.get((task, preset, who, metric), self.results.rows.iloc[:0])
-        asked = rows["shift"].eq(shift) & rows["status"].eq("ok")
+    def value(self, model: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
+        """A measured value, averaged over seeds. `evaluator`, `n_context`, `n_related`, `axis` and `seed` select a row
+        (default: the summary of all episodes and context sizes)."""
+        rows = self._rows.get((task, preset, model, metric), self.results.rows.iloc[:0])
+        selected = rows["shift"].eq(shift) & rows["status"].eq("ok")
         for column in ("n_context", "n_related", "axis"):
             wanted = where.get(column)
-            asked &= rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)
+            selected &= rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)
         for column in {"evaluator", "seed"} & where.keys():
-            asked &= rows[column].eq(where[column])
-        rows = rows[asked]
+            selected &= rows[column].eq(where[column])
+        rows = rows[selected]
         if rows.empty or rows["run"].duplicated().any():
-            said = ", ".join([shift, *(f"{k} {v}" for k, v in where.items())])
-            raise LookupError(f"{who} has {len(rows)} values of {metric} on {task} at {preset} ({said})")
+            description = ", ".join([shift, *(f"{k} {v}" for k, v in where.items())])
+            raise LookupError(f"{model} has {len(rows)} values of {metric} on {task} at {preset} ({description})")
         return float(rows["value"].mean())
 
-    def accuracy(self, who: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
-        """On a test of `bursty`, among the labels that it admits; of one seed or averaged over all."""
-        rows = self._accuracies(who, test, preset)
+    def accuracy(self, model: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
+        """The accuracy on a test of `bursty` among the labels of the test, for one seed or averaged over all seeds."""
+        rows = self._accuracies(model, test, preset)
         rows = rows[rows["axis"].isna() & (rows["seed"].eq(seed) if seed is not None else True)]
         if rows.empty:
-            raise LookupError(f"{who} has no accuracy on {test} at {preset}")
+            raise LookupError(f"{model} has no accuracy on {test} at {preset}")
         return float(rows["value"].mean())
 
     def every_accuracy(self, models: Iterable[str], test: str, preset: str = "grid") -> list[float]:
@@ -406,8 +411,8 @@ class Reference:
         rows = [self._accuracies(model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
-    def _accuracies(self, who: str, test: str, preset: str) -> pd.DataFrame:
-        rows = self._rows.get(("bursty", preset, who, "accuracy_within_choices"), self.results.rows.iloc[:0])
+    def _accuracies(self, model: str, test: str, preset: str) -> pd.DataFrame:
+        rows = self._rows.get(("bursty", preset, model, "accuracy_within_choices"), self.results.rows.iloc[:0])
         return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
 
     @cached_property
@@ -415,22 +420,22 @@ class Reference:
         """Values by task, preset, contestant and metric."""
         group = ["task", "preset", "contestant", "metric"]
         names = ["run", "evaluator", "status", "shift", "axis"]
-        asked = self.results.rows[[*group, *names, "seed", "n_context", "n_related", "axis_value", "value"]]
-        return dict(iter(asked.astype(dict.fromkeys(names, "category")).groupby(group)))
+        columns = self.results.rows[[*group, *names, "seed", "n_context", "n_related", "axis_value", "value"]]
+        return dict(iter(columns.astype(dict.fromkeys(names, "category")).groupby(group)))
 
-    def beyond(self, who: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
-        """The error with so many times as many examples as trained with over that at the trained length, on the same
-        prompts; geometric mean over tasks (function classes by default)."""
+    def beyond(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
+        """The error at `times` the trained length divided by the error at the trained length, on the same prompts:
+        geometric mean over tasks (default: function classes)."""
         ratios = []
         for task in tasks or self.quantities["CLASSES"]:
             n = card(task).presets[preset].points
             shift = f"points-{times * n}"
-            here, far = (self.value(who, task, preset, "squared_error", shift, n_context=m) for m in (n, times * n))
+            here, far = (self.value(model, task, preset, "squared_error", shift, n_context=m) for m in (n, times * n))
             ratios.append(far / here)
         return float(np.exp(np.mean(np.log(ratios))))
 
     def _costs(self, task: str, preset: str, phase: str, metric: str, n: int | None) -> pd.Series:
-        """What runs of every backbone cost, averaged over seeds."""
+        """The costs of every backbone, averaged over seeds."""
         rows = self._phases.get((task, preset, phase, metric), self.results.costs.iloc[:0])
         rows = rows[rows["contestant"].isin(self.contestants(preset))]
         rows = rows[rows["n_points"].notna()] if phase == "train_step" else rows
@@ -441,15 +446,16 @@ class Reference:
         """Costs by task, preset, phase and metric."""
         return dict(iter(self.results.costs.groupby(["task", "preset", "phase", "metric"])))
 
-    def cost(self, who: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid") -> float:
-        """FLOPs, bytes or seconds of a phase at n points (of a training step: at its own), or parameters."""
+    def cost(self, model: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid") -> float:
+        """FLOPs, bytes or seconds of a phase at n points (of a training step: at the number of the preset), or
+        parameters."""
         found = self._costs(task, preset, phase, metric, n)
-        if who not in found:
-            raise LookupError(f"{who} has no {metric} of {phase} on {task} at {preset}")
-        return float(found[who])
+        if model not in found:
+            raise LookupError(f"{model} has no {metric} of {phase} on {task} at {preset}")
+        return float(found[model])
 
     def cells(self, *statuses: str, **where: str) -> pd.DataFrame:
-        """Cells of some status (all by default) and of a `kind`, `preset`, `task`, `kernels`."""
+        """Cells with one of these statuses (default: all), and of a `kind`, `preset`, `task`, `kernels`."""
         cells = self.results.cells
         cells = cells[cells["status"].isin(statuses)] if statuses else cells
         for column, wanted in where.items():
@@ -457,24 +463,24 @@ class Reference:
         return cells
 
     def libraries(self) -> dict[str, str]:
-        """Versions that all cells were computed with."""
-        said = [json.loads(text) for text in self.results.cells["libraries"].dropna().unique()]
-        if any(each != said[0] for each in said):
+        """The versions of libraries in all cells."""
+        versions = [json.loads(text) for text in self.results.cells["libraries"].dropna().unique()]
+        if any(each != versions[0] for each in versions):
             raise LookupError("cells were computed with several versions")
-        return {name: version.partition("+")[0] for name, version in said[0].items()}
+        return {name: version.partition("+")[0] for name, version in versions[0].items()}
 
 
 def _is_public(name: str, member: object) -> bool:
     return callable(member) and not name.startswith("_")
 
 
-def _beside_the_core() -> GridPart:
-    """The part of the reference that has further recurrences: on the classes of functions where all of them stand."""
+def _further_recurrences() -> GridPart:
+    """The part of the reference grid with further recurrences, on some classes of functions."""
     return next(part for part in load_grid("reference")[1].parts if "deltanet" in part.backbones)
 
 
 def _agreement(pairs: dict[str, list[float]]) -> float:
-    """Kendall's tau of the orders by the first and by the second score of everybody."""
+    """Kendall's tau between the orders by the first and by the second score of each model."""
     scores = pd.DataFrame(pairs)
     return over_training.kendall(scores.iloc[0], scores.iloc[1])
 
@@ -485,7 +491,7 @@ def mean(values: Iterable[float]) -> float:
 
 @cache
 def trained(task: str, backbone: str, preset: str = "grid") -> RunConfig:
-    """How a run is trained, as its card says."""
+    """The training settings of a run, from its card."""
     return resolve_run(task, backbone, preset)
 
 
@@ -495,7 +501,7 @@ def card(task: str) -> TaskCard:
 
 
 def published(task: str, contestant: str, evaluator: str, metric: str = "accuracy_within_choices") -> float:
-    """A number of a paper, as the task's card has it."""
+    """A published number from the card of the task."""
     rows = [p for p in card(task).published if (p.contestant, p.evaluator, p.metric) == (contestant, evaluator, metric)]
     if len(rows) != 1:
         raise LookupError(f"the card {task} has {len(rows)} published numbers of {contestant} on {evaluator}")
@@ -507,29 +513,29 @@ def grid(name: str) -> GridCard:
 
 
 def package() -> dict[str, Any]:
-    """What `pyproject.toml` says of the project."""
+    """The project table of `pyproject.toml`."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def exit_codes() -> list[int]:
-    """Done, failed, a wrong request, interrupted."""
+    """The exit codes for success, failure, usage errors and interruption."""
     return [0, IclbenchError.exit_code, UsageError.exit_code, Interrupted.exit_code]
 
 
 def default_bytes() -> int:
-    """What files and models are refused beyond."""
+    """The default size limit of files and models."""
     return limits.DEFAULT
 
 
 def window_rule() -> list[int]:
-    """Steps after which a sliding window is conditioned on afresh, and points up to which it always is."""
+    """Steps between recomputations of a sliding window, and the number of points up to which every step recomputes."""
     window = import_module("iclbench.streaming.window")  # imports torch
     return [window.MAX_STEPS, window.CHEAP_SIZE]
 
 
 def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = ROOT / "benchmarks") -> float:
     """The first number of a cell in a table of `benchmarks/FILE`, by the first cells of its row and the head of its
-    column; an empty cell at the beginning of a row is that of the row above."""
+    column. An empty cell at the beginning of a row has the value of the row above."""
     keys = [row] if isinstance(row, str) else list(row)
     for head, cells in _tables(folder / file):
         if cells[: len(keys)] == keys and column in head and (found := _NUMBER.search(cells[head.index(column)])):
@@ -544,7 +550,7 @@ def _tables(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     for line in path.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
         if head and cells:
-            told = next((n for n, cell in enumerate(cells) if cell), 0)
-            above = [*above[:told], *cells[told:]]
+            filled = next((n for n, cell in enumerate(cells) if cell), 0)
+            above = [*above[:filled], *cells[filled:]]
             yield head, above
         head = head or cells if cells else []

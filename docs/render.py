@@ -2,13 +2,12 @@
 
 `docs/templates/NAME.md` becomes `docs/NAME.md`, except for those in `PLACES`. Templates are Jinja.
 `{{ number(score("mamba", "linear"), 2) }}` computes a number with the functions of `docs/quantities.py`. A sentence
-that is true only for the tables of today is in a block with its condition, and rendering fails when the condition no
-longer holds:
+that depends on the results is in a block with its condition, and rendering fails if the condition is false:
 
     {% call when(lead("mamba", "s4d", "linear").low > 0) %}Mamba is ahead of S4D.{% endcall %}
 
-A digit in a sentence is computed or marked as given, `{{ given(95) }}`. Exempt are code, links, names (GPT-2, S4),
-figures and tables of papers, and years. Fenced blocks are copied as they are; `tests/pages` runs them.
+Every digit in a sentence is computed or marked as given, `{{ given(95) }}`, except in code, links, names (GPT-2, S4),
+figures and tables of papers, and years. Fenced blocks are copied unchanged; `tests/pages` runs them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TEMPLATES = ROOT / "docs" / "templates"
 PLACES = {"README.md": "README.md", "reference-results.md": "results/reference/README.md"}
 
 _FENCED = re.compile(r"^( *)(```+)[^\n]*\n.*?^\1\2 *$", re.MULTILINE | re.DOTALL)
-# Text in which digits need no mark, or a digit.
+# Either text in which digits need no mark, or a digit.
 _DIGIT = re.compile(
     r"""(?P<exempt>^\ *(?P<fence>```+).*?^\ *(?P=fence)\ *$|^\ {4}[^\n]*$
     |\{\{(?P<expression>.*?)\}\}|\{%.*?%\}|\{\#.*?\#\}|`[^`]*`|\$\$.*?\$\$|\$[^$\s](?:[^$]*[^$\s])?\$(?!\d)
@@ -50,14 +49,14 @@ class StatementError(Exception):
 
 
 def unmarked(template: str) -> Iterator[tuple[int, str]]:
-    """Line and text of every digit that is neither computed nor marked as given."""
+    """The line and the text of every digit that is neither computed nor marked as given."""
     for match in _DIGIT.finditer(template):
         if digit := match["digit"] or _typed(match["expression"] or ""):
             yield template.count("\n", 0, match.start()) + 1, digit
 
 
 def _typed(expression: str) -> str:
-    """A number that an expression only formats; empty where it computes something or marks the number as given."""
+    """The number, if an expression only formats one; empty if it computes a value or marks a number as given."""
     names = set(re.findall(r"[A-Za-z_]\w*", expression)) - (FORMATS.keys() - {"given"})
     return expression.strip() if not names and re.search(r"\d", expression) else ""
 
@@ -68,7 +67,7 @@ def render(template: str, functions: Mapping[str, Any], name: str = "template") 
     Args:
         template: its text.
         functions: the names that expressions may use.
-        name: of the file, for errors.
+        name: the name of the file, for errors.
 
     Raises:
         StatementError: a statement no longer holds, a value cannot be computed, or a digit has no mark.
@@ -97,7 +96,7 @@ def _line(error: BaseException) -> int:
 
 
 def number(value: float, decimals: int = 0) -> str:
-    """A number with thousands separated by commas and a true minus sign.
+    """A number with commas between thousands and a true minus sign.
 
     >>> number(-1234.567, 1)
     '−1,234.6'
@@ -132,15 +131,15 @@ def power(value: float, decimals: int = 0) -> str:
 
 
 def given(value: float | str) -> str:
-    """A number that is not computed: a definition, a setting of the text, a figure from a paper."""
+    """A number that is not computed: a definition, a setting in the text, or a number from a paper."""
     return value if isinstance(value, str) else f"{value:,}".replace("-", "−")
 
 
 def when(condition: object, caller: Callable[[], str]) -> str:
-    """The text of a block whose statement holds.
+    """The text of a block if its condition holds.
 
     Raises:
-        StatementError: it does not, or the condition is neither true nor false (a list, NaN, a function not called).
+        StatementError: the condition is false, or neither true nor false (a list, NaN, a function that is not called).
     """
     text = caller()
     if not isinstance(condition, bool | np.bool_):
@@ -173,7 +172,7 @@ def template(path: Path) -> Path:
 
 
 def main(*arguments: str) -> int:
-    """Render the pages, or with `--check` name those that differ from their template."""
+    """Render the pages, or with `--check` print the names of pages that differ from their template."""
     from docs.quantities import Reference
 
     functions = Reference().quantities

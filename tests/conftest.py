@@ -74,7 +74,7 @@ def restore_ctrl_c() -> None:
 
 
 def raise_code(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: str = "code") -> None:
-    """Raise a code of a registered class."""
+    """Raise the code of a registered class."""
     entry = registry.entry(name)
     monkeypatch.setitem(registry.entries, name, replace(entry, **{code: getattr(entry, code) + 1}))
 

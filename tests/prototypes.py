@@ -19,7 +19,7 @@ CLASSES, DIM, NOISE = 6, 4, 0.3
 
 
 class Parameters(BaseSettings):
-    """No parameters."""
+    """The family has no parameters."""
 
 
 class Prototypes(Family):

@@ -26,7 +26,7 @@ from tests.refusals import refused
 
 # Names in the message about the missing size of `tnp`.
 MISSING_SIZE = ("'smoke'", "'tiny-linear'", "'tnp'", "width 128, layers 5, heads 8", "-o backbone.layers=N")
-_REASONS = ("# CoQE's baseline", "# Chan et al.")
+_REASONS = ("# The baseline of CoQE", "# The encoder of Chan et al.")
 SHAPE = TaskShape(x_dim=3, points=12)
 
 

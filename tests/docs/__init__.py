@@ -1,1 +1,1 @@
-"""The pages, figures and numbers of the documentation are those of the packed results."""
+"""The pages, figures and numbers of the documentation equal those of the packed results."""

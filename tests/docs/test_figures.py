@@ -1,4 +1,4 @@
-"""The figures of the README show what the packed tables have."""
+"""The figures of the README show the packed tables."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def made(reference: Reference) -> dict[str, Figure]:
 def test_every_cell_of_the_heat_map_is_that_of_the_tables(made: dict[str, Figure]) -> None:
     data = made["heat-map-grid"].data
     cells = data[data["panel"].eq(data["panel"].iloc[0])].set_index(["row", "contestant"])["label"].to_dict()
-    assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` draws it anew"
+    assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` redraws it"
 
 
 def test_the_learning_curves_are_those_of_the_tables(made: dict[str, Figure], tmp_path: Path) -> None:
@@ -27,4 +27,4 @@ def test_the_learning_curves_are_those_of_the_tables(made: dict[str, Figure], tm
     (path,) = draw({name: made[name]}, tmp_path)
     drawn = lines(path.read_text())
     assert {"gpt2", "mamba", "s4d", "ridge"} < drawn.keys()
-    assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` draws it anew"
+    assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` redraws it"

@@ -1,4 +1,4 @@
-"""Quantities are what plain pandas makes of the packed tables, and move with them."""
+"""Quantities equal plain pandas on the packed tables, and change with them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from iclbench.report.sections import named_pairs
 
 pytestmark = pytest.mark.docs
 
-# Rows of two small sweeps, as they were packed: what they say does not matter here.
+# Packed rows of two small sweeps; their values do not matter here.
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 
@@ -77,26 +77,28 @@ def test_accuracies_are_of_the_admitted_labels() -> None:
     assert Reference(PACKED, ["bursty"]).accuracy("coqe", "icl", "small") == pytest.approx(expected)
 
 
-def test_a_published_order_agrees_as_far_as_pairs_stand_alike(linear: Reference) -> None:
+def test_agreement_with_a_published_order_is_kendalls_tau(linear: Reference) -> None:
     order = ["s4", "tnp", "gpt2", "mamba"]
-    own = {who: linear.score(who, "linear") for who in order}
+    own = {model: linear.score(model, "linear") for model in order}
     pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
     assert linear.agreement(order, "linear") == pytest.approx(np.mean([np.sign(own[a] - own[b]) for a, b in pairs]))
 
 
-def test_orders_of_two_seeds_agree_as_far_as_pairs_stand_alike(linear: Reference) -> None:
-    who = ["s4", "tnp", "gpt2", "mamba"]
-    first, second = np.array([linear.scores(each, "linear") for each in who]).T
-    assert linear.seed_agreement(who, "linear") == pytest.approx(stats.kendalltau(first, second).statistic)
-    far, own = np.array([(linear.shifted(each, "linear", "points-48"), linear.score(each, "linear")) for each in who]).T
-    assert linear.shift_agreement(who, "linear", "points-48") == pytest.approx(stats.kendalltau(far, own).statistic)
+def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
+    models = ["s4", "tnp", "gpt2", "mamba"]
+    first, second = np.array([linear.scores(each, "linear") for each in models]).T
+    assert linear.seed_agreement(models, "linear") == pytest.approx(stats.kendalltau(first, second).statistic)
+    far, own = np.array(
+        [(linear.shifted(each, "linear", "points-48"), linear.score(each, "linear")) for each in models]
+    ).T
+    assert linear.shift_agreement(models, "linear", "points-48") == pytest.approx(stats.kendalltau(far, own).statistic)
 
 
 def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
-    reference, who = Reference(tasks=["quadratic"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
+    reference, models = Reference(tasks=["quadratic"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
     rows = pd.read_parquet(reference.packed / "quadratic-grid.values.parquet")
     rows = rows[rows["metric"].eq("auc") & rows["shift"].eq("none") & rows["evaluator"].eq("next")]
-    rows = rows[rows["contestant"].isin(who)].assign(steps=rows["axis_value"].fillna(3000))
+    rows = rows[rows["contestant"].isin(models)].assign(steps=rows["axis_value"].fillna(3000))
     areas = rows.pivot_table("value", "contestant", "steps").astype(float)
     assert list(areas.columns) == [750, 1500, 3000]
 
@@ -105,18 +107,18 @@ def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
 
     span = (areas.loc["gpt2", 3000] - areas.loc["mamba", 3000]) / (score("mamba") - score("gpt2"))
     for share, steps in ((0.25, 750), (0.5, 1500)):
-        tau = stats.kendalltau(areas.loc[who, steps], areas.loc[who, 3000]).statistic
-        assert reference.early_agreement(who, "quadratic", share) == pytest.approx(tau)
+        tau = stats.kendalltau(areas.loc[models, steps], areas.loc[models, 3000]).statistic
+        assert reference.early_agreement(models, "quadratic", share) == pytest.approx(tau)
         lost = (areas.loc["tnp", steps] - areas.loc["tnp", 3000]) / span
         assert reference.after("tnp", "quadratic", share) == pytest.approx(score("tnp") - lost)
     single = rows[rows["contestant"].eq("tnp") & rows["axis_value"].eq(750)].set_index("run")["value"].astype(float)
     assert len(single) == 2
     best = score("tnp") - (single.min() - areas.loc["tnp", 3000]) / span
     assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
-    # Between trainings on a line over the logarithm of operations, which are in proportion to the steps.
-    operations = {each: reference.cost(each, "quadratic", "train_step", "flops") for each in who}
+    # Linear interpolation over the logarithm of operations, which are proportional to the steps.
+    operations = {each: reference.cost(each, "quadratic", "train_step", "flops") for each in models}
     fewest = min(operations, key=lambda each: operations[each])
-    found = reference.at_compute(who, "quadratic")
+    found = reference.at_compute(models, "quadratic")
     assert found[fewest] == pytest.approx(score(fewest))
     steps = 3000 * operations[fewest] / operations["mamba"]
     low, high = (750, 1500) if steps < 1500 else (1500, 3000)

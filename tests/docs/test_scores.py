@@ -1,4 +1,4 @@
-"""The leaderboards of a report on the packed results hold what `scores` says of them."""
+"""The leaderboards of a report on the packed results equal those of `scores`."""
 
 import pandas as pd
 import pytest

@@ -1,2 +1,2 @@
-"""Generated files: golden answers of every family, estimator and backbone of iclbench, each with its code, and the
-defaults that identities leave out. `python -m tests.golden` adds what is missing."""
+"""Generated files: golden answers of all families, estimators and backbones of iclbench, each with its code, and the
+defaults of settings in identities. `python -m tests.golden` adds missing entries."""

@@ -1,8 +1,8 @@
 """Write the generated files: `python -m tests.golden` adds the golden answers, defaults, names and cards that are
 missing.
 
-Missing are those of a new class, of a raised code, and of a new shift, test or card. What changed under the same code
-is left as it is, and the tests of this folder fail.
+An entry is missing for a new class, a raised code, or a new shift, test or card. Changed answers of the same code are
+not stored, and the tests of this folder fail.
 """
 
 import torch

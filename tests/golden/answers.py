@@ -1,4 +1,4 @@
-"""The fixed questions: small, seeded, and asked of everything that has a number in `iclbench.config.codes`."""
+"""Fixed questions, small and seeded, to all classes with a code in the registry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from iclbench.training.step import TrainingData, descend
 from tests.families.climate import wfde5_files as weather
 
 Answers = dict[str, list[float]]
-# Whatever a preset's budget makes of them, answers are kept of these.
+# Sizes of the stored answers, which do not depend on the budgets of presets.
 _SIZES = {"layers": 2, "width": 32, "init_std": 0.02, "pseudo_tokens": 8, "latents": 8, "hidden": 32, "state": 8}
 _SIZES_OF = {
     "gpt2": {"heads": 2},
@@ -38,10 +38,10 @@ _SIZES_OF = {
     "mambaformer": {"layers": 1},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
-# Of the head that they are for.
+# By the head for which they are used.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
 EPISODES = 4
-# Enough of an answer to tell two apart, few enough to be read.
+# Enough values to distinguish two answers, few enough to read.
 KEPT = 6
 
 KINDS = {
@@ -54,13 +54,13 @@ KINDS = {
 
 
 def stored(kind: str) -> dict[str, Any]:
-    """The golden answers of one kind, and the code that each belongs to."""
+    """The golden answers of one kind, each with its code."""
     path = _path(kind)
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def write_missing(kind: str) -> list[str]:
-    """Store the answers that are not stored for today's codes; returns the names that were written."""
+    """Store answers that are missing for the current codes, and return their names."""
     before, after = stored(kind), {}
     for name, number in KINDS[kind].items():
         known = before.get(name, {"number": None, "answers": {}})
@@ -80,7 +80,7 @@ def write_missing(kind: str) -> list[str]:
 
 
 def _questions(kind: str, name: str) -> set[str]:
-    """The questions to a family or an estimator, without an answer."""
+    """The questions to a family or an estimator."""
     if kind == "estimators":
         return set(_cards_of(name))
     task, _ = resolve_task(_task_of(name), "smoke", {"episodes": EPISODES})
@@ -93,7 +93,7 @@ def _path(kind: str) -> Path:
 
 
 def answers(kind: str, name: str) -> Answers:
-    """What one of them answers, by question."""
+    """The answers of a class, by question."""
     with tempfile.TemporaryDirectory() as folder:
         _write_table(Path(folder) / "tabular")
         _write_sequences(Path(folder) / "events")
@@ -103,7 +103,7 @@ def answers(kind: str, name: str) -> Answers:
 
 
 def _write_table(folder: Path) -> None:
-    """A table under every name that the card of the family without data of its own asks for."""
+    """A table under every name that the card of the family needs."""
     folder.mkdir()
     parameters = load_task("tabular")[1].parameters
     for name in [*parameters.get("tables", []), *parameters.get("held_out", [])]:
@@ -112,7 +112,7 @@ def _write_table(folder: Path) -> None:
 
 
 def _write_sequences(folder: Path) -> None:
-    """The only file of event sequences: of different lengths, some observed for longer."""
+    """The file of event sequences: of different lengths, some with an open interval at the end."""
     folder.mkdir()
     with (folder / "sequences.jsonl").open("w") as file:
         for number in range(40):
@@ -123,8 +123,8 @@ def _write_sequences(folder: Path) -> None:
 
 
 def family(name: str, data_dir: Path) -> Answers:
-    """Episodes of the first task card of the family, under every shift and test of the card; those to train on where
-    they are drawn otherwise."""
+    """Episodes of the first task card of the family, under every shift and test of the card, and training episodes if
+    their distribution differs."""
     prompts = _prompts(_task_of(name), data_dir)
     sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
@@ -136,11 +136,11 @@ def family(name: str, data_dir: Path) -> Answers:
 
 
 def estimator(name: str, data_dir: Path) -> Answers:
-    """Answers of every baseline card of the estimator on prompts of a task that names it."""
+    """Answers for every baseline card of the estimator, on prompts of a task that names the card."""
     found = {}
     for card in _cards_of(name):
         named = [task for task in _tasks() if card in _named(task)] or ["linear"]
-        # Where only a data set's card names it, the same family on images that it draws.
+        # If only the card of a data set names it, use the family with procedural images.
         task = "image-completion" if named == ["image-completion-emnist"] else named[0]
         prompts = _prompts(task, data_dir)
         (contestant,) = contestants.baselines(prompts, [card])
@@ -157,8 +157,8 @@ def _cards_of(estimator: str) -> list[str]:
 
 
 def backbone(name: str, data_dir: Path) -> Answers:
-    """Answers before and after a step of training, with all weights moved so that every part matters; to class labels
-    as it is initialised. One that reads events only answers events, and no labels."""
+    """Answers before and after a training step, with all weights changed so that every part matters, and to class
+    labels with initial weights. A backbone that reads only events answers only events."""
     cls = BACKBONES.get(name)
     known = cls.Settings.model_fields
     sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in known}
@@ -174,7 +174,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
             parameter += 0.1 * torch.randn(parameter.shape, generator=move)
     batch = TrainingData.of(config.task, drawn).batch(config.train, config.seed, 0)
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
-    # Plain descent: Adam would make the rounding of tiny gradients as large as a step.
+    # Plain gradient descent, since Adam would enlarge rounding errors of tiny gradients to the size of a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
     with torch.inference_mode():
         points = drawn.sample(Request(EPISODES, 8, generator(0, "golden"))).context
@@ -196,8 +196,8 @@ def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
 
 
 def _tasks() -> list[str]:
-    """The tasks of the question `next` first, by the order of families in the registry: a family that is added at its
-    end changes no golden answer of an estimator."""
+    """Tasks, those with the question `next` first, in the order of families in the registry. A family that is added at
+    its end changes no golden answer of an estimator."""
     families = list(FAMILIES.shipped)
     cards = {name: load_task(name)[1] for name in names("tasks")}
     return sorted(
@@ -206,7 +206,7 @@ def _tasks() -> list[str]:
 
 
 def _task_of(family: str) -> str:
-    """The task of this name, or the first that needs no data set of the user's."""
+    """The task of this name, or the first that needs no data set."""
     of_family = [task for task in names("tasks") if canonical(load_task(task)[1].family) == family]
     if not of_family:
         raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")
@@ -235,7 +235,7 @@ def _of_prediction(answer: Prediction) -> list[float]:
 
 
 def _thinned(values: Tensor, count: int) -> list[float]:
-    """The mean size of all values, and a few spread over them."""
+    """The mean absolute value, and a few evenly spaced values."""
     flat = values.detach().double().flatten().clamp(-1e6, 1e6)
     spread = flat[torch.linspace(0, len(flat) - 1, count).round().long()]
     return [float(f"{value:.7g}") for value in [flat.abs().mean().item(), *spread.tolist()]]

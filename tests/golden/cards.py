@@ -1,6 +1,6 @@
-"""First cards of families and estimators that no card names: to be edited where they do not fit.
+"""First cards of families and estimators without a card, to be edited.
 
-A family of functions is measured as `linear` is, without its oracles; a baseline has the default settings.
+The card of a family of functions is that of `linear` without oracles. The card of a baseline has the default settings.
 """
 
 import re
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def write_missing() -> list[str]:
-    """Write a card for every family of functions and every estimator without one; returns their paths."""
+    """Write a card for every family of functions and every estimator without one, and return their paths."""
     of_tasks = {canonical(load_task(name)[1].family) for name in names("tasks")}
     of_baselines = {canonical(load_baseline(name)[1].estimator) for name in names("baselines")}
     families = [

@@ -1,4 +1,4 @@
-"""The defaults of all settings that enter identities, with the codes of the classes that have these settings."""
+"""The defaults of all settings in identities, with the codes of the classes that have these settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Known = dict[str, dict[str, Any]]
 
 
 def defaults() -> Known:
-    """By class of settings: the codes of the classes that have them, and the default of every key that has one."""
+    """By class of settings: the codes of the classes that have these settings, and the defaults of its keys."""
     found: Known = {}
     for name in FAMILIES.shipped:
         _add(found, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
@@ -42,22 +42,22 @@ def _add(found: Known, model: type[BaseModel], owner: str, code: Any) -> None:
 
 
 def have_equal_code(stored: dict[str, Any], today: dict[str, Any]) -> list[str]:
-    """The classes that share these settings and whose codes are the stored ones: their defaults must not change."""
+    """The classes with these settings whose codes equal the stored ones. Their defaults must not change."""
     return [owner for owner, code in today["codes"].items() if stored["codes"].get(owner) == code]
 
 
 def plain(known: Known) -> Known:
-    """As JSON reads it again."""
+    """The value after a round trip through JSON."""
     return json.loads(json.dumps(known))  # type: ignore[no-any-return]
 
 
 def stored() -> Known:
-    """The defaults that are stored."""
+    """The stored defaults."""
     return json.loads(PATH.read_text())  # type: ignore[no-any-return]
 
 
 def write_missing() -> list[str]:
-    """Store new settings, and changed defaults if all codes are raised; returns the classes of settings written."""
+    """Store new settings, and changed defaults if all codes are raised; return the written classes of settings."""
     before, after = stored(), plain(defaults())
     for name, entry in after.items():
         known = before.get(name)

@@ -1,4 +1,4 @@
-"""A class that answers differently has another code: cached results never belong to other code.
+"""A class with different answers has another code, so that cached results always belong to the current code.
 
 Answers are compared loosely, since instruction sets round differently; any change of a formula is far larger.
 """
@@ -32,7 +32,7 @@ def test_answers_are_those_of_the_code_in_hashes(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("model", sorted(defaults.defaults()))
 def test_a_default_changes_with_the_code(model: str) -> None:
-    """Identities leave out what equals its default: another default under the same code would take over old results."""
+    """Identities omit settings that equal their default, so a changed default needs another code."""
     stored = defaults.stored().get(model)
     assert stored is not None, f"the defaults of {model} are not stored; {MISSING}"
     today = defaults.plain(defaults.defaults())[model]
@@ -47,7 +47,7 @@ def test_a_default_changes_with_the_code(model: str) -> None:
 
 
 def test_only_missing_answers_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changed answers of the same code stay as they are, so that the tests above fail."""
+    """Changed answers of the same code are not stored, so that the tests above fail."""
     monkeypatch.setattr(golden, "_path", lambda kind: tmp_path / f"{kind}.json")
     monkeypatch.setattr(golden, "_questions", lambda kind, name: today.keys())
     monkeypatch.setattr(golden, "answers", lambda kind, name: today)

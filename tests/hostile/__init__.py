@@ -1,8 +1,8 @@
-"""Hostile trials: the whole tool, through its public door, among kills, damaged files, hostile content, plug-ins that
-misbehave, odd environments and commands that run side by side.
+"""Hostile trials of the command line: kills, damaged files, hostile content, misbehaving plug-ins, odd environments and
+concurrent commands.
 
     python -m tests.hostile [--trials N] [--seed S] [--only CATEGORY] [--jobs J]
 
-Every trial does something to a small results folder of its own and judges what comes of it (`verdicts`): the exit code,
-one line on stderr, nothing lost, no wrong number. Trials are drawn from a seed; `CATEGORY/INDEX` names one again.
+Every trial acts on its own small results folder and checks the effects (`verdicts`): the exit code, one line on stderr,
+no lost results, no wrong numbers. Trials are sampled from a seed; `CATEGORY/INDEX` repeats one.
 """

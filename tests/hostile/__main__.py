@@ -1,4 +1,4 @@
-"""`python -m tests.hostile`: draw trials, run them, print how many of each kind went well."""
+"""`python -m tests.hostile`: sample and run trials, and print how many of each kind succeed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.hostile.process import preload
 from tests.hostile.stage import Stage, build
 from tests.hostile.trial import Kind, Trial
 
-# Each category, its kinds of trials and its share of them.
+# Categories, with their kinds of trials and their shares.
 CATEGORIES: dict[str, tuple[dict[str, Kind], float]] = {
     "kills": (kills.KINDS, 0.18),
     "kills of a sweep": (kills.SWEEPS, 0.01),
@@ -38,7 +38,7 @@ TRIALS = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one trial; no complaint is good."""
+    """The outcome of one trial. It succeeds if there are no complaints."""
 
     category: str
     index: int
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def drawn(trials: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Categories and indices of so many trials; with `only`, of these categories or single trials, `CATEGORY/INDEX`."""
+    """Categories and indices of trials; with `only`, of these categories or single trials (`CATEGORY/INDEX`)."""
     single = [(name.rsplit("/", 1)[0], int(name.rsplit("/", 1)[1])) for name in only if "/" in name]
     chosen = {c: share for c, (_, share) in CATEGORIES.items() if not only or c in only}
     total = sum(chosen.values()) or 1
@@ -60,14 +60,14 @@ def drawn(trials: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
 
 
 def attempt(stage: Stage, category: str, index: int, seed: int, keep: bool = False) -> Verdict:
-    """One trial, in a folder of its own."""
+    """Run one trial in its own folder."""
     kinds = CATEGORIES[category][0]
     kind = list(kinds)[index % len(kinds)]
     folder = Path(tempfile.mkdtemp(prefix=f"{category.replace(' ', '-')}-{index}-", dir=stage.home.parent))
     started = time.monotonic()
     try:
         found = kinds[kind](Trial(stage, folder / "trial", random.Random(f"{seed}/{category}/{index}")))
-    except Exception as error:  # a trial that cannot be carried out is no success
+    except Exception as error:  # a trial that cannot run has failed
         found = [f"the trial itself failed: {''.join(traceback.format_exception(error)[-2:])}"]
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
@@ -82,7 +82,7 @@ def run(
     tell: Callable[[Verdict], None] = lambda verdict: None,
     keep: bool = False,
 ) -> list[Verdict]:
-    """Run trials side by side, in processes forked from one that has imported everything."""
+    """Run trials concurrently, in forks of a process with all imports."""
     preload()
     home = Path(tempfile.mkdtemp(prefix="iclbench-hostile-"))
     chosen = drawn(trials, only)
@@ -101,7 +101,7 @@ def run(
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """How many trials of each kind, and how many went well."""
+    """A table with the number of trials and successes of each kind."""
     trials, good = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for verdict in verdicts:
         for kind in (verdict.kind, "all"):
@@ -117,7 +117,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def failures(verdicts: Sequence[Verdict]) -> str:
-    """Every complaint, under the name by which its trial can be run again."""
+    """All complaints, with the names that repeat their trials."""
     bad = sorted((v for v in verdicts if v.complaints), key=lambda v: (v.category, v.index))
     return "\n".join(f"{v.name} ({v.kind})\n" + "\n".join(f"    {c}" for c in v.complaints) for v in bad)
 
@@ -139,8 +139,8 @@ def main() -> int:
     verdicts = run(asked.trials, asked.seed, asked.only, asked.jobs, tell, asked.keep)
     print(table(verdicts))  # noqa: T201
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = f"{time.monotonic() - started:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors"
-    print(f"{told}, seed {asked.seed}")  # noqa: T201
+    cost = f"{time.monotonic() - started:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors"
+    print(f"{cost}, seed {asked.seed}")  # noqa: T201
     return int(any(v.complaints for v in verdicts))
 
 

@@ -1,5 +1,4 @@
-"""Notebooks that changed torch's state, and threads: the Python API gives the numbers of a fresh process and one
-thread."""
+"""Changed states of torch, and threads: the Python API gives the numbers of a fresh process with one thread."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def _mode(name: str) -> AbstractContextManager[Any]:
     return found
 
 
-# States by kind of trial.
+# States of torch, by kind of trial.
 STATES: dict[str, list[Callable[[], AbstractContextManager[Any]]]] = {
     "dtype": [
         *((lambda name=name: _default_dtype(name)) for name in ("float64", "float16", "bfloat16")),
@@ -79,7 +78,7 @@ def _numbers(scores: Any) -> str:
 
 
 def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """Calls of the Python API by name, of a task and a trained run: each is a function of the seed alone."""
+    """Calls of the Python API by name, on a task and a trained run. Each depends on the seed only."""
     import numpy as np
 
     import iclbench as icl
@@ -115,7 +114,7 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def _answers(folder: str, asked: list[tuple[str, int]], kind: str, state: int) -> list[tuple[str, str]]:
-    """What each call answers, alone and in the state of the caller, or in threads. In a process of its own."""
+    """The result of each call, in a fresh state and in the state of the caller or in threads, in a new process."""
     import iclbench as icl
     from iclbench.store.runs import Run
 
@@ -167,7 +166,7 @@ def _threads(trial: Trial) -> list[str]:
 
 
 def _plug_in(trial: Trial) -> list[str]:
-    """A plug-in that changes the default dtype or device when it is imported trains the same weights."""
+    """Training with a plug-in that changes the default dtype or device on import gives the same weights."""
     from safetensors.torch import load_file
 
     trial.copy("")

@@ -1,4 +1,4 @@
-"""Hostile contents of files, names and options: no code is executed, no script injected, nothing written elsewhere."""
+"""Hostile contents of files, names and options: no code runs, no script is injected, no other folder is written."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ ESCAPES = (
     "\u2028error: canary",
     "\x85error: canary",
 )
-# No trial may starve the machine that it runs on.
+# Limits so that a trial cannot exhaust the machine.
 ROOMY = Limits(memory=3_000_000_000)
 
 
 class Bomb:
-    """Unpickled, it leaves a file."""
+    """It writes a file when it is unpickled."""
 
     def __init__(self, canary: Path) -> None:
         self.canary = canary
@@ -134,7 +134,7 @@ class Bomb:
 
 
 def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
-    """Whatever was done, it was done below the trial's folder, and no canary was touched."""
+    """All changes are below the folder of the trial, and no canary has changed."""
     made = {p.name for p in trial.folder.parent.iterdir()} - {trial.folder.name}
     strays = [name for name in made if "canary" in name or name.startswith("evil")]
     touched = [str(p) for p in (trial.folder / "canary", trial.folder.parent / "canary", Path("/canary")) if p.exists()]
@@ -142,7 +142,7 @@ def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
 
 
 def usable(text: str) -> bool:
-    """Whether it can stand on a command line or in a file's name at all."""
+    """Whether the text can be an argument or a file name."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -228,7 +228,7 @@ def _number(trial: Trial) -> list[str]:
 
 
 def _huge(trial: Trial) -> list[str]:
-    """Sizes that no machine has are refused, or memory ends in one line."""
+    """Huge sizes are refused, or the command reports in one line that memory is exhausted."""
     trial.copy("")
     chosen = trial.dice.choice(HUGE)
     outcome = trial.run((*TRAIN, "-o", chosen), limits=ROOMY)
@@ -236,7 +236,7 @@ def _huge(trial: Trial) -> list[str]:
 
 
 def _card(trial: Trial) -> list[str]:
-    """Texts of a card come out as text: on the terminal, on the page, in exported tables."""
+    """Texts of a card are escaped on the terminal, in the report and in exported tables."""
     trial.copy("")
     card: dict[str, Any] = tomllib.loads((trial.folder / "tiny.toml").read_text())
     one, two, three = ([t for t in TEXTS if t.isprintable() and usable(t)][i] for i in _some(trial, 3))
@@ -273,7 +273,7 @@ def _reported(trial: Trial) -> list[str]:
 
 
 def _foreign_rows(trial: Trial) -> list[str]:
-    """A value table from elsewhere, with hostile names and numbers in it."""
+    """A foreign value table with hostile names and numbers."""
     import pandas as pd
 
     trial.copy()
@@ -292,7 +292,7 @@ def _foreign_rows(trial: Trial) -> list[str]:
 
 
 def _own_csv(trial: Trial) -> list[str]:
-    """Names and cells of a user's table."""
+    """Hostile names and cells of a user's table."""
     trial.copy("trained")
     lines = (trial.folder / "table.csv").read_text().splitlines()
     text = trial.dice.choice(TEXTS).encode(errors="surrogatepass")
@@ -315,7 +315,7 @@ def _own_csv(trial: Trial) -> list[str]:
 
 
 def _escapes(trial: Trial) -> list[str]:
-    """What a terminal obeys, in the names of columns, targets and files, and in the header of a stream."""
+    """Terminal escapes in the names of columns, targets and files, and in the header of a stream."""
     trial.copy("trained")
     one, two, three = trial.dice.sample(ESCAPES, 3)
     rows = (trial.folder / "table.csv").read_text().splitlines()[1:]
@@ -332,7 +332,7 @@ def _escapes(trial: Trial) -> list[str]:
 
 
 def _table_faults(trial: Trial) -> list[str]:
-    """Tables that another program reads in another way: the numbers that the file means, or one line."""
+    """Tables in ambiguous formats: the correct numbers, or an error in one line."""
     import numpy as np
     import pandas as pd
 
@@ -379,7 +379,7 @@ def _table_faults(trial: Trial) -> list[str]:
 
 
 def _lines(trial: Trial) -> list[str]:
-    """Lines of a stream that are no points."""
+    """Lines of a stream that are not points."""
     trial.copy("trained")
     bad = trial.dice.choice(
         [t.encode(errors="surrogatepass") for t in TEXTS]
@@ -407,7 +407,7 @@ def _lines(trial: Trial) -> list[str]:
 
 
 def _pickle(trial: Trial) -> list[str]:
-    """A pickle where weights, a checkpoint, a state or a table should be: refused, never loaded."""
+    """A pickle in place of weights, a checkpoint, a state or a table is refused and not loaded."""
     import torch
 
     trial.copy(trial.dice.choice(("results", "half")))
@@ -434,7 +434,7 @@ def _pickle(trial: Trial) -> list[str]:
 
 
 def _code(trial: Trial) -> list[str]:
-    """A run or a card that names a module: nothing imports it that was not told to trust it."""
+    """A run or a card that names a module: it is not imported without trust."""
     trial.copy()
     canary = trial.folder / "canary"
     (trial.folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').write('x')\nclass Evil: pass\n")
@@ -472,7 +472,7 @@ def _code(trial: Trial) -> list[str]:
 
 
 def _links(trial: Trial) -> list[str]:
-    """Folders and links that lead elsewhere, loops, and files that never end."""
+    """Folders and links to other places, loops, and endless files."""
     trial.copy()
     runs, how = (
         trial.results / "runs",
@@ -500,12 +500,12 @@ def _links(trial: Trial) -> list[str]:
     found = []
     for arguments in (*trial.dice.sample(list(READERS), 2), EVAL):
         found += [f"{arguments[0]}: {c}" for c in manners(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
-    added = how == "deep"  # further contestants change what scores are by
+    added = how == "deep"  # further contestants change the reference of scores
     return [f"{how}: {c}" for c in found + ([] if added else trial.same_tables(whole=False))]
 
 
 def _language(trial: Trial) -> list[str]:
-    """Texts and labels of a user's own data, asked of a tiny language model."""
+    """Hostile texts and labels in a user's data for a tiny language model."""
     trial.copy("")
     model = Path(shutil.copytree(trial.stage.home / "model", trial.folder / "model"))
     texts = trial.dice.sample(TEXTS, 8)

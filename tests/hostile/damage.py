@@ -1,5 +1,4 @@
-"""Files cut short, with flipped bits, empty, exchanged, of another kind: refused by one line or made again, never
-served."""
+"""Truncated, corrupted, empty, exchanged or wrong files: refused in one line or recomputed, never used."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ HOWS = ("cut", "empty", "flip", "garbage", "foreign", "html", "folder", "gone", 
 
 
 def damage(trial: Trial, path: Path, how: str | None = None) -> str:
-    """Do something to a file; returns what."""
+    """Damage a file and return the kind of damage."""
     dice, content = trial.dice, path.read_bytes()
     how = how or dice.choice(HOWS)
     at = dice.randrange(max(1, len(content)))
@@ -55,7 +54,7 @@ def _repair(path: Path) -> None:
 
 
 def _judged(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
-    """Run a reader over a damaged file: what it printed and left must be what it would have been."""
+    """Run a command on a damaged file. Its output and files must equal those without damage."""
     bytes_of = target.read_bytes() if target.is_file() else b""
     name = str(target.relative_to(trial.results)) if target.is_relative_to(trial.results) else ""
     outcome = trial.run(arguments)
@@ -74,14 +73,14 @@ def _judged(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
 
 
 def _of_results(trial: Trial, pattern: str, readers: Sequence[Sequence[str]], hows: Sequence[str] = HOWS) -> list[str]:
-    """A file of the results folder; afterwards it is deleted, as errors advise, and all is as it was."""
+    """A damaged file of the results folder. After its deletion, as errors advise, the command restores everything."""
     trial.copy()
     target = trial.dice.choice(sorted(trial.results.glob(pattern)))
     others = {n: c for n, c in contents(trial.results, "runs/**/*").items() if not target.match(n)}
     how = damage(trial, target, trial.dice.choice(hows))
     found = []
     chosen = trial.dice.sample(list(readers), min(2, len(readers)))
-    for arguments in sorted(chosen, key=lambda arguments: arguments != REPORT):  # before anything is made again
+    for arguments in sorted(chosen, key=lambda arguments: arguments != REPORT):  # before files are recomputed
         found += _judged(trial, arguments, target)
     found += untouched(others, contents(trial.results, "runs/**/*"))
     if target.match("tables/*/*.parquet"):
@@ -91,7 +90,7 @@ def _of_results(trial: Trial, pattern: str, readers: Sequence[Sequence[str]], ho
 
 
 def _weights(trial: Trial) -> list[str]:
-    """Damaged weights are refused by everything that reads them; deleted, the same command makes the same ones."""
+    """Damaged weights are refused by all commands. After their deletion, the same command trains the same weights."""
     trial.copy()
     target = trial.results / "runs/gpt/model.safetensors"
     good = target.read_bytes()
@@ -115,7 +114,7 @@ def _weights(trial: Trial) -> list[str]:
 
 
 def _checkpoint(trial: Trial) -> list[str]:
-    """Continued from a damaged checkpoint a run goes back, and ends with the weights that it always has."""
+    """A run with a damaged checkpoint continues from an earlier one and ends with the same weights."""
     trial.copy("half")
     folder = trial.results / "runs/long/checkpoints"
     old, new = sorted(folder.glob("step-*.safetensors"))
@@ -143,7 +142,7 @@ def _checkpoint(trial: Trial) -> list[str]:
 
 
 def _impossible(trial: Trial, path: Path) -> str:
-    """Rewrite a checkpoint whose metadata say what cannot be."""
+    """Rewrite a checkpoint with impossible metadata."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -169,7 +168,7 @@ def _impossible(trial: Trial, path: Path) -> str:
 
 
 def _card(trial: Trial) -> list[str]:
-    """A damaged card trains as it now says, or is refused; other runs stay."""
+    """A damaged card is refused or trains with its new settings; other runs do not change."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     how = damage(trial, trial.folder / "tiny.toml")
@@ -189,7 +188,7 @@ def _grid(trial: Trial) -> list[str]:
 
 
 def _own_table(trial: Trial) -> list[str]:
-    """A user's own table: the numbers that stand in it, or one line."""
+    """A user's own table: its numbers, or an error in one line."""
     trial.copy("trained")
     table = trial.folder / trial.dice.choice(("table.csv", "table.csv.gz", "table.parquet"))
     how = damage(trial, table)
@@ -210,7 +209,7 @@ def _points(trial: Trial) -> list[str]:
 
 
 def _images(trial: Trial) -> list[str]:
-    """MNIST's files."""
+    """Damaged files of MNIST."""
     trial.copy("")
     mnist(trial.folder / "data")
     target = trial.dice.choice(sorted((trial.folder / "data/mnist").iterdir()))
@@ -234,7 +233,7 @@ def _images(trial: Trial) -> list[str]:
 
 
 def _archive(trial: Trial) -> list[str]:
-    """Omniglot's archives, of anything but Omniglot."""
+    """Archives of Omniglot with other contents."""
     trial.copy("")
     folder, outside = trial.folder / "data/omniglot", trial.folder / "evil.png"
     folder.mkdir(parents=True)
@@ -254,14 +253,14 @@ def _archive(trial: Trial) -> list[str]:
 
 
 def _log(path: Path, sequences: int = 20, marks: int = 2, step: float = 1.0) -> None:
-    """Sequences of six events."""
+    """Damaged files with sequences of six events."""
     gaps = [[step * (1 + (i * 7 + j * 3) % 5) for j in range(6)] for i in range(sequences)]
     rows = [{"times": [sum(each[: j + 1]) for j in range(6)], "marks": [j % marks for j in range(6)]} for each in gaps]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n")
 
 
 def _data_that_change(trial: Trial) -> list[str]:
-    """A run answers as ever whatever becomes of its data, and is neither trained nor scored on others."""
+    """After its data have changed, a run answers as before and is neither trained nor scored on the new data."""
     trial.copy("")
     log, keys = trial.folder / "log.jsonl", ("train.steps=3", "train.batch=2", "backbone.width=8", "backbone.layers=1")
     _log(log)
@@ -293,7 +292,7 @@ def _data_that_change(trial: Trial) -> list[str]:
 
 
 def _model(trial: Trial) -> list[str]:
-    """A language model's files, and the data that it is asked about."""
+    """Damaged files of a language model and of its data."""
     trial.copy("")
     model = Path(shutil.copytree(trial.stage.home / "model", trial.folder / "model"))
     rows = [json.dumps({"text": f"text {i}", "label": "ab"[i % 2]}) for i in range(40)]

@@ -1,4 +1,4 @@
-"""Odd machines: no room, no rights, no terminal, another language."""
+"""Odd environments: no space, no permissions, no terminal, another language."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 
 
 def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
-    """The same command in a sound environment does what it always does."""
+    """The same command in a normal environment succeeds."""
     outcome = trial.run(arguments)
     found = manners(outcome, {0})
     if arguments == LONG and outcome.code == 0:
@@ -35,7 +35,7 @@ def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
 
 
 def _full_disk(trial: Trial) -> list[str]:
-    """Files cannot grow beyond a size: exit code 1 or a usage error, nothing half written, and it can be gone on."""
+    """With limited file sizes: exit code 1 or a usage error, no partial files, and the command can be repeated."""
     arguments = trial.dice.choice(WRITERS)
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)
@@ -49,7 +49,7 @@ def _full_disk(trial: Trial) -> list[str]:
 
 
 def _read_only(trial: Trial) -> list[str]:
-    """What is there can be read; what has to be written is refused in one line."""
+    """In a read-only folder, reading works and writing is refused in one line."""
     arguments = trial.dice.choice((*READERS, TRAIN, LONG, STREAM))
     trial.copy(trial.dice.choice(("results", "results", "half", "trained")) if arguments != EVAL else "results")
     before = contents(trial.results)
@@ -65,7 +65,7 @@ def _read_only(trial: Trial) -> list[str]:
 
 
 def _little_memory(trial: Trial) -> list[str]:
-    """Memory ends anywhere in the work: one line that says so, and it can be gone on."""
+    """With limited memory: an error in one line, and the command can be repeated."""
     arguments = trial.dice.choice((*WRITERS, ("cost", "gpt", "--points", "4", "--episodes", "2")))
     results = {TRAIN: "", LONG: "half", REPORT: "results"}.get(arguments, "trained")
     trial.copy(results)
@@ -78,7 +78,7 @@ def _little_memory(trial: Trial) -> list[str]:
 
 
 def _closed(trial: Trial) -> list[str]:
-    """Standard streams that are closed, full, or lead to a pipe that nobody reads."""
+    """Standard streams that are closed, full, or a pipe without a reader."""
     arguments = trial.dice.choice(
         (*READERS, TRAIN, STREAM, ("stream", "cnp"), ("list", "tasks"), ("--help",), ("doctor",))
     )
@@ -95,7 +95,7 @@ def _closed(trial: Trial) -> list[str]:
 
 
 def _language(trial: Trial) -> list[str]:
-    """Another language, no language, a narrow terminal, a folder whose name is no UTF-8."""
+    """Another locale, no locale, a narrow terminal, a folder name that is not UTF-8."""
     trial.copy()
     how = trial.dice.choice(("ascii", "latin", "folder", "narrow", "folder and ascii"))
     environment: dict[str, str | None] = {}
@@ -131,7 +131,7 @@ def _language(trial: Trial) -> list[str]:
 
 
 def _variables(trial: Trial) -> list[str]:
-    """Nonsense in environment variables, and folders that are not there."""
+    """Nonsense in environment variables, and missing folders."""
     trial.copy()
     name, value = trial.dice.choice(
         [
@@ -167,7 +167,7 @@ def _variables(trial: Trial) -> list[str]:
 
 
 def _moved(trial: Trial) -> list[str]:
-    """The results folder is deleted or moved while a training is at work: it ends well with its weights, or says so."""
+    """The results folder is deleted or moved during training: the command succeeds with weights or reports an error."""
     import time
 
     from tests.hostile.process import Command
@@ -176,13 +176,13 @@ def _moved(trial: Trial) -> list[str]:
     command = Command(LONG, trial.folder).start()
     time.sleep(trial.dice.uniform(0.1, 1.0) * trial.stage.seconds[LONG])
     moved, run = trial.dice.random() < 0.5, trial.results / "runs/long"
-    if (run / "model.safetensors").exists():  # all is written: what becomes of it now is the user's
+    if (run / "model.safetensors").exists():  # all files are written; the user may do anything with them
         return manners(command.end(), {0})
     if trial.results.exists():
         try:
             trial.results.rename(trial.folder / "elsewhere") if moved else shutil.rmtree(trial.results)
         except OSError:
-            return [*manners(command.end())]  # it wrote while it was deleted
+            return [*manners(command.end())]  # it wrote during the deletion
     outcome = command.end()
     found = manners(outcome, {0, 1, 2})
     if (

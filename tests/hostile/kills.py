@@ -1,4 +1,4 @@
-"""Signals at random moments: the same command again ends with the same bytes."""
+"""Signals at random moments: a repeated command ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMES = {KILL: "SIGKILL", TERM: "SIGTERM", INT: "Ctrl-C"}
 def struck(
     trial: Trial, arguments: Sequence[str], which: signal.Signals, fresh: bool = False, **more: object
 ) -> Outcome:
-    """Run a command and send it a signal at a random moment of its time."""
+    """Run a command and send it a signal at a random moment."""
     seconds = trial.stage.seconds[arguments] + (2.0 if fresh else 0.0)
     command = Command(arguments, trial.folder, fresh=fresh, **more).start()  # type: ignore[arg-type]
     time.sleep(trial.dice.uniform(0, 1.0) * seconds)
@@ -30,7 +30,7 @@ def struck(
 
 
 def answered(outcome: Outcome, which: signal.Signals, polite: bool = True) -> list[str]:
-    """How a command may end by a signal: `polite` ones answer what can be answered with one line and 130."""
+    """Check the end of a command after a signal. If `polite`, it prints one line and exits with 130 where possible."""
     if outcome.code == -which and (which == KILL or not polite):
         return []
     return manners(outcome, {0, 130})
@@ -42,7 +42,7 @@ def _training(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
     for _ in range(trial.dice.randint(1, 3)):
         before = _checkpoints(run)
         outcome = struck(trial, LONG, which, fresh)
-        # Before its first step, a training may die of a signal as any program does.
+        # Before its first step, a training may die from the signal.
         found += answered(outcome, which, polite=_checkpoints(run) != before)
         if outcome.code == 130 and (run / "checkpoints").exists() and not _checkpoints(run):
             found.append("interrupted in training, and no checkpoint is there")
@@ -87,7 +87,7 @@ def _probe(trial: Trial, which: signal.Signals) -> list[str]:
 
 
 def _report(trial: Trial, which: signal.Signals) -> list[str]:
-    """The page that is there is the old one or the new one."""
+    """The report is the old one or the new one."""
     trial.copy()
     index = trial.results / "report/index.html"
     old = index.read_bytes()
@@ -102,7 +102,7 @@ def _report(trial: Trial, which: signal.Signals) -> list[str]:
 
 
 def _stream(trial: Trial, which: signal.Signals) -> list[str]:
-    """What was learned is saved on Ctrl-C and SIGTERM; on SIGKILL the old state stays whole."""
+    """Ctrl-C and SIGTERM save the state; SIGKILL does not damage the old state."""
     trial.copy()
     lines = (trial.folder / "points.csv").read_text().splitlines() * 40
     (trial.folder / "points.csv").write_text("\n".join(lines) + "\n")
@@ -117,7 +117,7 @@ def _stream(trial: Trial, which: signal.Signals) -> list[str]:
     found += answered(outcome, which, polite=said is not None)
     if said is None:
         if state.read_bytes() != old:
-            found.append("the state is neither the old one nor one that was told of")
+            found.append("the state is neither the old one nor a reported one")
         return found + manners(trial.run(("stream", "cnp", "--state", "state"), stdin=b"1,2,0,?\n"), {0})
     rest = _after(lines, int(said[1]))
     (trial.folder / "rest.csv").write_text("\n".join(rest) + "\n")
@@ -132,7 +132,7 @@ def _stream(trial: Trial, which: signal.Signals) -> list[str]:
 
 
 def _after(lines: list[str], points: int) -> list[str]:
-    """The lines after the first so many points."""
+    """The lines after the first points."""
     for index, line in enumerate(lines):
         if points == 0:
             return lines[index:]
@@ -145,7 +145,7 @@ def _numbers(out: str) -> list[float]:
 
 
 def _sweep(trial: Trial, which: signal.Signals) -> list[str]:
-    """The parent is struck; its workers end by themselves."""
+    """After a signal to the parent, its workers end."""
     trial.copy("")
     outcome = struck(trial, SWEEP, which, fresh=True)
     found = answered(outcome, which, polite=False)

@@ -1,5 +1,4 @@
-"""Plug-ins that raise, answer nonsense, end the process, talk or dawdle: named in one line, and no number comes of
-it."""
+"""Plug-ins that raise, answer nonsense, exit, print or sleep: one line names them, and no number is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from tests.hostile.process import Limits
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import contents, manners, untouched
 
-# A sound plug-in of each kind, with places where something can be slipped in.
+# A correct plug-in of each kind, with places for faults.
 BACKBONE = """
 import os, sys, time, warnings
 import torch
@@ -143,14 +142,14 @@ def train(trial: Trial, family: bool) -> tuple[str, ...]:
 
 
 def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple[str, ...]) -> list[str]:
-    """Train, evaluate and check a plug-in that cannot work: none of them succeeds, each says whose fault it is."""
+    """Train, evaluate and check a faulty plug-in: all commands fail and name the plug-in."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     place, slip = trial.dice.choice(places), trial.dice.choice(what)
     template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
     late = place != "module" and trial.dice.random() < 0.4
     found = []
-    if late:  # it worked while it was trained
+    if late:  # it worked during training
         write(trial, template)
         found += manners(trial.run(train(trial, family), **options), {0})
     write(trial, template, **{place: slip})
@@ -183,7 +182,7 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
 
 
 def _harmless(trial: Trial) -> list[str]:
-    """Talking and dawdling change no number."""
+    """Printing and sleeping change no number."""
     import pandas as pd
 
     trial.copy("trained")

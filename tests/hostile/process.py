@@ -1,7 +1,7 @@
-"""One command in a process of its own: forked from this one, where torch is imported already, or started afresh.
+"""One command in a new process: a fork of this one, which has imported torch, or a new Python.
 
-A fork costs milliseconds where a start costs seconds. It is a process like any other: it can be killed, limited, and
-robbed of its standard streams. What happens while Python starts needs a fresh one.
+A fork takes milliseconds and a start seconds. A fork can be killed, limited, and run without standard streams. Trials
+of the start of Python need a new one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECONDS = 120.0  # a command that takes longer hangs
-# Imported once, before any fork. Not `cli.terminal`: it looks at its own stdout when it is imported.
+SECONDS = 120.0  # a command that takes longer has hung
+# Imported once, before any fork, except `cli.terminal`, which inspects its stdout on import.
 MODULES = (
     "torch",
     "pandas",
@@ -59,13 +59,13 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What a process may have; None leaves it unchanged.
+    """Limits of a process; None is no change.
 
     Attributes:
-        memory: bytes of addresses beyond those of this process when it is forked, all of them when it is started.
+        memory: bytes of address space, for forks beyond those of this process.
         file_size: bytes of one file.
-        powerless: permissions hold for root, too; of forks only.
-        closed: standard streams that are closed, of 0, 1, 2.
+        powerless: whether permissions also apply to root (forks only).
+        closed: closed standard streams, of 0, 1 and 2.
     """
 
     memory: int | None = None
@@ -89,7 +89,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: its exit code, negative for a signal that it died of; what it said; whether it hung."""
+    """The end of a command: its exit code (negative for a fatal signal), its output, and whether it hung."""
 
     arguments: tuple[str, ...]
     code: int
@@ -105,17 +105,17 @@ class Outcome:
 
 @dataclass
 class Command:
-    """A command at work.
+    """A running command.
 
     Attributes:
-        arguments: of `iclbench`.
-        folder: where it works.
-        environment: what is changed in it; None removes.
-        stdin: what it reads.
-        limits: what it may have.
-        path: folders that plug-ins are found in.
-        fresh: start a new Python instead of a fork.
-        stdout: a file to write to instead of one that is read at the end.
+        arguments: arguments of `iclbench`.
+        folder: the working folder.
+        environment: changed variables; None removes one.
+        stdin: the standard input.
+        limits: limits of the process.
+        path: folders with plug-ins.
+        fresh: whether to start a new Python instead of a fork.
+        stdout: an output file; without it the output is read at the end.
     """
 
     arguments: Sequence[str]
@@ -131,7 +131,7 @@ class Command:
         self._files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
         self._piped: list[bytes] = [b"", b""]
         self._ends: list[int] = []
-        if self.limits.file_size is not None:  # which would cut what the command says
+        if self.limits.file_size is not None:  # which would cut the output of the command
             for stream in (1, 2):
                 end, other = os.pipe()
                 os.set_blocking(end, False)
@@ -148,7 +148,7 @@ class Command:
         return self
 
     def kill(self, which: signal.Signals) -> None:
-        """Send a signal to the command alone, as `kill` does."""
+        """Send a signal to the command only, like `kill`."""
         if self._code is None and self._wait(os.WNOHANG) is None:
             os.kill(self.pid, which)
 
@@ -156,7 +156,7 @@ class Command:
         return self._code if self._code is not None else self._wait(os.WNOHANG)
 
     def end(self, seconds: float = SECONDS) -> Outcome:
-        """Wait for it; what is left of its process group is killed."""
+        """Wait for the command and kill the rest of its process group."""
         deadline, hung = self.started + seconds, False
         while self.poll() is None:
             self._drain()
@@ -186,7 +186,7 @@ class Command:
     _code: int | None = None
 
     def _drain(self) -> None:
-        """Take in what was said through pipes so far."""
+        """Read the available output from the pipes."""
         for stream, end in enumerate(self._ends):
             with contextlib.suppress(BlockingIOError):
                 while found := os.read(end, 65536):
@@ -269,12 +269,12 @@ class Command:
 
 
 def call(arguments: Sequence[str], folder: Path, **options: object) -> Outcome:
-    """Run one command to its end."""
+    """Run one command to the end."""
     return Command(arguments, folder, **options).start().end()  # type: ignore[arg-type]
 
 
 def preload() -> None:
-    """Import what forks need, once."""
+    """Import the modules for forks, once."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for module in MODULES:
         importlib.import_module(module)
@@ -291,7 +291,7 @@ def _give_up_capabilities() -> None:
 
 
 def _addresses() -> int:
-    """Bytes of addresses that this process has."""
+    """The bytes of address space of this process."""
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[0]) * os.sysconf("SC_PAGE_SIZE")
 

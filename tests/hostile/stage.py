@@ -1,6 +1,6 @@
-"""What trials are done to: a small task, two trained runs and one half trained, their tables, a page and a grid.
+"""The material of trials: a small task, two trained runs and a partial one, their tables, a report and a grid.
 
-Everything is made once by the tool itself; a trial works on its own copy.
+The commands of iclbench make everything once; each trial works on its own copy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LANGUAGE = (
     "--no-controls",
     "--offline",
 )
-# Every command that reads the results folder, and what it says where nothing is wrong.
+# Commands that read the results folder, and their output without errors.
 READERS = (EVAL, PROBE, ("cost", "cnp", "--points", "4", "--episodes", "2"), ("list", "runs"), ("show", "gpt"), REPORT)
 
 LINES = 400
@@ -56,13 +56,13 @@ LINES = 400
 
 @dataclass
 class Stage:
-    """The folder that everything was made in, and how it came out.
+    """The folder with the material, and the output of its commands.
 
     Attributes:
-        home: with `results` (everything done), `trained` (runs without tables), `half` (a run killed in training),
-            `swept` (a grid done) and the inputs.
-        said: what a command said on stdout.
-        seconds: what a command took.
+        home: the folder, with `results` (all commands done), `trained` (runs without tables), `half` (a run killed in
+            training), `swept` (a finished grid) and the inputs.
+        said: the standard output of each command.
+        seconds: the duration of each command.
     """
 
     home: Path
@@ -70,7 +70,7 @@ class Stage:
     seconds: dict[Sequence[str], float] = field(default_factory=dict)
 
     def copy(self, folder: Path, results: str = "results") -> Path:
-        """The inputs, and one of the results folders as `results`."""
+        """Copy the inputs, and one of the results folders as `results`."""
         folder.mkdir(parents=True, exist_ok=True)
         for path in self.home.iterdir():
             if path.is_file():
@@ -85,7 +85,7 @@ class Stage:
 
     @property
     def weights(self) -> bytes:
-        """Of the run `long`, never disturbed."""
+        """The weights of the run `long` without interruptions."""
         return (self.home / "results/runs/long/model.safetensors").read_bytes()
 
     @property
@@ -94,7 +94,7 @@ class Stage:
 
 
 def build(home: Path, sweep: bool = True) -> Stage:
-    """Make everything, the swept grid where it is wanted; raises `RuntimeError` where a command fails undisturbed."""
+    """Make the material, with the swept grid on request; raises `RuntimeError` if a command fails."""
     home.mkdir(parents=True, exist_ok=True)
     stage = Stage(home)
     inputs(home)
@@ -120,7 +120,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
 
 
 def _half(home: Path) -> None:
-    """A run with two checkpoints, killed before it had finished."""
+    """A run with two checkpoints, killed before its end."""
     for _ in range(20):
         training = Command(LONG, home, environment={"ICLBENCH_RESULTS": "half"}).start()
         checkpoints = home / "half/runs/long/checkpoints"
@@ -135,7 +135,7 @@ def _half(home: Path) -> None:
 
 
 def inputs(home: Path) -> None:
-    """The cards, points and tables that commands are given."""
+    """The cards, points and tables that are inputs of commands."""
     card = small_card()
     (home / "tiny.toml").write_text(tomli_w.dumps(card))
     preset: dict[str, Any] = card["presets"]["smoke"]  # type: ignore[index]
@@ -162,7 +162,7 @@ def inputs(home: Path) -> None:
 
 
 def mnist(data: Path) -> None:
-    """Eighty blank digits as MNIST's four files."""
+    """Eighty blank digits in the four files of MNIST."""
     folder = data / "mnist"
     folder.mkdir(parents=True)
     for part in ("train", "t10k"):

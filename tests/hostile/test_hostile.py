@@ -1,4 +1,4 @@
-"""The hostile trials: a few here, hundreds in the slow run; and that verdicts find what they are for."""
+"""A few hostile trials (hundreds in the slow run), and tests that verdicts detect faults."""
 
 import importlib
 import random
@@ -128,7 +128,7 @@ def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: 
 
 @pytest.mark.slow
 def test_hundreds_of_hostile_trials(capfd: pytest.CaptureFixture[str]) -> None:
-    """In a Python without the checks of shapes that tests run under: it is the tool as users have it."""
+    """In a Python without the checks of shapes, as users have it."""
     with capfd.disabled():
         done = subprocess.run([sys.executable, "-m", "tests.hostile"], cwd=Path(__file__).parents[2], check=False)
     assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""Equal commands side by side: each ends well or says who is in its way, and the tables are those of one."""
+"""Concurrent equal commands: each succeeds or names the process in its way, and the tables equal those of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.hostile.verdicts import manners, no_rubbish, page, same_numbers, valu
 
 
 def _both(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
-    """Start the command several times, a little apart."""
+    """Start the command several times, with short delays."""
     commands = []
     for _ in range(count):
         commands.append(Command(arguments, trial.folder).start())
@@ -28,15 +28,15 @@ def _together(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
     for outcome in outcomes:
         found += manners(outcome, {0, 1})
         if outcome.code == 1 and "another process" not in outcome.err:
-            found.append(f"failed beside its like: {outcome.last[:200]!r}")
+            found.append(f"failed next to an equal command: {outcome.last[:200]!r}")
         if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.said[arguments]:
-            found.append(f"{arguments[0]} prints other numbers beside its like")
+            found.append(f"{arguments[0]} prints other numbers next to an equal command")
     if all(outcome.code for outcome in outcomes):
         found.append("none of them succeeded")
     if arguments == LONG:
         weights = trial.results / "runs/long/model.safetensors"
         if not weights.is_file() or weights.read_bytes() != trial.stage.weights:
-            found.append("the weights are others than those of one training")
+            found.append("the weights differ from those of a single training")
     if arguments == REPORT:
         found += page(trial.results / "report/index.html")
     there = value_tables(trial.results)

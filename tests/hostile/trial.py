@@ -1,4 +1,4 @@
-"""What a trial is handed, and what all categories share."""
+"""The data of a trial, and functions that all categories share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.hostile.verdicts import manners, same_numbers, value_tables
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial: everything made before, a folder of its own that does not exist yet, and its dice."""
+    """One trial: the stage, a folder that does not exist yet, and a random generator."""
 
     stage: Stage
     folder: Path
     dice: random.Random
 
     def copy(self, results: str = "results") -> Path:
-        """A copy of the stage, made by the first call."""
+        """A copy of the stage, made on the first call."""
         return self.folder if self.folder.exists() else self.stage.copy(self.folder, results)
 
     @property
@@ -32,11 +32,11 @@ class Trial:
         return call(arguments, self.folder, **options)
 
     def same_tables(self, damaged: Mapping[str, bytes] | None = None, whole: bool = True) -> list[str]:
-        """The value tables are those of the stage; `damaged` are bytes that may have stayed."""
+        """The value tables equal those of the stage; `damaged` are bytes that may remain."""
         return same_numbers(self.stage.values, value_tables(self.results), damaged, whole)
 
     def works_as_ever(self, arguments: Sequence[str]) -> list[str]:
-        """The command prints what it always does, and leaves the tables that it always does."""
+        """The command has its usual output and writes its usual tables."""
         outcome = self.run(arguments)
         found = manners(outcome, {0}) + self.same_tables()
         if outcome.code == 0 and outcome.out != self.stage.said[arguments]:

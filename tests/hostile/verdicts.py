@@ -1,5 +1,4 @@
-"""What is asked of every command, whatever was done to it. A verdict is a list of complaints, empty where all is
-well."""
+"""Checks of all commands. A verdict is a list of complaints, which is empty on success."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ from pathlib import Path
 from tests.hostile.process import Outcome
 
 CODES = frozenset({0, 1, 2, 130})
-# Of a line on stderr: paths may be long, but nothing of the user's is echoed at length.
+# The longest line on stderr: paths may be long, but inputs of the user are shortened.
 LONGEST = 900
 _FAILED = re.compile(r"^error: ", re.MULTILINE)
 
 
 def manners(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]:
-    """The exit code; one line that says what failed; neither a traceback nor "this is a bug"; nothing that a terminal
-    would obey."""
+    """The exit code is as expected. One line says what failed, without a traceback, "this is a bug" or terminal
+    escapes."""
     if outcome.hung:
         return [f"hangs: still there after {outcome.seconds:.0f} s; last said {outcome.last!r}"]
     said, errors = outcome.out + outcome.err, len(_FAILED.findall(outcome.err))
@@ -60,7 +59,7 @@ def same_numbers(
     damaged: Mapping[str, bytes] | None = None,
     whole: bool = True,
 ) -> list[str]:
-    """Value tables byte for byte; `damaged` are bytes that may have stayed as they are; `whole`: none is missing."""
+    """Value tables are equal byte for byte; `damaged` are bytes that may remain. If `whole`, none is missing."""
     complaints = []
     for name, content in expected.items():
         if name not in found:
@@ -71,7 +70,7 @@ def same_numbers(
 
 
 def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None) -> list[str]:
-    """Files that must be there as they were."""
+    """These files are unchanged."""
     asked = before if names is None else names
     return [f"{name} is {'changed' if name in after else 'lost'}" for name in asked if after.get(name) != before[name]][
         :5
@@ -79,7 +78,7 @@ def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: It
 
 
 def no_rubbish(results: Path) -> list[str]:
-    """No temporary file stays behind."""
+    """No temporary file remains."""
     return [f"{path.name} stays behind" for path in results.rglob("*.tmp")][:3]
 
 
@@ -110,14 +109,14 @@ class _Page(HTMLParser):
 
 
 def page(html: Path) -> list[str]:
-    """No tag, no handler and no script in a page that a hostile name brought."""
+    """The report has no tag, handler or script from a hostile name."""
     parser = _Page()
     parser.feed(html.read_text(encoding="utf-8"))
     return [f"injected: {found}" for found in parser.found[:3]]
 
 
 def formulas(folder: Path) -> list[str]:
-    """No cell of an exported table is a formula to a spreadsheet."""
+    """No cell of an exported table is a formula in a spreadsheet."""
     import csv
 
     for path in folder.rglob("*.csv"):

@@ -1,1 +1,1 @@
-"""A third-party package for iclbench: waves, a smoother that learns its kernel, and one that does not."""
+"""A plug-in for iclbench: a family of waves, a learned kernel smoother and a Gaussian kernel smoother."""

@@ -17,7 +17,7 @@ class GaussianKernelSettings(BaseSettings):
 
 
 class GaussianKernel(Estimator):
-    """All prefixes at once: what is not in a prefix has no weight."""
+    """Kernel regression on all prefixes at once: points after a prefix have no weight."""
 
     Settings = GaussianKernelSettings
 
@@ -31,6 +31,6 @@ class GaussianKernel(Estimator):
         distance = torch.cdist(queries.flatten(1, 2), x).unflatten(1, queries.shape[1:3])
         later = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(-1)
         logits = -0.5 * (distance / self.settings.bandwidth).square()
-        # The lowest finite number, not -inf: of an empty prefix nothing is asked, and nothing becomes NaN.
+        # The lowest finite number, not -inf, avoids NaN for an empty prefix, whose answer is not used.
         weights = logits.masked_fill(later.unsqueeze(2), torch.finfo(logits.dtype).min).softmax(-1)
         return (weights @ y[:, None, :, None]).squeeze(-1)

@@ -1,5 +1,5 @@
-"""Kernel regression whose kernel is learned: a target attends to the context by what a network makes of the inputs, and
-reads the outputs there. A set model: the order of the context means nothing."""
+"""Kernel regression with a learned kernel: a target attends to the context by features of the inputs and averages the
+outputs. It is a set model: the order of the context does not matter."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ class LearnedKernelSettings(BackboneSettings):
     width: PositiveInt = 64
     """Width of all layers."""
     features: PositiveInt = 4
-    """How many kernels stand side by side."""
+    """Number of kernels."""
 
 
 class LearnedKernel(Backbone):
-    """One of the two questions is enough: this writes `predict_targets`, and the base classes answer the other one,
-    condition, query and update from it."""
+    """Kernel regression with several learned kernels.
+
+    It defines `predict_targets`; the base class derives the other question, `condition`, `query` and `update`.
+    """
 
     Settings = LearnedKernelSettings
     order = "set"
@@ -35,7 +37,7 @@ class LearnedKernel(Backbone):
         self.outputs: nn.Module = (
             perceptron(shape.y_dim, width, width) if shape.classes is None else nn.Embedding(shape.classes, width)
         )
-        # What a target reads where nothing is near: it stands in every context, so that an empty one works.
+        # The value of a further point in every context, which a target reads if no other point is near.
         self.nothing = nn.Parameter(torch.zeros(width))
         self.read_out = perceptron(self.kernels * width + shape.x_dim, width, width, shape.raw_dim)
 

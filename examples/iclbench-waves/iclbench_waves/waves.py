@@ -14,7 +14,7 @@ from iclbench.families.sampling import normal
 
 
 class WavesParameters(FunctionParameters):
-    """`dim`, and the range from which the angular frequency w is drawn uniformly."""
+    """`dim`, and the range of the angular frequency w, which is uniform."""
 
     slowest: PositiveFloat = 1.0
     fastest: PositiveFloat = 3.0
