@@ -33,7 +33,12 @@ def test_a_results_folder_has_tables_runs_and_a_report(run: Run, results: Path) 
 def test_missing_sections_and_pictures_of_a_report_are_warnings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = SimpleNamespace(page=tmp_path, broken={"Shifts": "ValueError"}, missing={"a.png": "no memory"}, undrawn="")
+    report = SimpleNamespace(
+        page=tmp_path,
+        failed_sections={"Shifts": "ValueError"},
+        missing_pictures={"a.png": "no memory"},
+        script_error="",
+    )
     monkeypatch.setattr("iclbench.report.build", lambda *_, **__: report)
     with pytest.warns(UserWarning) as warnings:
         assert icl.write_report(tmp_path) == tmp_path

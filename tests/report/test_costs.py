@@ -101,7 +101,7 @@ def test_figures_show_measurements_and_are_valid(blocks: dict[str, Table | Figur
     assert state.data["value"].tolist() == [5632.0, 5632.0]
     memory = blocks["linear-small-costs-memory"]
     assert isinstance(memory, Figure)
-    assert [panel.title for panel in memory.panels] == ["an update after n"]
+    assert [panel.title for panel in memory.panels] == ["an update after n points"]
     assert memory.data["value"].tolist() == [4000.0, 50000.0]
     work = blocks["linear-small-costs-work"]
     assert isinstance(work, Figure)

@@ -85,7 +85,7 @@ def figures(results: Results) -> dict[str, Figure]:
 
 
 def test_trained_lengths_follow_from_prompt_sets(two_lengths: Results) -> None:
-    assert two_lengths.trained_lengths == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
+    assert two_lengths.trained_lengths_by_run == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
     rows = two_lengths.rows.assign(trained=trained_lengths(two_lengths.rows))
     of_baseline = rows.query("run == 'zero' and metric == 'squared_error'")
     by_prompts = of_baseline.groupby("prompt_set")["trained"].first()
@@ -94,7 +94,7 @@ def test_trained_lengths_follow_from_prompt_sets(two_lengths: Results) -> None:
 
 
 def test_each_trained_length_is_a_slice(two_lengths: Results) -> None:
-    assert two_lengths.set_aside == ()
+    assert two_lengths.excluded_rows == ()
     assert [(s.id, s.trained_length) for s in two_lengths.slices] == [
         ("linear-small-trained-10", 10),
         ("linear-small-trained-20", 20),
@@ -183,7 +183,7 @@ def test_panels_of_trained_lengths_have_only_runs_of_this_length(
     figure = figures(load(tmp_path))[name]
     assert {"gpt2", "mamba"} <= set(figure.legend)
     assert set(figure.data.loc[figure.data["kind"] == "backbone", "series"]) == {"gpt2-s0", "gpt2-s1", "mamba-20"}
-    monkeypatch.setattr(learning, "CROWD", 0)
+    monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
     rows = two_lengths.rows.drop(columns="backbone")
     has_failed = rows["run"].eq("mamba-20") & rows["n_context"].eq(30) & rows["shift"].eq(f"points-{FAR}")
     rows.loc[has_failed, ["value", "low", "high", "status", "reason"]] = [pd.NA, pd.NA, pd.NA, "failed", "nan"]

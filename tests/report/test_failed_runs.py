@@ -127,7 +127,7 @@ def test_diverged_run_of_another_variant_removes_no_mean(diverged: Results, leng
     rows = diverged.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
     task = Slice(replace(diverged, rows=rows), "linear", "small", length)
-    assert task.diverged.empty and task.without_end == ""
+    assert task.diverged.empty and task.diverged_note == ""
     assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "without variants"
 
 
@@ -136,8 +136,8 @@ def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged: Results) ->
     with_method = rows.assign(contestant="gpt2+deep-thinking", method="+deep-thinking")
     all_rows = pd.concat([diverged.rows, with_method], ignore_index=True)
     task = Slice(replace(diverged, rows=all_rows), "linear", "small")
-    assert task.finished(rows).empty and task.finished(with_method).empty
-    assert task.without_end.endswith(": gpt2, gpt2+deep-thinking.")
+    assert task.without_diverged(rows).empty and task.without_diverged(with_method).empty
+    assert task.diverged_note.endswith(": gpt2, gpt2+deep-thinking.")
 
 
 @pytest.mark.slow

@@ -212,7 +212,7 @@ def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block
     names = list(dict.fromkeys(renamed["contestant"]))
     figure = figures.figure("map", "", "", renamed.assign(panel="all"), sorted(set(renamed["row"])), {"all": names})
     live = figure.live | {"datasets": {"rows": curves.records(figure.data)}, "width": 500}
-    for spec in (figure.printed(), live):
+    for spec in (figure.make_static(), live):
         svg = vl_convert.vegalite_to_svg(spec)
         assert ">One</text>" in svg and ">Two</text>" in svg and ">mamba</text>" in svg
         assert "my_package.net" not in "".join(re.findall(r">([^<]*)</text>", svg))

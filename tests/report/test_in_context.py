@@ -58,7 +58,7 @@ def stored(results: Results) -> pd.DataFrame:
 
 def test_all_prompt_sets_of_tests_are_comparable(bursty: Results) -> None:
     """Each test has one prompt set, and another one in training."""
-    assert bursty.set_aside == ()
+    assert bursty.excluded_rows == ()
     tests = bursty.rows[bursty.rows["axis"].isna() & (bursty.rows["kind"] == "baseline")]
     assert set(tests["evaluator"]) == set(synthetic_bursty.TESTS)
 
@@ -245,5 +245,5 @@ def test_other_prompt_sets_of_test_are_set_aside(bursty: Results, tmp_path: Path
     rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old-set", run="old", contestant="old")
     tables.write("values", pd.concat([rows, old], ignore_index=True), tmp_path / "a.values.parquet", {})
-    (line,) = load(tmp_path).set_aside
+    (line,) = load(tmp_path).excluded_rows
     assert line.startswith("bursty · small · none · icl: 1 run ") and "(old-set)" in line

@@ -324,7 +324,7 @@ def test_prompt_sets_of_other_episodes_are_set_aside(results: Results, tmp_path:
     tables.write("values", short[list(tables.VALUES)], tmp_path / "b.values.parquet", {})
     with_short = reloaded(rows, tmp_path)
     assert with_short.language.scores["value"].equals(results.language.scores["value"])
-    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_short.set_aside)
+    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_short.excluded_rows)
 
 
 def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Results, tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Res
     with_long = reloaded(pd.concat([rows, long]), tmp_path)
     scores = with_long.language.scores.query(f"task == 'sst2' and n_context == {MAIN} and shift == 'none'")
     assert set(scores["value"]) == {1.0} and set(scores["demo_seeds"]) == {3}
-    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_long.set_aside)
+    assert any(line.startswith("sst2 · 4 demonstrations: 19 prompt sets") for line in with_long.excluded_rows)
 
 
 @pytest.mark.slow
@@ -347,7 +347,7 @@ def test_gain_over_other_sets_of_demonstrations_is_set_aside(results: Results, t
     one_set = synthetic_language.prompt_set("sst2", MAIN, "none", 0)
     with_one_set = reloaded(rows.assign(mean_of=rows["mean_of"].mask(changed, one_set)), tmp_path / "one")
     assert len(with_one_set.language.gains) == len(results.language.gains) - 2
-    (line,) = with_one_set.set_aside
+    (line,) = with_one_set.excluded_rows
     assert line.startswith("sst2 · 4 demonstrations: 2 gains ")
     without_sets = reloaded(rows.assign(mean_of=rows["mean_of"].mask(changed)), tmp_path / "none")
     assert len(without_sets.language.gains) == len(results.language.gains), "the sets are unknown"
@@ -423,7 +423,7 @@ def test_other_sections_do_not_depend_on_language_rows(folder: Path, tmp_path: P
     with_language = load(tmp_path)
     pd.testing.assert_frame_equal(with_language.rows, bursty.rows)
     pd.testing.assert_frame_equal(with_language.costs, bursty.costs)
-    assert with_language.looks == bursty.looks and with_language.set_aside == bursty.set_aside == ()
+    assert with_language.looks == bursty.looks and with_language.excluded_rows == bursty.excluded_rows == ()
     assert [task.id for task in with_language.slices] == [task.id for task in bursty.slices]
     assert language.section(bursty) is None and language.section(with_language) is not None
     assert repr(overview.section(with_language)) == repr(overview.section(bursty))

@@ -62,7 +62,7 @@ def test_leaderboard_names_trained_task(plain: Results, mixed: Results) -> None:
     for results, lines in ((plain, []), (mixed, [("gpt2@linear: trained on linear",)])):
         (task,) = (task for task in results.slices if task.task == "quadratic")
         assert [text.items for text in leaderboard.remarks(task, "next")] == lines
-    assert not mixed.looks["gpt2@linear"].own, "a backbone of the package"
+    assert not mixed.looks["gpt2@linear"].is_user_defined, "a backbone of the package"
 
 
 def test_run_of_other_task_is_not_ranked_and_not_missing(plain: Results, mixed: Results) -> None:

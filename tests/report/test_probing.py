@@ -144,7 +144,7 @@ def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[
 
 @pytest.mark.slow
 def test_provenance_lists_probe_sets(probed: Results, blocks: dict[str, Figure | Table]) -> None:
-    assert probed.set_aside == ()
+    assert probed.excluded_rows == ()
     provenance = blocks["provenance"]
     assert isinstance(provenance, Table)
     assert {"linear-small-none-probe20", "linear-small-none-probe40", "linear-small-none-0"} <= set(
@@ -159,7 +159,7 @@ def test_other_probe_set_of_same_size_is_set_aside(tmp_path: Path) -> None:
     tables.write("values", of_mamba, tmp_path / "b.values.parquet", {})
     loaded = load(tmp_path)
     assert set(loaded.rows["prompt_set"]) == {"linear-small-none-probe20"}
-    (line,) = loaded.set_aside
+    (line,) = loaded.excluded_rows
     assert "n = 20" in line and "other-set" in line
 
 

@@ -143,7 +143,7 @@ def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[
     # 49 episodes gain 0.01, and one gains 0.5.
     scores_without = pd.Series(np.zeros(50))
     one_large = gain(scores_without + 0.01 + 0.49 * (scores_without.index == 3), scores_without)
-    assert one_large is not None and one_large.largest == pytest.approx(0.5 / 0.99)
+    assert one_large is not None and one_large.largest_share == pytest.approx(0.5 / 0.99)
     interval = stats.ttest_1samp([0.01] * 49 + [0.5], 0).confidence_interval()
     assert (one_large.low, one_large.high, one_large.median) == pytest.approx((interval.low, interval.high, 0.01))
     assert gain(scores_without, scores_without) is None
@@ -151,7 +151,7 @@ def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[
 
 def test_table_of_gains_has_intervals(targets_report: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = (task for task in targets_report.results.slices if task.task == "gp-mixture")
-    mean = Gain(0.1, 0.05, 0.2, median=0.08, largest=0.01)
+    mean = Gain(0.1, 0.05, 0.2, median=0.08, largest_share=0.01)
     monkeypatch.setattr(related, "gains", lambda *_: {("icicl-tnp", 3): mean})
     table = related._gain_table(task)
     assert table is not None
@@ -279,7 +279,7 @@ def test_mean_lines_exclude_contestants_with_failed_seed(
     targets_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of icicl-tnp failed completely, and a run of pt-tnp without related datasets. Published numbers stay."""
-    monkeypatch.setattr(learning, "CROWD", 0)
+    monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
     loaded = load(targets_results)
     rows = loaded.rows[loaded.rows["task"].eq("gp-mixture") & loaded.rows["evaluator"].eq("targets")]
     likelihoods = rows[rows["shift"].eq("none") & rows["metric"].eq("log_likelihood") & rows["axis"].isna()]

@@ -11,12 +11,12 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import normalised
-from iclbench.analysis.ranking import among, ranking
+from iclbench.analysis.ranking import ranking, unranked
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build
 from iclbench.report.data import Results, load
-from iclbench.report.style import CAUSAL, OWN, SETS, looks
+from iclbench.report.style import CAUSAL_LOOKS, SET_LOOKS, SHIPPED_LOOKS, looks
 from tests.report.synthetic_grid import BACKBONES, Grid, gap, score
 
 SHARED = ("linear", "quadratic")
@@ -48,19 +48,20 @@ def with_mynet(folder: Path) -> Results:
 
 @pytest.mark.parametrize("kind", ["causal", "set"])
 def test_look_is_that_of_its_kind_with_unique_colour_and_dash(kind: str) -> None:
-    own, others = OWN.keys(), CAUSAL if kind == "causal" else SETS
-    look = looks([*own, "mynet"], [], [], {"mynet": kind})["mynet"]
-    assert (look.colour, look.dash) not in {(other.colour, other.dash) for other in OWN.values()}
-    assert look.colour not in {other.colour for other in OWN.values()}
+    others = CAUSAL_LOOKS if kind == "causal" else SET_LOOKS
+    look = looks([*SHIPPED_LOOKS, "mynet"], [], [], {"mynet": kind})["mynet"]
+    assert (look.colour, look.dash) not in {(other.colour, other.dash) for other in SHIPPED_LOOKS.values()}
+    assert look.colour not in {other.colour for other in SHIPPED_LOOKS.values()}
     kinds = {(bool(other.dash), other.hollow) for other in others.values()}
     assert kinds == {(bool(look.dash), look.hollow)}, "as its kind: solid and filled, or dashed and hollow"
-    assert look.order == kind and look.own and look.width > max(other.width for other in OWN.values())
-    several = looks([*own, *"abcdefghijk"], [], [], dict.fromkeys("abcdefghijk", kind))
+    assert look.order == kind and look.is_user_defined
+    assert look.width > max(other.width for other in SHIPPED_LOOKS.values())
+    several = looks([*SHIPPED_LOOKS, *"abcdefghijk"], [], [], dict.fromkeys("abcdefghijk", kind))
     assert len({(look.colour, look.dash) for look in several.values()}) == len(several)
 
 
 def test_variant_of_shipped_backbone_is_not_of_the_user() -> None:
-    assert not looks(["gpt2", "gpt2-wide"], [], [], {"gpt2-wide": "causal"})["gpt2-wide"].own
+    assert not looks(["gpt2", "gpt2-wide"], [], [], {"gpt2-wide": "causal"})["gpt2-wide"].is_user_defined
 
 
 def test_order_of_context_is_that_of_the_tables(grid_results: Results, with_mynet: Results) -> None:
@@ -83,7 +84,7 @@ def test_ranking_does_not_depend_on_further_tasks(grid_results: Results, with_my
 def test_rank_is_on_shared_tasks(grid: Grid, with_mynet: Results) -> None:
     contests = normalised.contests(with_mynet, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
-    row = among(contests, ranked).set_index("contestant").loc["mynet"]
+    row = unranked(contests, ranked).set_index("contestant").loc["mynet"]
     scores = pd.DataFrame(
         {
             name: {
