@@ -58,7 +58,8 @@ def command(
         Path | None, typer.Option("--out", help="Folder of the report.", show_default="RESULTS/report")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--formats", help="Also write figures as files: png, svg or png,svg.")
+        str,
+        typer.Option("--formats", help="Also write figures as files: png, svg, pdf, or several (png,pdf)."),
     ] = "none",
     task: Annotated[
         list[str] | None,

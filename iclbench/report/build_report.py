@@ -71,7 +71,7 @@ def build(
     Args:
         results: a results folder.
         out: the folder to write to.
-        formats: formats of pictures, "png" and "svg"; none by default, as drawing takes most of the time.
+        formats: formats of pictures, "png", "svg" and "pdf"; none by default, as drawing takes most of the time.
         title: title of the page.
         tasks: the tasks to report on; all if empty.
         only: the sections to write, by the names of `sections`; all if empty.
