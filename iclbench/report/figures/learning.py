@@ -238,6 +238,8 @@ def with_look_columns(rows: pd.DataFrame, looks: Mapping[str, Look], field: str)
 def bands_reading(data: pd.DataFrame) -> list[str]:
     """Descriptions of lines and bands, for captions."""
     backbone_rows = data[data["kind"] == "backbone"]
+    if backbone_rows.empty:
+        return []
     is_mean = backbone_rows["series"].map(lambda runs: len(runs_of(runs)) > 1).astype(bool)
     parts = ["lines: means over seeds", "bands: range over seeds"] if is_mean.any() else []
     if (backbone_rows["band"] & ~is_mean).any():
