@@ -57,6 +57,12 @@ class Results:
     def backbones(self) -> dict[str, dict[str, list[str]]]:
         """By preset and task the backbones that have rows without a method, variants by the name of their backbone."""
         is_trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna() & self.rows["method"].isna()
+    @cached_property
+    def variants(self) -> frozenset[str]:
+        """The contestants that are variants of a backbone: runs that differ from others in more than the seed."""
+        is_variant = self.rows["kind"].eq("backbone") & self.rows["contestant"].ne(self.rows["backbone"])
+        return frozenset(self.rows.loc[is_variant & self.rows["trained_on"].isna(), "contestant"])
+
         trained_rows = self.rows.loc[is_trained, ["preset", "task", "backbone"]].drop_duplicates()
         by_preset: dict[str, dict[str, list[str]]] = {}
         for preset, task, backbone in trained_rows.itertuples(index=False):

@@ -16,7 +16,15 @@ from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
 from iclbench.report.sections import missing
-from iclbench.report.sections.heat_map import BEST, best_baselines, cells_of, ordered_backbones, split_by_rows
+from iclbench.report.sections.heat_map import (
+    BEST,
+    best_baselines,
+    cells_of,
+    main_scores,
+    ordered_backbones,
+    split_by_rows,
+    trained_contests,
+)
 
 # These fit on a screen of 1280 x 800.
 MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
@@ -64,9 +72,10 @@ def heat_map(
     results: Results, contests: Sequence[Contest]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, list[Tile]], ...]]:
     """The names of contestants, and for each family a tile per contestant."""
+    contests = trained_contests(contests)
     if not contests:
         return (), ()
-    scores = normalised.all_scores(contests).assign(reason=None)
+    scores = main_scores(results, contests)
     core, _ = split_by_rows(scores, ordered_backbones(results, contests, scores))
     names = core[:MAX_COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() else []
