@@ -65,6 +65,14 @@ def command(
         list[str] | None,
         typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL}."),
     ] = None,
+    contestants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--contestants",
+            autocompletion=completion.several_contestants,
+            help=f"Show only these models, baselines and oracles; {_SEVERAL}.",
+        ),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--only", help=f"Write only this section; {_SEVERAL}. Sections: {', '.join(SECTIONS)}."),
@@ -101,6 +109,7 @@ def command(
             folder,
             formats=() if formats.strip().lower() == "none" else _split([formats.lower()]),
             tasks=_split(task or []),
+            contestants=_split(contestants or []),
             only=selected_sections,
             title=title,
             processes=workers or available(),

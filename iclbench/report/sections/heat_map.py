@@ -61,8 +61,11 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     rows = [contest.title for contest in contests]
     backbones = ordered_backbones(results, contests, scores)
     core, further = split_by_rows(scores, backbones)
-    baselines = [BEST, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
-    scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
+    # The best of a selection of baselines is not the best baseline.
+    best = [] if len(results.hidden) else [BEST]
+    baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
+    if BEST in baselines:
+        scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     panels = {_CORE: core, _FURTHER: further, _BASELINES: baselines}
     panels = {title: names for title, names in panels.items() if names}
     cells = pd.concat(
@@ -84,21 +87,23 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         yield heat_map.figure(
             name,
             title,
-            f"Scores at preset {preset}, the model with the best mean rank first; the best baseline is chosen for each "
-            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned_text(cells),
+            f"Scores at preset {preset}, the model with the best mean rank first"
+            + ("; the best baseline is chosen for each row. " if BEST in baselines else ". ")
+            + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "")
+            + _not_learned_text(cells),
             cells,
             rows,
             panels,
             results.user_backbones,
         )
+    trained = _trained_backbones(results, contests)
+    if variants := sorted(results.variants & trained):
+        yield Text(f"Variants of models, which are in the leaderboards of their tasks: {', '.join(variants)}.")
     yield _score_table(contests, scores, [*backbones, *baselines], name, title)
     if (table := _separation_table(contests, name)) is not None:
         yield table
     if (table := _related_table(contests, name)) is not None:
         yield table
-    trained = _trained_backbones(results, contests)
-    if variants := sorted(results.variants & trained):
-        yield Text(f"Variants of models, which are in the leaderboards of their tasks: {', '.join(variants)}.")
 
 
 def _not_learned_text(cells: pd.DataFrame) -> str:

@@ -78,7 +78,7 @@ def heat_map(
     scores = main_scores(results, contests)
     core, _ = split_by_rows(scores, ordered_backbones(results, contests, scores))
     names = core[:MAX_COLUMNS]
-    names += [BEST] if scores["kind"].eq("baseline").any() else []
+    names += [BEST] if scores["kind"].eq("baseline").any() and results.hidden.empty else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     tiles: dict[str, list[Tile]] = {}
     for cell in cells_of(results, contests, scores, names).to_dict("records"):  # in the order of `names`
@@ -117,16 +117,17 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     """Pairs of contestants for `findings`, and the roles of both in words."""
+    best = "the best" if results.hidden.empty else "the best selected"
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     scores = scores[~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
-        yield str(backbones.iloc[0]), str(baselines.iloc[0]), ("the best model", "the best baseline")
+        yield str(backbones.iloc[0]), str(baselines.iloc[0]), (f"{best} model", f"{best} baseline")
     orders = backbones.map(results.orders)
     causal, sets = backbones[orders == "causal"], backbones[orders == "set"]
     if len(causal) and len(sets):
-        yield str(causal.iloc[0]), str(sets.iloc[0]), ("the best causal model", "the best set model")
+        yield str(causal.iloc[0]), str(sets.iloc[0]), (f"{best} causal model", f"{best} set model")
 
 
 def _sentence(contest: Contest, first: str, second: str, roles: tuple[str, str], gap: Difference) -> str:
