@@ -12,7 +12,7 @@ import pandas as pd
 from iclbench.analysis.evaluators import meaning
 from iclbench.analysis.pairs import Difference, difference, score_difference
 from iclbench.analysis.separation import Separation, separation
-from iclbench.analysis.slices import Results, Slice
+from iclbench.analysis.slices import Results, Slice, rows_of
 from iclbench.core.metrics import metric
 from iclbench.tables.evaluators import INSIDE, QUESTIONS
 from iclbench.tables.means import over_seeds
@@ -36,6 +36,7 @@ class Contest:
         span: the distance between scores 0 and 1 in the metric; NaN if no row of a score has it.
         prompt_set: the common prompts.
         rows: the score rows of single runs.
+        hidden: the score rows of contestants that are not shown.
     """
 
     task: Slice
@@ -45,6 +46,7 @@ class Contest:
     span: float
     prompt_set: str
     rows: pd.DataFrame
+    hidden: pd.DataFrame
 
     @property
     def title(self) -> str:
@@ -69,8 +71,12 @@ class Contest:
     @cached_property
     def guess(self) -> str | None:
         """The method that scores 0: the best method that ignores the context; None if none was evaluated."""
-        guesses = self.scores[self.scores["contestant"].isin(metric(self.metric).guesses)]
-        return None if guesses.empty else str(guesses.sort_values("score")["contestant"].iloc[-1])
+        rows = self._all_rows[self._all_rows["contestant"].isin(metric(self.metric).guesses)]
+        return None if rows.empty else str(over_seeds(rows, ["contestant"]).sort_values("value")["contestant"].iloc[-1])
+
+    @cached_property
+    def _all_rows(self) -> pd.DataFrame:
+        return pd.concat([self.rows, self.hidden]) if len(self.hidden) else self.rows
 
     @cached_property
     def separation(self) -> Separation | None:
@@ -90,8 +96,9 @@ class Contest:
         return {}
 
     def _difference(self, a: str, b: str) -> Difference | None:
-        errors, seeds = self.task.results.errors, self.rows.set_index("run")["seed"]
-        runs = {name: sorted(self.rows.loc[self.rows["contestant"] == name, "run"]) for name in (a, b)}
+        errors, rows = self.task.results.errors, self._all_rows
+        seeds = rows.set_index("run")["seed"]
+        runs = {name: sorted(rows.loc[rows["contestant"] == name, "run"]) for name in (a, b)}
         # Additional seeds of one contestant may be lucky ones.
         shared_seeds = set(seeds[runs[a]].dropna()) & set(seeds[runs[b]].dropna())
         if shared_seeds:
@@ -146,7 +153,10 @@ def _contests(task: Slice) -> list[Contest]:
         spans = described["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(rows["prompt_set"].dropna()), ""))
-        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows))
+        hidden = rows_of(task.results.hidden, task.task, task.preset)
+        hidden = hidden[hidden["metric"].eq("score") & hidden["prompt_set"].eq(prompt_set) & hidden["status"].eq("ok")]
+        hidden = without_related(hidden[hidden["evaluator"].eq(evaluator) & hidden["axis"].isna()])
+        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows, hidden))
     return contests
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from iclbench import tables
 from iclbench.analysis.comparable import trained_lengths
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.core.formats import slug
@@ -26,11 +27,19 @@ _TARGET_KEYS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "a
 
 @dataclass(frozen=True)
 class Results:
-    """Comparable rows of the table `values`, scores of single episodes, and costs."""
+    """Comparable rows of the table `values`, scores of single episodes, and costs.
+
+    Attributes:
+        rows: rows of the shown contestants.
+        errors: scores of single episodes.
+        costs: costs of the shown contestants.
+        hidden: rows of contestants that are not shown; trained lengths and the scores of guessing depend on them.
+    """
 
     rows: pd.DataFrame
     errors: EpisodeScores
     costs: pd.DataFrame
+    hidden: pd.DataFrame = field(default_factory=lambda: tables.frame("values", []), kw_only=True)
 
     @cached_property
     def contests_by_preset(self) -> dict[str, list[Any]]:
@@ -47,6 +56,12 @@ class Results:
         """The contestants that were trained on another task than the evaluated one, each with that task."""
         rows = self.rows[self.rows["trained_on"].notna()]
         return dict(zip(rows["contestant"], rows["trained_on"], strict=True))
+
+    @cached_property
+    def variants(self) -> frozenset[str]:
+        """The contestants that are variants of a backbone: runs that differ from others in more than the seed."""
+        is_variant = self.rows["kind"].eq("backbone") & self.rows["contestant"].ne(self.rows["backbone"])
+        return frozenset(self.rows.loc[is_variant & self.rows["trained_on"].isna(), "contestant"])
 
     @cached_property
     def published(self) -> pd.DataFrame:
@@ -66,7 +81,9 @@ class Results:
     @cached_property
     def trained_lengths(self) -> pd.Series:
         """For every row the number of examples in the training of its run (`comparable.trained_lengths`)."""
-        return trained_lengths(self.rows)
+        if self.hidden.empty:
+            return trained_lengths(self.rows)
+        return trained_lengths(pd.concat([self.rows, self.hidden])).loc[self.rows.index]
 
     @cached_property
     def trained_lengths_by_run(self) -> dict[str, int]:

@@ -87,7 +87,10 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
 
 
 def write_report(
-    results: str | Path = "results", folder: str | Path | None = None, tasks: str | Sequence[str] = ()
+    results: str | Path = "results",
+    folder: str | Path | None = None,
+    tasks: str | Sequence[str] = (),
+    contestants: str | Sequence[str] = (),
 ) -> Path:
     """Write the report of a results folder, with the data of its figures and its tables. A section or a picture that
     cannot be made causes a warning.
@@ -96,12 +99,14 @@ def write_report(
         results: results folder.
         folder: folder of the report (default: `report` in the results folder).
         tasks: names of tasks (default: all tasks).
+        contestants: names of models, baselines and oracles to show (default: all).
 
     Returns:
         The path of the HTML page.
 
     Raises:
         UsageError: there is nothing to report, or the folder holds a page, tables or figures that are not of a report.
+        UnknownNameError: a task or a contestant has no results.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -115,7 +120,12 @@ def write_report(
 
     results_folder = arguments.folder("results", results)
     report_folder = results_folder / "report" if folder is None else arguments.folder("folder", folder)
-    report = build(results_folder, report_folder, tasks=arguments.names("tasks", tasks))
+    report = build(
+        results_folder,
+        report_folder,
+        tasks=arguments.names("tasks", tasks),
+        contestants=arguments.names("contestants", contestants),
+    )
     lines = [f"section '{title}' could not be made: {reason}" for title, reason in report.failed_sections.items()]
     lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing_pictures.items()]
     lines += [f"the report has tables and no figures: {report.script_error}"] * bool(report.script_error)

@@ -58,11 +58,20 @@ def command(
         Path | None, typer.Option("--out", help="Folder of the report.", show_default="RESULTS/report")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--formats", help="Also write figures as files: png, svg or png,svg.")
+        str,
+        typer.Option("--formats", help="Also write figures as files: png, svg, pdf, or several (png,pdf)."),
     ] = "none",
     task: Annotated[
         list[str] | None,
         typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL}."),
+    ] = None,
+    contestants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--contestants",
+            autocompletion=completion.several_contestants,
+            help=f"Show only these models, baselines and oracles; {_SEVERAL}.",
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -100,6 +109,7 @@ def command(
             folder,
             formats=() if formats.strip().lower() == "none" else _split([formats.lower()]),
             tasks=_split(task or []),
+            contestants=_split(contestants or []),
             only=selected_sections,
             title=title,
             processes=workers or available(),

@@ -1,7 +1,7 @@
 """The content of a report, independent of its format: sections with text, tables and figures.
 
 Sections build these blocks from frames; `page` renders them as HTML, and `exports` writes them as CSV, Markdown, LaTeX,
-PNG and SVG.
+PNG, SVG and PDF.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Figure:
         caption: caption.
         alt: alternative text.
         data: the rows of all panels.
-        make_static: builds the specification for PNG and SVG, with data and legend.
+        make_static: builds the specification for PNG, SVG and PDF, with data and legend.
         make_live: builds the specification that the page draws for each panel, without data.
         panels: the panels.
         legend: the looks in the page's legend.

@@ -59,6 +59,7 @@ def build(
     formats: Sequence[str] = (),
     title: str | None = None,
     tasks: Sequence[str] = (),
+    contestants: Sequence[str] = (),
     only: Sequence[str] = (),
     processes: int = 1,
     progress: Progress | None = None,
@@ -71,23 +72,24 @@ def build(
     Args:
         results: a results folder.
         out: the folder to write to.
-        formats: formats of pictures, "png" and "svg"; none by default, as drawing takes most of the time.
+        formats: formats of pictures, "png", "svg" and "pdf"; none by default, as drawing takes most of the time.
         title: title of the page.
         tasks: the tasks to report on; all if empty.
+        contestants: the contestants to show; all if empty.
         only: the sections to write, by the names of `sections`; all if empty.
         processes: number of processes that make sections.
         progress: called after every section.
 
     Raises:
-        UsageError: there are no results (code `nothing-to-do`); an unknown format, task or section (`unknown-name`);
-            `out` has a page, tables or figures that are not a report's (`exists`).
+        UsageError: there are no results (code `nothing-to-do`); an unknown format, task, contestant or section
+            (`unknown-name`); `out` has a page, tables or figures that are not a report's (`exists`).
         IclbenchError: `out` cannot be written (`unreadable-file`).
     """
     for name in sorted(set(formats) - set(exports.FORMATS)):
         raise UnknownNameError("figure format", name, exports.FORMATS)
     names = selected_names(only)
     with closing(Script(vega_lite())) as script:
-        return _build(load(results, tasks), out, script, names, formats, title, processes, progress)
+        return _build(load(results, tasks, contestants), out, script, names, formats, title, processes, progress)
 
 
 def _build(
@@ -205,4 +207,4 @@ def subtitle(results: Results) -> str:
         parts.append(plural(int(cells["task"].nunique()), "language task"))
         models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
         parts.append(plural(int(models), "language model"))
-    return ", ".join(parts)
+    return ", ".join(parts) + "; selected contestants" * (len(results.hidden) > 0)

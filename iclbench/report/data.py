@@ -113,16 +113,18 @@ class Slice(slices.Slice):
         return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
 
 
-def load(results: Path, tasks: Sequence[str] = ()) -> Results:
+def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = ()) -> Results:
     """Read a results folder.
 
     Args:
         results: the folder.
         tasks: names of the tasks to read; all if empty.
+        contestants: names of the contestants to show; all if empty. A name that is not a contestant's selects the
+            contestants of the model of this name.
 
     Raises:
         UsageError: the folder has no results (code `nothing-to-do`).
-        UnknownNameError: a task without results.
+        UnknownNameError: a task or a contestant without results.
     """
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
@@ -149,22 +151,57 @@ def load(results: Path, tasks: Sequence[str] = ()) -> Results:
     is_language = values["preset"] == PRESET
     language_rows, excluded_cells = prepared(values[is_language])
     values = values[~is_language].reset_index(drop=True)
-    language = Language(language_rows, costs[costs["preset"] == PRESET], answers(results, language_rows, problems))
-    costs = costs[costs["preset"] != PRESET].reset_index(drop=True)
+    language_costs, costs = costs[costs["preset"] == PRESET], costs[costs["preset"] != PRESET].reset_index(drop=True)
     prompt_sets = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
     values, excluded_rows = comparable_rows(values)
     paired_sets = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeScores(_errors(results, prompt_sets - paired_sets, problems, retrained), paired_sets)
     # The names of variants, and of runs on another task, hold in all tables.
     keys = ["task", "preset", "run"]
-    contestants = values.drop_duplicates(keys).set_index(keys)["contestant"]
+    name_by_run = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):
-        row_contestants = contestants.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
+        row_contestants = name_by_run.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
         table["contestant"] = row_contestants.fillna(table["contestant"])
+    hidden = values.iloc[:0]
+    if contestants:
+        names = _selected_contestants(contestants, pd.concat([values, language_rows]))
+        hidden, values = values[~values["contestant"].isin(names)], values[values["contestant"].isin(names)]
+        costs, cells, trials, language_rows, language_costs = (
+            rows[rows["contestant"].isin(names)].reset_index(drop=True)
+            for rows in (costs, cells, trials, language_rows, language_costs)
+        )
+        examples = examples[examples["contestant"].isna() | examples["contestant"].isin(names)]
+    language = Language(language_rows, language_costs, answers(results, language_rows, problems))
     # Paths are relative to the folder, so that the report does not depend on its place.
     skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     excluded_rows = (*retrained_lines, *excluded_rows, *excluded_cells)
-    return Results(values, errors, costs, examples, language, skipped_files, excluded_rows, cells, trials, results)
+    return Results(
+        values,
+        errors,
+        costs,
+        examples,
+        language,
+        skipped_files,
+        excluded_rows,
+        cells,
+        trials,
+        results,
+        hidden=hidden,
+    )
+
+
+def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
+    """The contestants with these names or, if there is none, those of the model of this name."""
+    measured = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
+    by_name: dict[str, set[str]] = {}
+    for contestant, model in measured.itertuples(index=False):
+        if pd.notna(model):
+            by_name.setdefault(canonical(str(model)), set()).add(str(contestant))
+    by_name |= {canonical(str(name)): {str(name)} for name in measured["contestant"]}
+    for name in names:
+        if canonical(name) not in by_name:
+            raise UnknownNameError("contestant", name, measured["contestant"].unique(), "(contestants with results)")
+    return set().union(*(by_name[canonical(name)] for name in names))
 
 
 def of_values(values: pd.DataFrame) -> Results:

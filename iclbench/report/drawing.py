@@ -1,4 +1,4 @@
-"""Vega in a separate process: pictures as PNG and SVG, and the script that draws the figures on the page.
+"""Vega in a separate process: pictures as PNG, SVG and PDF, and the script that draws the figures on the page.
 
 vl-convert contains V8, which holds Python's global interpreter lock and ends its process if it runs out of memory. In a
 separate process it does not end the report: a picture that cannot be drawn is missing, with a reason.
@@ -194,6 +194,9 @@ def _draw(job: Mapping[str, Any]) -> dict[str, Any]:
         if "png" in formats:
             with atomic(Path(f"{stem}.png"), sync=False) as temporary:
                 temporary.write_bytes(vl_convert.svg_to_png(svg, scale=2))
+        if "pdf" in formats:
+            with atomic(Path(f"{stem}.pdf"), sync=False) as temporary:
+                temporary.write_bytes(vl_convert.svg_to_pdf(svg))
     except OSError as error:
         return {"errno": error.errno, "strerror": error.strerror}
     except ValueError as error:  # raised by vl-convert

@@ -1,4 +1,4 @@
-"""Files of a report: figures as PNG and SVG, tables as CSV, Markdown and LaTeX."""
+"""Files of a report: figures as PNG, SVG and PDF, tables as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from iclbench.report.blocks import Block, Figure, Gallery, Table
 from iclbench.report.drawing import Drawer
 from iclbench.report.style import FONT
 
-FORMATS = ("png", "svg")
+FORMATS = ("png", "svg", "pdf")
 TABLE_FORMATS = ("csv", "md", "tex")
 
 _LATEX = {

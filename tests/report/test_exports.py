@@ -1,16 +1,19 @@
-"""Exported files: CSV with all digits, escaped Markdown and LaTeX, figures as PNG and SVG."""
+"""Exported files: CSV with all digits, escaped Markdown and LaTeX, figures as PNG, SVG and PDF."""
 
 import csv
 import xml.etree.ElementTree as ElementTree
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from iclbench.core.formats import fixed, number, seconds, slug
+from iclbench.core.png import encode
 from iclbench.report import exports
-from iclbench.report.blocks import Column, Figure, Section, Table
+from iclbench.report.blocks import Column, Figure, Gallery, Picture, Section, Table
 from iclbench.report.data import Results
 from iclbench.report.drawing import Drawer
 from iclbench.report.sections import extrapolation
@@ -84,13 +87,14 @@ def test_latex_escapes_every_special_character(table: Table) -> None:
     assert text.count(r"\addlinespace") == 1, "where the rank changes"
 
 
-def test_figures_are_written_as_png_and_svg(report_results: Results, tmp_path: Path) -> None:
+def test_figures_are_written_as_png_svg_and_pdf(report_results: Results, tmp_path: Path) -> None:
     task = next(s for s in report_results.slices if s.task == "linear")
     section = extrapolation.section(task)
     assert section is not None
     (figure,) = [block for block in section.blocks if isinstance(block, Figure)]
     with closing(Drawer(vega_lite())) as drawer:
-        assert exports.write(figure, tmp_path, ("png", "svg"), drawer) is None
+        assert exports.write(figure, tmp_path, ("png", "svg", "pdf"), drawer) is None
+    assert (tmp_path / "figures" / f"{figure.name}.pdf").read_bytes().startswith(b"%PDF-")
     png = (tmp_path / "figures" / f"{figure.name}.png").read_bytes()
     assert png.startswith(b"\x89PNG")
     width, height = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
@@ -99,6 +103,17 @@ def test_figures_are_written_as_png_and_svg(report_results: Results, tmp_path: P
     svg = (tmp_path / "figures" / f"{figure.name}.svg").read_text(encoding="utf-8")
     texts = {node.text for node in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
     assert {"gpt2", "mamba", "normalised squared error", "trained: 20"} <= texts
+
+
+def test_a_gallery_is_written_as_pdf_with_its_pictures(tmp_path: Path) -> None:
+    picture = Picture(encode(np.full((84, 84, 3), 100, np.uint8)), "grey")
+    empty = Gallery("empty", "t", "c", ("image",), (("row", (None,)),))
+    gallery = replace(empty, name="grey", rows=(("row", (picture,)),))
+    with closing(Drawer(vega_lite())) as drawer:
+        for block in (empty, gallery):
+            assert exports.write(block, tmp_path, ("pdf",), drawer) is None
+    images = {path.stem: path.read_bytes().count(b"/Image") for path in (tmp_path / "figures").glob("*.pdf")}
+    assert images["empty"] < images["grey"]
 
 
 def test_numbers_are_formatted_for_readers() -> None:

@@ -123,7 +123,7 @@ def test_shifts_beyond_trained_length_have_panels(two_lengths: Results) -> None:
     for panel, view in zip(figure.panels, figure.static["concat"], strict=True):
         rows = pd.DataFrame(view["data"]["values"])
         assert set(rows["panel"]) == {panel.where["panel"]}
-        assert set(rows["series"]) == {"gpt2-s0", "gpt2-s1", "mamba", "least-squares", "zero"}
+        assert set(rows["series"]) == {"gpt2-s0", "gpt2-s1", "gpt2-s0; gpt2-s1", "mamba", "least-squares", "zero"}
         assert rows["n_context"].max() == FAR
 
 
@@ -182,7 +182,8 @@ def test_panels_of_trained_lengths_have_only_runs_of_this_length(
     name = f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"
     figure = figures(load(tmp_path))[name]
     assert {"gpt2", "mamba"} <= set(figure.legend)
-    assert set(figure.data.loc[figure.data["kind"] == "backbone", "series"]) == {"gpt2-s0", "gpt2-s1", "mamba-20"}
+    lines = set(figure.data.loc[figure.data["kind"] == "backbone", "series"])
+    assert lines == {"gpt2-s0", "gpt2-s1", "gpt2-s0; gpt2-s1", "mamba-20"}
     monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
     rows = two_lengths.rows.drop(columns="backbone")
     has_failed = rows["run"].eq("mamba-20") & rows["n_context"].eq(30) & rows["shift"].eq(f"points-{FAR}")

@@ -49,21 +49,31 @@ def test_a_learning_curve_has_the_numbers_of_the_table(figures: dict[str, Figure
             assert drawn[column].tolist() == table[column].tolist()
 
 
-def test_every_seed_has_a_line_and_only_single_seeds_have_a_band(figures: dict[str, Figure], results: Path) -> None:
+def test_several_seeds_have_a_mean_with_their_range_and_thin_lines(figures: dict[str, Figure], results: Path) -> None:
     figure = figures["linear-small-curves-next-squared-error"]
     rows = pd.DataFrame(figure.static["data"]["values"]).query("kind == 'backbone'")
     assert sorted(rows["series"].unique()) == [
         "linear-gpt2-small-s0",
+        "linear-gpt2-small-s0; linear-gpt2-small-s1; linear-gpt2-small-s2",
         "linear-gpt2-small-s1",
         "linear-gpt2-small-s2",
         "linear-mamba-small-s0",
     ]
+    seeds = tables.read_all("values", results).query("task == 'linear' and contestant == 'gpt2' and shift == 'none'")
+    seeds = seeds.query("metric == 'squared_error' and evaluator == 'next' and kind == 'backbone'")
+    by_size = seeds.groupby("n_context")["value"]
+    mean = rows[rows["series"].str.contains(";")].set_index("n_context")
+    assert mean["value"].tolist() == pytest.approx(by_size.mean().tolist(), rel=1e-12)
+    assert (mean["low"].tolist(), mean["high"].tolist()) == (by_size.min().tolist(), by_size.max().tolist())
     values = tables.read_all("values", results).query("run == 'linear-gpt2-small-s1' and shift == 'none'")
     values = values.query("metric == 'squared_error' and evaluator == 'next'").sort_values("n_context")
     for column in ("value", "low", "high"):
         assert rows.loc[rows["series"] == "linear-gpt2-small-s1", column].tolist() == values[column].tolist()
-    assert rows.groupby("contestant")["band"].all().to_dict() == {"gpt2": False, "mamba": True}
-    assert figure.legend["gpt2"].width < figure.legend["mamba"].width
+    is_seed = rows["contestant"].eq("gpt2") & ~rows["series"].str.contains(";")
+    assert rows["band"].ne(is_seed).all()
+    assert set(rows.loc[is_seed, "width"]) == {curves.SEED_WIDTH} and set(rows.loc[~is_seed, "width"]) == {2.6}
+    layers = [layer["mark"] for layer in figure.live["layer"] if layer["mark"]["type"] == "line"]
+    assert layers[0]["strokeWidth"] == curves.SEED_WIDTH, "behind the other lines"
     assert set(rows.loc[rows["contestant"] == "mamba", "label"]) == {"mamba"}
     assert "linear-gpt2-small-s2" in set(rows["label"])
 
@@ -136,8 +146,34 @@ def test_every_metric_has_a_valid_y_range(name: str) -> None:
 def test_the_y_range_follows_the_backbones() -> None:
     data = pd.DataFrame({"value": [1.0, 0.02, 1e-20, 300.0], "kind": ["backbone", "backbone", "oracle", "baseline"]})
     low, high = curves.domain(data, metric("squared_error"))
-    assert 1e-3 < low <= 0.02
+    assert 1e-4 < low <= 0.02
     assert 1.0 <= high < 10
+
+
+@pytest.mark.parametrize("name", ["squared_error", "log_likelihood"])
+def test_the_y_range_includes_the_oracle(name: str) -> None:
+    optimum = {"squared_error": 0.01, "log_likelihood": 9.0}[name]
+    data = pd.DataFrame({"kind": ["backbone", "backbone", *["baseline"] * 200, "oracle"]})
+    data["value"] = [0.2, 2.5, *[1.0] * 200, optimum]
+    low, high = curves.domain(data, metric(name))
+    assert low < optimum < high
+
+
+def test_an_oracle_without_error_does_not_squash_the_other_lines() -> None:
+    data = pd.DataFrame({"kind": ["backbone", "backbone", "oracle"], "value": [0.1, 1.0, 1e-20]})
+    low, _ = curves.domain(data, metric("squared_error"))
+    assert 0.001 < low < 0.004
+
+
+def test_legend_is_in_the_order_of_the_ends_of_the_lines(figures: dict[str, Figure]) -> None:
+    figure = figures["linear-small-curves-next-squared-error"]
+    lines = figure.data[figure.data["kind"] != "published"].sort_values("n_context")
+    ends = lines.groupby(["contestant", "series"]).tail(1).groupby("contestant")["value"].mean()
+    legend = [name for name in figure.legend if name != curves.OTHERS]
+    assert len(legend) > 3
+    assert legend == sorted(legend, key=lambda name: -ends[name])
+    colours = [layer["encoding"]["color"] for layer in figure.static["layer"] if layer["mark"]["type"] == "line"]
+    assert colours[0]["legend"]["values"] == legend
 
 
 @pytest.mark.parametrize(("values", "log"), [([1.0, 0.4], False), ([1.0, 0.1], True), ([1.0, 0.0], False)])

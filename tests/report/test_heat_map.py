@@ -17,7 +17,7 @@ from iclbench.report.blocks import Block, Figure, Glance, Section, Table, Text
 from iclbench.report.data import Results, load
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
-from iclbench.report.sections import heat_map
+from iclbench.report.sections import heat_map, summary
 from iclbench.report.style import ACCENT
 from tests.report import synthetic_grid
 from tests.report.synthetic_grid import BACKBONES, FAILED, ONLY_TARGETS, TASKS, Grid
@@ -235,3 +235,31 @@ def test_table_lists_whether_rows_separate_backbones(grid_results: Results) -> N
         inner = values.mean().sort_values().iloc[1:-1]
         assert row["gap"] == pytest.approx(np.median(np.diff(np.quantile(inner, [0, 0.25, 0.5, 0.75, 1]))))
         assert row["tells"] == ("yes" if row["gap"] > 2 * row["sd"] else "no")
+
+
+def test_tables_of_the_user_and_variants_are_not_in_the_heat_map(grid: Grid, tmp_path: Path) -> None:
+    values = tables.read_all("values", grid.folder)
+    linear = values[values["task"].eq("linear")]
+    wide = linear[linear["contestant"].eq("gpt2")]
+    wide = wide.assign(run=wide["run"].str.replace("gpt2", "gpt2-wide"), variant="wide")
+    of_user = linear[linear["contestant"].isin(["gpt2", "zero", "ridge", "knn-3"])]
+    of_user = of_user.assign(task="csv-mine", family="tabular", prompt_set="csv-mine")
+    is_model = of_user["kind"].eq("backbone")
+    of_user["trained_on"] = of_user["trained_on"].mask(is_model, "linear")
+    of_user["contestant"] = of_user["contestant"].mask(is_model, "gpt2@linear")
+    rows = pd.concat([linear, values[values["task"].eq("quadratic")], wide, of_user], ignore_index=True)
+    tables.write("values", rows, tmp_path / "all.values.parquet", {})
+    loaded = load(tmp_path)
+    assert loaded.variants == {"gpt2-wide"}
+    assert "csv-mine" in {task.task for task in loaded.slices}
+    section = heat_map.section(loaded)
+    assert section is not None
+    figure = next(block for block in section.blocks if isinstance(block, Figure))
+    assert set(figure.data["row"]) == {"linear", "quadratic"}
+    assert "gpt2" in set(figure.data["contestant"]) and "gpt2-wide" not in set(figure.data["contestant"])
+    notes = " ".join(block.text for block in section.blocks if isinstance(block, Text))
+    assert "gpt2-wide" in notes
+    (glance,) = summary.section(loaded).blocks
+    assert isinstance(glance, Glance)
+    assert "gpt2" in glance.columns and "gpt2-wide" not in glance.columns
+    assert [title for title, _ in glance.rows] == ["linear", "quadratic"]

@@ -22,6 +22,10 @@ from iclbench.report.style import CONFIG, Look
 
 OTHERS = "other baselines"
 PER_ROW = 3
+# Width of the lines of seeds behind their mean.
+SEED_WIDTH = 0.8
+# Largest factor between the best backbone and the lower end of a logarithmic axis: an oracle may reach 1e-20.
+_OPTIMUM_FACTOR = 30
 # Columns of the rows besides the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is the
 # width of the look, and `sparse` adds points. The optional column `band` says which backbones have bands.
 COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
@@ -68,11 +72,12 @@ def specifications(
     """
     # Only x can leave the panel, as y is clamped. Clipping is slow in pictures: each line becomes a separate layer.
     clip = any(not data[axes.field].dropna().between(*axes.range).all() for _, data in panels)
+    has_seeds = any(data["width"].eq(SEED_WIDTH).any() for _, data in panels)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
 
     def make_static() -> dict[str, Any]:
         with debug_mode(False):  # validation would take most of the time; tests do it
-            drawing = _Layers(axes, looks, True, clip)
+            drawing = _Layers(axes, looks, True, clip, has_seeds)
             layers = [*drawing.lines(), *drawing.rule()]
         width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
         size = {"width": width, "height": height}
@@ -82,7 +87,7 @@ def specifications(
 
     def make_live() -> dict[str, Any]:
         with debug_mode(False):
-            drawing = _Layers(axes, looks, False, clip)
+            drawing = _Layers(axes, looks, False, clip, has_seeds)
             layers = [*drawing.lines(), drawing.nearest_point(), *drawing.rule()]
         return shared | {"data": {"name": "rows"}, "width": "container", "height": 300, "layer": layers}
 
@@ -116,22 +121,27 @@ def spans_a_decade(data: pd.DataFrame) -> bool:
 
 
 def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
-    """The range of the y axis: that of the backbones, with a margin for baselines.
+    """The range of the y axis: that of backbones and oracles, with a margin for baselines.
 
     Least squares may reach 1e-20 or 100 on the same axis. Values of other contestants are therefore shown only up to a
-    factor of 5 beyond the backbones on a logarithmic axis, or 1.5 on a linear axis of errors. Without backbones the
-    range is that of all contestants.
+    factor of 5 beyond the backbones on a logarithmic axis, or 1.5 on a linear axis of errors, and an oracle up to a
+    factor of 30 below the best backbone. Without backbones the range is that of all contestants.
     """
     values = data["value"].astype(float).replace([np.inf, -np.inf], np.nan).dropna()
-    backbone_values = values[data.loc[values.index, "kind"] == "backbone"]
+    kinds = data.loc[values.index, "kind"]
+    backbone_values = values[kinds == "backbone"]
     main_values = backbone_values if len(backbone_values) else values
     if main_values.empty:
         return (0.1, 1.0) if metric.logarithmic else (0.0, 1.0)
+    optima = values[kinds == "oracle"]
     if not metric.logarithmic and metric.lower_is_better and (values >= 0).all():
         return 0.0, 1.05 * min(float(values.max()), 1.5 * float(main_values.max())) or 1.0
     if not metric.logarithmic:
         low, high = float(values.quantile(0.01)), float(values.quantile(0.99))
         low, high = min(low, float(main_values.min())), max(high, float(main_values.max()))
+        if len(optima):
+            low = min(low, float(optima.min())) if metric.lower_is_better else low
+            high = high if metric.lower_is_better else max(high, float(optima.max()))
         margin = 0.05 * (high - low) or 0.5
         return low - margin, high + margin
     positive = values[values > 0]
@@ -141,7 +151,9 @@ def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
     if backbone_values.empty:
         smallest = max(smallest, 1e-4)
     largest = float(main_values.max())
-    low = max(float(positive.min()), smallest / 5)
+    # An oracle that reaches 0 ends on the edge.
+    optimum = max(float(optima.min()), smallest / _OPTIMUM_FACTOR) if len(optima) else smallest
+    low = max(0.9 * float(positive.min()), min(smallest / 5, 0.9 * optimum))
     high = min(float(positive.max()), 5 * max(largest, smallest))
     return 10 ** (np.floor(4 * np.log10(low)) / 4), 10 ** (np.ceil(4 * np.log10(high * 1.02)) / 4)
 
@@ -149,8 +161,8 @@ def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
 class _Layers:
     """The layers of one chart: their common encodings, and a method for each kind of mark."""
 
-    def __init__(self, axes: Axes, looks: Mapping[str, Look], legend: bool, clip: bool) -> None:
-        self.axes, self.looks, self.clip = axes, looks, clip
+    def __init__(self, axes: Axes, looks: Mapping[str, Look], legend: bool, clip: bool, has_seeds: bool) -> None:
+        self.axes, self.looks, self.clip, self.has_seeds = axes, looks, clip, has_seeds
         marks = Marks(looks, legend)
         self.colour, self.dash = marks.colour, marks.dash
         self.series = alt.Detail("series", type="nominal")
@@ -184,12 +196,14 @@ class _Layers:
                 **shared,
             )
         ]
-        # One layer per width, as a scale of widths would need an ordered field. Expressions contain no names, because
-        # names of users may contain any character.
-        for width in sorted({look.width for look in self.looks.values()}):
+        # One layer per width, the thinnest first, as a scale of widths would need an ordered field. Expressions contain
+        # no names, because names of users may contain any character.
+        seed_width = [SEED_WIDTH] * self.has_seeds
+        for width in sorted({*seed_width, *(look.width for look in self.looks.values())}):
             rows = chart.transform_filter(f"datum.kind !== 'published' && datum.width === {width}")
             line = rows.mark_line(clip=self.clip, strokeCap="round", strokeJoin="round", strokeWidth=width)
-            layers.append(line.encode(strokeDash=self.dash, detail=self.series, **point))
+            opacity = highlighted_opacity(0.55, 0.06) if width == SEED_WIDTH else point["opacity"]
+            layers.append(line.encode(strokeDash=self.dash, detail=self.series, **point | {"opacity": opacity}))
         dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=self.clip)
         published = chart.transform_filter("datum.kind === 'published'")
         diamonds = published.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)

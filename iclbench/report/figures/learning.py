@@ -18,14 +18,12 @@ from iclbench.tables.runs import runs_of
 # Largest number of baselines that are not grey, with few and with many backbones.
 FEATURED = 7
 FEATURED_WITH_MANY = 3
-# With more backbones than this, lines are means over seeds, fewer baselines are featured, and a single panel is split
-# into one for causal models and one for set models.
+# With more backbones than this, seeds have no lines, fewer baselines are featured, and a single panel is split into one
+# for causal models and one for set models.
 FEW_BACKBONES = 6
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
 _ORDER_PLACES: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
 EXAMPLES = "examples in context"
-# Factor of the line width of backbones with several runs.
-THIN = 0.65
 
 
 def figure(
@@ -39,9 +37,9 @@ def figure(
 ) -> Figure:
     """One panel per title, all with the same axes.
 
-    Every run has a line in the colour of its backbone. Backbones with several runs have no bands, which would hide the
-    differences between seeds. If there are many backbones, each has one line, the mean over its runs. A dashed rule
-    marks the trained length in panels that extend beyond it.
+    A backbone has a line in its colour. With several runs the line is the mean, the band is the range over runs, and
+    each run has a thin line unless there are many backbones. A dashed rule marks the trained length in panels that
+    extend beyond it. The legend is in the order of the ends of the lines, from top to bottom.
 
     Args:
         task: slice of the figure.
@@ -54,18 +52,19 @@ def figure(
     rows = pd.concat(panels.values())
     panel_slices = dict.fromkeys(panels, task) if slices is None else slices
     all_lengths = task if slices is None else replace(task, length=None)
-    if shows_means := has_many_backbones(rows):
-        means = {
-            panel: panel_slices[panel].complete_curves(over_seeds(frame, _CURVE_KEYS))
-            for panel, frame in panels.items()
-        }
-        shows_means = has_backbones(means)  # there are no means if every backbone has a failed run
-        panels = means if shows_means else panels
-        panels = _by_order(next(iter(panels.values())), task.looks) if shows_means and len(panels) == 1 else panels
+    if is_split := has_many_backbones(rows):
+        complete = {panel: panel_slices[panel].complete_curves(frame) for panel, frame in panels.items()}
+        panels = complete if has_backbones(complete) else panels  # every backbone may have a failed run
+    panels = {
+        panel: with_means(
+            frame, panel_slices[panel].complete_curves(over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
+        )
+        for panel, frame in panels.items()
+    }
+    panels = _by_order(next(iter(panels.values())), task.looks) if is_split and len(panels) == 1 else panels
     looks = drawn_looks(all_lengths, rows)
     frames = [_drawn_rows(task, frame, looks).assign(panel=panel) for panel, frame in panels.items()]
     data = pd.concat(frames, ignore_index=True)
-    data["band"] &= not shows_means
     measure = metric(str(rows["metric"].iloc[0]))
     # A linear axis shows errors within a decade better.
     scale = replace(measure, logarithmic=measure.logarithmic and curves.spans_a_decade(data))
@@ -76,7 +75,9 @@ def figure(
         curves.domain(data, scale),
         log=scale.logarithmic,
         rule=bool(data["trained"].notna().any()),
+        band="band",
     )
+    looks = by_line_ends(looks, data, "n_context")
     alt = f"{title}: {measure.label} of {name_list(looks)} against the number of examples in context"
     return panel_figure(
         data,
@@ -97,6 +98,34 @@ def has_many_backbones(rows: pd.DataFrame) -> bool:
 def has_backbones(panels: Mapping[str, pd.DataFrame]) -> bool:
     """Whether any panel has a backbone."""
     return any(rows["kind"].eq("backbone").any() for rows in panels.values())
+
+
+def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.DataFrame:
+    """The rows of single runs and, for each backbone with several runs, its means with the range over the runs.
+
+    Args:
+        rows: rows of single runs.
+        means: the means of `tables.means.over_seeds`, only where no run failed.
+        seeds: whether to include the runs of backbones that have a mean. The others are always included.
+
+    Returns:
+        The rows with the boolean columns `is_mean` and `is_seed` (a run of a backbone that has a mean).
+    """
+    is_backbone = rows["kind"].eq("backbone")
+    runs = rows[is_backbone].groupby("contestant")["run"].nunique()
+    means = means[means["kind"].eq("backbone") & means["contestant"].isin(runs.index[runs > 1])]
+    means = means.assign(low=means["lowest"], high=means["highest"], is_mean=True, is_seed=False)
+    rows = rows.assign(is_mean=False, is_seed=is_backbone & rows["contestant"].isin(means["contestant"]))
+    return pd.concat([rows if seeds else rows[~rows["is_seed"]], means], ignore_index=True)
+
+
+def by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> dict[str, Look]:
+    """The looks in the order of the ends of their lines, from top to bottom (the mean over panels); then the others."""
+    lines = data[data["kind"].ne("published") & data["value"].notna()]
+    last = lines.sort_values(field, kind="stable").groupby(["contestant", "panel", "series"]).tail(1)
+    ends = last.astype({"value": float}).groupby("contestant")["value"].mean().sort_values(ascending=False)
+    names = dict.fromkeys([*ends.index, *looks])
+    return {str(name): looks[name] for name in names if name in looks}
 
 
 def _by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
@@ -155,13 +184,9 @@ def drawn_looks(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     featured = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
     featured = featured[: FEATURED_WITH_MANY if has_many_backbones(rows) else FEATURED]
     featured += [name for name in names["baseline"] if name == "zero"]
-    has_several_runs = rows.groupby("contestant")["run"].nunique().gt(1)
     backbones = [(task.looks[name], name) for name in names["backbone"]]
     backbones.sort(key=lambda pair: (_ORDER_PLACES.get(pair[0].order, len(_ORDER_PLACES)), pair[1]))
-    looks = {
-        name: replace(look, width=round(look.width * THIN, 2) if has_several_runs[name] else look.width)
-        for look, name in backbones
-    }
+    looks = {name: look for look, name in backbones}
     looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
     return looks | {name: BACKGROUND for name in names["baseline"] if name not in looks}
 
@@ -188,31 +213,41 @@ def _drawn_rows(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.D
 def with_look_columns(rows: pd.DataFrame, looks: Mapping[str, Look], field: str) -> pd.DataFrame:
     """The rows in drawing order along `field` (backbones last, on top), with the columns label, series, width and band.
 
-    A backbone with several runs has the names of its runs as labels, and no bands.
+    Runs of a backbone with a mean (column `is_seed` of `with_means`) are thin lines without bands, labelled with their
+    names. Runs of a backbone without a mean have no bands either.
     """
     order = {name: i for i, name in enumerate(looks)}
     rows = rows.assign(order=rows["contestant"].map(order)).sort_values(
         ["order", "run", field], ascending=[False, True, True], kind="stable"
     )
-    has_one_run = rows.groupby(["contestant", "kind"])["run"].transform("nunique") == 1
     is_backbone = rows["kind"] == "backbone"
+    is_mean, is_seed = (
+        rows[name].eq(True).fillna(False).astype(bool) if name in rows else pd.Series(False, rows.index)
+        for name in ("is_mean", "is_seed")
+    )
+    has_one_run = rows.groupby(["contestant", "kind"])["run"].transform("nunique").eq(1) | is_mean
+    widths = rows["contestant"].map({name: look.width for name, look in looks.items()}).astype(float)
     return rows.assign(
         label=rows["contestant"].where(~is_backbone | has_one_run, rows["run"]),
         series=rows["run"],
-        width=rows["contestant"].map({name: look.width for name, look in looks.items()}).astype(float),
+        width=widths.mask(is_seed, curves.SEED_WIDTH),
         band=is_backbone & has_one_run,
     )
 
 
 def bands_reading(data: pd.DataFrame) -> list[str]:
-    """Descriptions of bands and of lines of one colour, for captions."""
+    """Descriptions of lines and bands, for captions."""
     backbone_rows = data[data["kind"] == "backbone"]
     if backbone_rows.empty:
         return []
-    bands = ["bands: 95 % intervals over episodes"] if backbone_rows["band"].any() else []
-    if backbone_rows.groupby("contestant")["series"].nunique().le(1).all():
-        return bands or ["lines: means over seeds"]
-    return bands + ([] if backbone_rows["band"].all() else ["lines of one colour: seeds"])
+    is_mean = backbone_rows["series"].map(lambda runs: len(runs_of(runs)) > 1).astype(bool)
+    parts = ["lines: means over seeds", "bands: range over seeds"] if is_mean.any() else []
+    if (backbone_rows["band"] & ~is_mean).any():
+        parts += [f"bands{' of single seeds' * bool(parts)}: 95 % intervals over episodes"]
+    is_thin = backbone_rows["width"].eq(curves.SEED_WIDTH)
+    parts += ["thin lines: seeds"] * bool(is_thin.any())
+    has_no_mean = ~backbone_rows["band"] & ~is_thin
+    return parts + ["lines of one colour without a band: seeds of a model with a failed seed"] * bool(has_no_mean.any())
 
 
 def marks_reading(parts: Sequence[str]) -> str:
@@ -238,4 +273,5 @@ def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> s
         parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
         parts.append("grey: other baselines")
+    parts.append("the legend is in the order of the lines' ends")
     return marks_reading(parts)

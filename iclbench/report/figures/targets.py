@@ -44,8 +44,7 @@ def figure(
 ) -> Figure:
     """One panel per title, all with the same axes.
 
-    Every run has a line, and a backbone with a single run has a band, its 95 % interval. If there are many backbones
-    (`learning.has_many_backbones`), each has one line without a band, the mean over its runs.
+    Lines, bands and the order of the legend are those of `learning.figure`.
 
     Args:
         task: slice of the figure.
@@ -57,16 +56,15 @@ def figure(
         caption: caption, which the description of the marks follows.
     """
     rows = pd.concat(panels.values(), ignore_index=True)
-    if shows_means := learning.has_many_backbones(rows):
-        keys = [*dict.fromkeys(["metric", "kind", "contestant", "n_related", x_axis.field, "level", "note"])]
-        complete = {panel: _complete(task, panel_rows) for panel, panel_rows in panels.items()}
-        means = {panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete.items()}
-        shows_means = learning.has_backbones(means)  # there are no means if every backbone has a failed run
-        panels = means if shows_means else panels
+    keys = dict.fromkeys(["metric", "kind", "contestant", "n_related", x_axis.field, "level", "note"])
+    complete = {panel: _complete(task, frame) for panel, frame in panels.items()}
+    if is_crowded := learning.has_many_backbones(rows):
+        panels = complete if learning.has_backbones(complete) else panels  # every backbone may have a failed run
+    means = {panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete.items()}
+    panels = {panel: learning.with_means(frame, means[panel], seeds=not is_crowded) for panel, frame in panels.items()}
     looks = learning.drawn_looks(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn_rows(frame, looks, x_axis).assign(panel=panel) for panel, frame in panels.items()])
     data = data.reset_index(drop=True)
-    data["band"] &= not shows_means
     measure = metric(str(rows["metric"].iloc[0]))
     axes = curves.Axes(
         x_axis.title,
@@ -75,9 +73,11 @@ def figure(
         _domain(data, measure),
         field=x_axis.field,
         unit=x_axis.unit,
+        band="band",
         log_x=x_axis.log,
         ticks=x_axis.ticks,
     )
+    looks = learning.by_line_ends(looks, data, x_axis.field)
     alt = f"{title}: {measure.label} of {learning.name_list(looks)} against {x_axis.title}"
     return learning.panel_figure(
         data,

@@ -13,7 +13,7 @@ from iclbench.analysis.separation import MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import GIVEN_TRUTH, GUESSES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.data import Results
+from iclbench.report.data import Results, Slice
 from iclbench.report.figures import heat_map
 from iclbench.report.sections.overview import shade
 
@@ -35,17 +35,37 @@ _READING = (
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        blocks += _of_preset(results, preset, normalised.contests(results, preset))
+        contests = trained_contests(normalised.contests(results, preset))
+        blocks += _of_preset(results, preset, contests) if contests else ()
     return Section("heat-map", "Scores by family and model", (Text(_READING), *blocks)) if blocks else None
 
 
-def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
+def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
+    """The contests without those on which only models of other tasks were evaluated, such as tables of the user."""
+    return [contest for contest in contests if not _has_only_other_models(contest.task)]
+
+
+def _has_only_other_models(task: Slice) -> bool:
+    backbones = task.rows[task.rows["kind"].eq("backbone")]
+    return len(backbones) > 0 and bool(backbones["trained_on"].notna().all())
+
+
+def main_scores(results: Results, contests: Sequence[Contest]) -> pd.DataFrame:
+    """The scores of all contestants except variants of backbones, which are in the leaderboards of their tasks."""
     scores = normalised.all_scores(contests).assign(reason=None)
+    return scores[~scores["contestant"].isin(results.variants)].reset_index(drop=True)
+
+
+def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
+    scores = main_scores(results, contests)
     rows = [contest.title for contest in contests]
     backbones = ordered_backbones(results, contests, scores)
     core, further = split_by_rows(scores, backbones)
-    baselines = [BEST, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
-    scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
+    # The best of a selection of baselines is not the best baseline.
+    best = [] if len(results.hidden) else [BEST]
+    baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
+    if BEST in baselines:
+        scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     panels = {_CORE: core, _FURTHER: further, _BASELINES: baselines}
     panels = {title: names for title, names in panels.items() if names}
     cells = pd.concat(
@@ -67,13 +87,18 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
         yield heat_map.figure(
             name,
             title,
-            f"Scores at preset {preset}, the model with the best mean rank first; the best baseline is chosen for each "
-            "row. " + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "") + _not_learned_text(cells),
+            f"Scores at preset {preset}, the model with the best mean rank first"
+            + ("; the best baseline is chosen for each row. " if BEST in baselines else ". ")
+            + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "")
+            + _not_learned_text(cells),
             cells,
             rows,
             panels,
             results.user_backbones,
         )
+    trained = _trained_backbones(results, contests)
+    if variants := sorted(results.variants & trained):
+        yield Text(f"Variants of models, which are in the leaderboards of their tasks: {', '.join(variants)}.")
     yield _score_table(contests, scores, [*backbones, *baselines], name, title)
     if (table := _separation_table(contests, name)) is not None:
         yield table
@@ -115,7 +140,7 @@ def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.
     order = pd.DataFrame({"on_few": on_few, "rank": rank}).rename_axis("contestant").reset_index()
     ranked = order.sort_values(["on_few", "rank", "contestant"])["contestant"].astype(str)
     failed = {name for (_, name), reasons in _reasons(results, contests).items() if reasons.keys() - {"skipped"}}
-    return [*ranked, *sorted(failed & _trained_backbones(results, contests) - {*ranked})]
+    return [*ranked, *sorted(failed & _trained_backbones(results, contests) - {*ranked} - results.variants)]
 
 
 def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str]:

@@ -6,15 +6,18 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from iclbench.analysis import oracles
+from iclbench.analysis import normalised, oracles
+from iclbench.analysis.normalised import Contest
 from iclbench.analysis.scores import COLUMNS, curve_of, in_words, leaderboard
-from iclbench.core.formats import fixed, number, slug
-from iclbench.core.metrics import metric
+from iclbench.core.formats import fixed, integer, number, slug
+from iclbench.core.metrics import GUESSES, metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
 from iclbench.tables.means import over_seeds
 
+# Largest number of baselines in the table for a paper.
+PAPER_BASELINES = 3
 # Column -> phase and metric of the cost, and the header of the column.
 COSTS = {
     "parameters": ("model", "parameters", "parameters"),
@@ -31,7 +34,60 @@ def section(task: Slice) -> Section | None:
         for evaluator, rows in summaries.groupby("evaluator")
         if (rows["metric"] == "auc").any()
     ]
-    return Section(f"{task.id}-leaderboard", "Leaderboard", (*boards, *remarks(task, "next"))) if boards else None
+    blocks = (*boards, *paper_tables(task), *remarks(task, "next"))
+    return Section(f"{task.id}-leaderboard", "Leaderboard", blocks) if boards else None
+
+
+def paper_tables(task: Slice) -> Iterator[Table]:
+    """A short table of scores for a paper, if the task has scores: models, oracles and the best baselines."""
+    contests = [c for c in normalised.contests(task.results, task.preset) if c.task.id == task.id]
+    if not contests:
+        return
+    max_baselines = PAPER_BASELINES if task.results.hidden.empty else None
+    frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
+    question = [Column("row", "question")] * (len(contests) > 1)
+    seeds = f", n = {_range(frame['seeds'])} seeds per model" if frame["seeds"].notna().any() else ""
+    references = "; ".join(dict.fromkeys(contest.reference for contest in contests))
+    yield Table(
+        name=f"{task.id}-paper",
+        title="Table for a paper",
+        caption=f"Scores on {task.task}, preset {task.preset}: 0 is as good as guessing, 1 as good as {references}. "
+        f"Means over seeds with 95 % intervals over prompts (n = {_range(frame['n_episodes'])} prompts{seeds}; "
+        f"several seeds: the range of their intervals).",
+        frame=frame,
+        columns=(
+            Column("contestant", "model"),
+            *question,
+            Column("seeds", "seeds", integer, numeric=True),
+            Column("score", "score", fixed, True, "low", "high"),
+        ),
+        group="row",
+        linked=True,
+    )
+
+
+def _paper_rows(contest: Contest, max_baselines: int | None) -> pd.DataFrame:
+    """The scores of all models and oracles and of the best baselines that do not guess (None: of all contestants), the
+    best first."""
+    scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
+    if max_baselines is not None:
+        scores = scores[~scores["contestant"].isin(GUESSES)]
+        is_baseline = scores["kind"].eq("baseline").astype(int)
+        scores = scores[is_baseline.eq(0) | is_baseline.cumsum().le(max_baselines)]
+    seeds = scores["runs"].where(scores["kind"].eq("backbone")).astype("Int64")
+    return scores.assign(seeds=seeds)[
+        ["row", "contestant", "kind", "run", "seeds", "score", "low", "high", "n_episodes"]
+    ]
+
+
+def _range(counts: pd.Series) -> str:
+    """The smallest and the largest of the counts as text.
+
+    >>> _range(pd.Series([3, None, 2])), _range(pd.Series([256, 256]))
+    ('2 to 3', '256')
+    """
+    ends = [integer(n) for n in (counts.min(), counts.max()) if pd.notna(n)]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def remarks(task: Slice, evaluator: str) -> Iterator[Text]:

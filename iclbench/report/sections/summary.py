@@ -16,7 +16,15 @@ from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
 from iclbench.report.sections import missing
-from iclbench.report.sections.heat_map import BEST, best_baselines, cells_of, ordered_backbones, split_by_rows
+from iclbench.report.sections.heat_map import (
+    BEST,
+    best_baselines,
+    cells_of,
+    main_scores,
+    ordered_backbones,
+    split_by_rows,
+    trained_contests,
+)
 
 # These fit on a screen of 1280 x 800.
 MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
@@ -64,12 +72,13 @@ def heat_map(
     results: Results, contests: Sequence[Contest]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, list[Tile]], ...]]:
     """The names of contestants, and for each family a tile per contestant."""
+    contests = trained_contests(contests)
     if not contests:
         return (), ()
-    scores = normalised.all_scores(contests).assign(reason=None)
+    scores = main_scores(results, contests)
     core, _ = split_by_rows(scores, ordered_backbones(results, contests, scores))
     names = core[:MAX_COLUMNS]
-    names += [BEST] if scores["kind"].eq("baseline").any() else []
+    names += [BEST] if scores["kind"].eq("baseline").any() and results.hidden.empty else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     tiles: dict[str, list[Tile]] = {}
     for cell in cells_of(results, contests, scores, names).to_dict("records"):  # in the order of `names`
@@ -108,16 +117,17 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     """Pairs of contestants for `findings`, and the roles of both in words."""
+    best = "the best" if results.hidden.empty else "the best selected"
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     scores = scores[~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
-        yield str(backbones.iloc[0]), str(baselines.iloc[0]), ("the best model", "the best baseline")
+        yield str(backbones.iloc[0]), str(baselines.iloc[0]), (f"{best} model", f"{best} baseline")
     orders = backbones.map(results.orders)
     causal, sets = backbones[orders == "causal"], backbones[orders == "set"]
     if len(causal) and len(sets):
-        yield str(causal.iloc[0]), str(sets.iloc[0]), ("the best causal model", "the best set model")
+        yield str(causal.iloc[0]), str(sets.iloc[0]), (f"{best} causal model", f"{best} set model")
 
 
 def _sentence(contest: Contest, first: str, second: str, roles: tuple[str, str], gap: Difference) -> str:

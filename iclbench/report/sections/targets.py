@@ -14,7 +14,7 @@ from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.sections.leaderboard import cost_column, meanings, remarks, shown_columns, with_costs
+from iclbench.report.sections.leaderboard import cost_column, meanings, paper_tables, remarks, shown_columns, with_costs
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 # Metrics of other sections.
@@ -26,7 +26,9 @@ def section(task: Slice) -> Section | None:
     rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_OF_OTHER_SECTIONS)]
     if not rows["metric"].isin(_METRICS).any():
         return None
-    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *remarks(task, "targets")))
+    has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
+    paper = () if has_areas.any() else paper_tables(task)  # otherwise in the leaderboard by area
+    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *paper, *remarks(task, "targets")))
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:

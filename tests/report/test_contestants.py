@@ -1,0 +1,78 @@
+"""Reports on selected contestants."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from iclbench.analysis import normalised
+from iclbench.cli.main import main
+from iclbench.core.errors import UnknownNameError
+from iclbench.report import build
+from iclbench.report.blocks import Figure, Table
+from iclbench.report.data import Results, load
+from iclbench.report.sections import heat_map, leaderboard, learning_curves
+from tests.report.synthetic_grid import Grid
+
+NAMES = ["mamba", "gpt2", "xgboost"]
+
+
+@pytest.fixture(scope="module")
+def selected(results: Path) -> Results:
+    return load(results, ["linear"], NAMES)
+
+
+def test_only_selected_contestants_are_in_figures_and_tables(selected: Results) -> None:
+    task = next(task for task in selected.slices if task.task == "linear")
+    for section in (learning_curves.section(task), leaderboard.section(task)):
+        assert section is not None
+        for block in section.walk():
+            frame = block.frame if isinstance(block, Table) else block.data if isinstance(block, Figure) else None
+            assert frame is None or set(frame["contestant"]) == set(NAMES)
+
+
+def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid: Grid, grid_results: Results) -> None:
+    def cells(results: Results) -> pd.DataFrame:
+        section = heat_map.section(results)
+        assert section is not None
+        (figure,) = (block for block in section.blocks if isinstance(block, Figure))
+        return figure.data.set_index(["row", "contestant"])
+
+    few, everything = cells(load(grid.folder, contestants=["mamba", "gpt2", "ridge"])), cells(grid_results)
+    assert set(few.index.get_level_values("contestant")) <= {"mamba", "gpt2", "ridge"}
+    assert len(few) >= 20
+    columns = ["score", "low", "high", "reason"]
+    pd.testing.assert_frame_equal(few[columns], everything.loc[few.index, columns], check_dtype=False)
+
+
+def test_guessing_is_compared_and_not_shown(grid: Grid) -> None:
+    results = load(grid.folder, ["linear"], ["mamba"])
+    (contest,) = normalised.contests(results, "grid")
+    assert contest.scores["contestant"].tolist() == ["mamba"]
+    assert contest.guess == "zero"
+
+
+def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
+    everything, few = load(results), load(results, contestants=["xgboost"])
+    assert few.slice_keys == [key for key in everything.slice_keys if key[:2] in {k[:2] for k in few.slice_keys}]
+    lengths = everything.trained_lengths[everything.rows["contestant"].eq("xgboost")]
+    assert few.trained_lengths.tolist() == lengths.tolist()
+
+
+def test_the_name_of_a_model_selects_its_contestants(results: Path) -> None:
+    everything = load(results)
+    names = {name for name in everything.rows["contestant"] if name.startswith("lasso-")}
+    assert names
+    assert set(load(results, contestants=["lasso"]).rows["contestant"]) == names
+
+
+def test_unknown_contestant_is_refused_with_near_names(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UnknownNameError) as error:
+        build(results, tmp_path / "a", contestants=["mamba", "gtp2"])
+    assert error.value.code == "unknown-name" and "'gpt2'" in str(error.value)
+    assert main(["report", "--results", str(results), "--out", str(tmp_path), "--contestants", "mamba,gtp2"]) == 2
+    err = capsys.readouterr().err
+    assert "'gtp2'" in err and "'gpt2'" in err
+    assert not (tmp_path / "a").exists()
