@@ -164,13 +164,14 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
         table["contestant"] = row_contestants.fillna(table["contestant"])
     hidden = values.iloc[:0]
     if contestants:
-        names = _selected_contestants(contestants, pd.concat([values, language_rows]))
-        hidden, values = values[~values["contestant"].isin(names)], values[values["contestant"].isin(names)]
+        selected = _selected_contestants(contestants, pd.concat([values, language_rows]))
+        is_selected = values["contestant"].isin(selected)
+        hidden, values = values[~is_selected], values[is_selected]
         costs, cells, trials, language_rows, language_costs = (
-            rows[rows["contestant"].isin(names)].reset_index(drop=True)
+            rows[rows["contestant"].isin(selected)].reset_index(drop=True)
             for rows in (costs, cells, trials, language_rows, language_costs)
         )
-        examples = examples[examples["contestant"].isna() | examples["contestant"].isin(names)]
+        examples = examples[examples["contestant"].isna() | examples["contestant"].isin(selected)]
     language = Language(language_rows, language_costs, answers(results, language_rows, problems))
     # Paths are relative to the folder, so that the report does not depend on its place.
     skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from iclbench.analysis import normalised
+from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import GIVEN_TRUTH, GUESSES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.data import Results, Slice
+from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
 from iclbench.report.sections.overview import shade
 
@@ -45,7 +45,7 @@ def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
     return [contest for contest in contests if not _has_only_other_models(contest.task)]
 
 
-def _has_only_other_models(task: Slice) -> bool:
+def _has_only_other_models(task: slices.Slice) -> bool:
     backbones = task.rows[task.rows["kind"].eq("backbone")]
     return len(backbones) > 0 and bool(backbones["trained_on"].notna().all())
 

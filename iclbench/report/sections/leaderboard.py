@@ -11,7 +11,7 @@ from iclbench.analysis.normalised import Contest
 from iclbench.analysis.scores import COLUMNS, curve_of, in_words, leaderboard
 from iclbench.core.formats import fixed, integer, number, slug
 from iclbench.core.metrics import GUESSES, metric
-from iclbench.report.blocks import Column, Section, Table, Text
+from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
 from iclbench.tables.means import over_seeds
@@ -34,7 +34,7 @@ def section(task: Slice) -> Section | None:
         for evaluator, rows in summaries.groupby("evaluator")
         if (rows["metric"] == "auc").any()
     ]
-    blocks = (*boards, *paper_tables(task), *remarks(task, "next"))
+    blocks: tuple[Block, ...] = (*boards, *paper_tables(task), *remarks(task, "next"))
     return Section(f"{task.id}-leaderboard", "Leaderboard", blocks) if boards else None
 
 
