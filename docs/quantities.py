@@ -451,7 +451,7 @@ class Reference:
             raise LookupError(f"{set(models) - set(cells['contestant'])} have no trainings on {task} at {preset}")
         # Operations are measured for the first seeds; further seeds take the same.
         each = self._costs(task, preset, "train", "flops", None)
-        flops = float(each.reindex(cells["contestant"]).sum(skipna=False))
+        flops = float(each.astype(float).reindex(cells["contestant"]).sum(skipna=False))
         devices = sorted({re.split(r"[(,]| Processor", text)[0].strip() for text in cells["hardware"]})
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
