@@ -490,13 +490,6 @@ class Reference:
             cells = cells[cells[column].eq(wanted).fillna(False)]
         return cells
 
-    def version(self) -> str:
-        """The version of iclbench that all values were computed with."""
-        versions = set(self.results.rows["version"].dropna())
-        if len(versions) != 1:
-            raise LookupError(f"values were computed with the versions {sorted(versions)}")
-        return str(*versions)
-
     def libraries(self) -> dict[str, str]:
         """Versions that all cells were computed with."""
         said = [json.loads(text) for text in self.results.cells["libraries"].dropna().unique()]
