@@ -452,7 +452,8 @@ class Reference:
         # Operations are measured for the first seeds; further seeds take the same.
         each = self._costs(task, preset, "train", "flops", None)
         flops = float(each.astype(float).reindex(cells["contestant"]).sum(skipna=False))
-        devices = sorted({re.split(r"[(,]| Processor", text.replace("(R)", ""))[0].strip() for text in cells["hardware"]})
+        names = cells["hardware"].str.replace("(R)", "", regex=False).str.split(r"[(,]| Processor", regex=True)
+        devices = sorted({parts[0].strip() for parts in names})
         return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
 
     def probed(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
