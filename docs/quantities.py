@@ -12,6 +12,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,7 @@ from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
 from iclbench.registry import BACKBONES
 from iclbench.report.data import Results, load
 from iclbench.report.sections import named_pairs
+from iclbench.report.sections import published as published_results
 from iclbench.report.sections.over_training import trained as trained_for
 from iclbench.sweep.grids import GridCard, GridPart, load_grid
 
@@ -73,7 +75,8 @@ class Reference:
     def quantities(self) -> dict[str, Any]:
         """The names that templates can use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
-        others = [trained, card, published, grid, benchmark, package, exit_codes, default_bytes, window_rule, mean]
+        others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
+        others += [exit_codes, default_bytes, window_rule, mean]
         core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
         cards = [card(task).presets["grid"] for task in functions]
         return (
@@ -179,11 +182,13 @@ class Reference:
             raise LookupError(f"{a} and {b} have no single episodes on {task} at {preset}")
         return found
 
-    def gain(self, model: str, task: str, n_related: int, preset: str = "grid") -> Difference:
+    def gain(self, model: str, task: str, n_related: int, preset: str = "grid", shift: str = "none") -> Difference:
         """The gain in log-likelihood per target from `n_related` related datasets, paired by episode."""
         contest = self._contest(task, preset)
         runs = sorted(contest.rows.loc[contest.rows["contestant"].eq(model), "run"].unique())
-        scores = [self.results.errors.targets(runs, contest.prompt_set, "log_likelihood", n) for n in (n_related, 0)]
+        rows = self._rows.get((task, preset, model, "log_likelihood"), self.results.rows.iloc[:0])
+        prompts = contest.prompt_set if shift == "none" else rows.loc[rows["shift"].eq(shift), "prompt_set"].iloc[0]
+        scores = [self.results.errors.targets(runs, prompts, "log_likelihood", n) for n in (n_related, 0)]
         if not runs or scores[0] is None or scores[1] is None or (found := score_difference(*scores)) is None:
             raise LookupError(f"{model} has no single episodes with {n_related} related datasets on {task} at {preset}")
         return found
@@ -419,7 +424,7 @@ class Reference:
     def _rows(self) -> dict[tuple[Any, ...], pd.DataFrame]:
         """Values by task, preset, contestant and metric."""
         group = ["task", "preset", "contestant", "metric"]
-        names = ["run", "evaluator", "status", "shift", "axis"]
+        names = ["run", "evaluator", "status", "shift", "axis", "prompt_set"]
         columns = self.results.rows[[*group, *names, "seed", "n_context", "n_related", "axis_value", "value"]]
         return dict(iter(columns.astype(dict.fromkeys(names, "category")).groupby(group)))
 
@@ -433,6 +438,37 @@ class Reference:
             here, far = (self.value(model, task, preset, "squared_error", shift, n_context=m) for m in (n, times * n))
             ratios.append(far / here)
         return float(np.exp(np.mean(np.log(ratios))))
+
+    def compared(self, task: str) -> pd.DataFrame:
+        """The published numbers of a task that were measured, a row per number, with ours at each preset."""
+        tasks = [each for each in self.results.slices if each.task == task]
+        rows = pd.concat([each for task in tasks if (each := published_results.compared(task)) is not None])
+        keys = ["contestant", "shift", "n_context", "n_related", "metric", "published", "published_preset"]
+        # Log-likelihoods of a task with a ceiling are compared by the adjusted ones, as in the report.
+        ours = rows["adjusted"].fillna(rows["ours"]).astype(float)
+        wide = rows.assign(ours=ours).dropna(subset="ours").pivot_table("ours", keys, "our_preset", dropna=False)
+        return wide.dropna(how="all").reset_index()
+
+    def expense(self, models: Sequence[str], task: str, preset: str = "grid") -> Expense:
+        """What all trainings of several models on a task took; models as they are named in the tables."""
+        cells = self.cells("done", kind="train", preset=preset, task=task)
+        cells = cells[cells["contestant"].isin(list(models))]
+        if set(models) != set(cells["contestant"]):
+            raise LookupError(f"{set(models) - set(cells['contestant'])} have no trainings on {task} at {preset}")
+        # Operations are measured for the first seeds; further seeds take the same.
+        each = self._costs(task, preset, "train", "flops", None)
+        flops = float(each.astype(float).reindex(cells["contestant"]).sum(skipna=False))
+        names = cells["hardware"].str.replace("(R)", "", regex=False).str.split(r"[(,]| Processor", regex=True)
+        devices = sorted({parts[0].strip() for parts in names})
+        return Expense(len(cells), float(cells["seconds"].sum() / 3600), flops, devices)
+
+    def probed(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
+        """What linear probes measure, from the first layer to the last, averaged over seeds."""
+        rows = self._rows.get((task, preset, model, metric), self.results.rows.iloc[:0])
+        rows = rows[rows["evaluator"].eq("probe") & rows["axis"].eq("layer") & rows["status"].eq("ok")]
+        if rows.empty:
+            raise LookupError(f"{model} was not probed on {task} at {preset}")
+        return rows.groupby("axis_value")["value"].mean().astype(float).tolist()
 
     def _costs(self, task: str, preset: str, phase: str, metric: str, n: int | None) -> pd.Series:
         """The costs of every backbone, averaged over seeds."""
@@ -500,12 +536,71 @@ def card(task: str) -> TaskCard:
     return load_task(task)[1]
 
 
-def published(task: str, contestant: str, evaluator: str, metric: str = "accuracy_within_choices") -> float:
-    """A published number from the card of the task."""
-    rows = [p for p in card(task).published if (p.contestant, p.evaluator, p.metric) == (contestant, evaluator, metric)]
+def published(task: str, contestant: str, **where: Any) -> float:
+    """A number of a paper, as the card of the task, language task or suite has it.
+
+    Args:
+        task: the name of the card.
+        contestant: the name of the model or method in the card.
+        where: further fields of the number, such as `evaluator`, `shift`, `n_related` or `source`.
+    """
+    rows = [
+        each
+        for each in published_card(task).published
+        if each.contestant == contestant and all(getattr(each, name) == value for name, value in where.items())
+    ]
     if len(rows) != 1:
-        raise LookupError(f"the card {task} has {len(rows)} published numbers of {contestant} on {evaluator}")
+        raise LookupError(f"the card {task} has {len(rows)} published numbers of {contestant} with {where}")
     return rows[0].value
+
+
+@cache
+def published_card(name: str) -> Any:
+    """The card with the published numbers of a task, language task or suite."""
+    cards = import_module("iclbench.language.tasks.cards")
+    for load_card in (load_task, cards.load_language_card, cards.load_suite):
+        try:
+            return load_card(name)[1]
+        except UsageError:
+            continue
+    raise LookupError(f"no card {name}")
+
+
+@dataclass(frozen=True)
+class Expense:
+    """What trainings took.
+
+    Attributes:
+        runs: number of trainings.
+        hours: of one worker.
+        flops: operations; NaN if they were not measured.
+        devices: the processors.
+    """
+
+    runs: int
+    hours: float
+    flops: float
+    devices: list[str]
+
+
+def verdict(is_replicated: bool, preset: str = "grid") -> str:
+    """The verdict on a claim.
+
+    Args:
+        is_replicated: whether the claimed direction holds in the packed results.
+        preset: the preset of these results.
+
+    Raises:
+        TypeError: the condition is neither true nor false.
+    """
+    if not isinstance(is_replicated, bool | np.bool_):
+        raise TypeError(f"not true or false, but {is_replicated!r}")
+    return f"{'replicates' if is_replicated else 'does not replicate'} at preset {preset}"
+
+
+def is_equal(difference: Difference, margin: float) -> bool:
+    """Whether the interval of a difference lies within plus or minus a margin."""
+    return -margin < difference.low and difference.high < margin
 
 
 def grid(name: str) -> GridCard:

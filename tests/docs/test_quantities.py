@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from docs.quantities import ROOT, Reference, benchmark, nothing_but
+from docs.quantities import ROOT, Reference, benchmark, is_equal, nothing_but, published, verdict
+from iclbench.analysis.pairs import Difference
 from iclbench.report.sections import named_pairs
 
 pytestmark = pytest.mark.docs
@@ -143,6 +144,48 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
 def test_hours_are_those_of_the_cells(linear: Reference) -> None:
     cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
     assert linear.hours() == pytest.approx(cells["seconds"].sum() / 3600)
+
+
+def test_the_expense_of_models_is_the_sum_over_their_trainings(linear: Reference) -> None:
+    cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
+    cells = cells[cells["contestant"].isin(["mamba", "gpt2"])]
+    expense = linear.expense(["mamba", "gpt2"], "linear")
+    assert expense.runs == len(cells)
+    assert expense.hours == pytest.approx(cells["seconds"].sum() / 3600)
+    assert np.isnan(expense.flops), "the fixture has no operations of trainings"
+    with pytest.raises(LookupError, match="cnp-of-mine"):
+        linear.expense(["mamba", "cnp-of-mine"], "linear")
+
+
+def test_a_claim_replicates_only_if_its_condition_holds() -> None:
+    assert verdict(True) == "replicates at preset grid"
+    assert verdict(np.bool_(False), "small") == "does not replicate at preset small"
+    with pytest.raises(TypeError):
+        verdict(0.3)  # type: ignore[arg-type]
+    assert is_equal(Difference(0.01, -0.04, 0.04), 0.05)
+    assert not is_equal(Difference(0.01, -0.04, 0.06), 0.05)
+
+
+def test_published_numbers_are_those_of_one_entry_of_the_card() -> None:
+    assert published("gp-mixture", "icicl-tnp", n_related=1, shift="none") == -0.499
+    assert published("sst2", "GPT2-Large+deep-thinking") == 0.857
+    assert published("simple", "Mamba-2.8B", n_context=5) == 0.85
+    with pytest.raises(LookupError, match="numbers of icicl-tnp"):
+        published("gp-mixture", "icicl-tnp")
+
+
+def test_compared_numbers_and_operations_are_those_of_card_and_tables() -> None:
+    reference = Reference(tasks=["gp-mixture"])
+    rows = reference.compared("gp-mixture").set_index(["contestant", "shift", "n_related"])
+    packed = pd.read_parquet(ROOT / "results" / "reference" / "gp-mixture-grid.values.parquet")
+    ours = packed.query("contestant == 'pt-tnp' and metric == 'log_likelihood_adjusted' and shift == 'none'")
+    ours = ours[ours["axis"].isna() & ours["n_context"].isna()]
+    assert rows.loc[("pt-tnp", "none", 0), "published"] == -0.598
+    assert rows.loc[("pt-tnp", "none", 0), "grid"] == pytest.approx(ours["value"].mean())
+    costs = pd.read_parquet(ROOT / "results" / "reference" / "gp-mixture-grid.costs.parquet")
+    flops = costs.query("contestant == 'pt-tnp' and phase == 'train' and metric == 'flops'")["value"].mean()
+    expense = reference.expense(["pt-tnp"], "gp-mixture")
+    assert expense.flops == pytest.approx(expense.runs * flops)
 
 
 def test_best_rates_are_those_of_the_packed_trials() -> None:
