@@ -442,7 +442,7 @@ class Reference:
     def compared(self, task: str) -> pd.DataFrame:
         """The published numbers of a task that were measured, a row per number, with ours at each preset."""
         tasks = [each for each in self.results.slices if each.task == task]
-        rows = pd.concat([each for task in tasks if (each := published_results.compared(task)) is not None])
+        rows = pd.concat([frame for task in tasks if (frame := published_results.comparison(task)) is not None])
         keys = ["contestant", "shift", "n_context", "n_related", "metric", "published", "published_preset"]
         # Log-likelihoods of a task with a ceiling are compared by the adjusted ones, as in the report.
         ours = rows["adjusted"].fillna(rows["ours"]).astype(float)
