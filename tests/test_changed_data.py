@@ -158,6 +158,7 @@ def test_an_interrupted_training_does_not_continue_on_other_data(tmp_path, monke
     assert main(words) == 0
 
 
+@pytest.mark.slow
 def test_the_same_file_may_have_another_path(results, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(results)
     assert evaluate(results) == 0, "from another folder"
@@ -174,6 +175,7 @@ def test_the_same_file_may_have_another_path(results, tmp_path, capsys, monkeypa
     assert "path" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rows_of_changed_data_have_both_fingerprints_and_are_not_in_leaderboards(results, tmp_path, capsys) -> None:
     assert evaluate(results) == 0
     grow(tmp_path / "log.jsonl")

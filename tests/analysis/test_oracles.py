@@ -128,6 +128,7 @@ def test_point_predictions_are_compared_by_squared_error(contestants: Contestant
     assert (defeat.winners, defeat.measure) == (("knn-3", "model"), "squared error")
 
 
+@pytest.mark.slow
 def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_path: Path) -> None:
     folder = written(tmp_path, contestants)
     (line,) = about_oracles(folder, tables.read_all("values", folder))

@@ -44,6 +44,7 @@ def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> No
     assert not PairedTest.of(0 * with_zeros, with_zeros).is_ahead
 
 
+@pytest.mark.slow
 def test_a_task_has_a_score_for_models_with_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
     contests = [contest for contest in normalised.contests(grid_results, "grid") if contest.task.task == "bursty"]
     title, scores = contests[0].task.title, by_task(contests)

@@ -125,6 +125,7 @@ def test_tuned_is_missing_if_it_is_unknown() -> None:
     assert tuned["gpt2"] and not tuned["mamba"] and pd.isna(tuned["s4d"]) and pd.isna(tuned["zero"])
 
 
+@pytest.mark.slow
 def test_a_leaderboard_uses_only_a_metric_that_every_contestant_has() -> None:
     values, errors = tables_of()
     scored = values[values["metric"].eq("auc")].assign(metric="score", score_of="squared_error", score_one="ridge")

@@ -96,6 +96,7 @@ def ranked(rows: pd.DataFrame, name: str, ascending: bool) -> list[str]:
     return rows.sort_values(["value", "contestant"], ascending=[ascending, True])["contestant"].tolist()
 
 
+@pytest.mark.slow
 def test_the_leaderboard_ranks_by_the_metric_in_its_direction(scores: pd.DataFrame) -> None:
     plain = scores[scores["shift"].eq("none")]
     for name, ascending in (("auc", True), ("score", False)):
@@ -149,6 +150,7 @@ def test_charts_have_titles(specs: dict[str, str]) -> None:
     assert titles["heat_map"]["subtitle"][0].startswith("Score 0: ")
 
 
+@pytest.mark.slow
 def test_charts_without_rows_or_of_an_ambiguous_task_are_errors(scores: pd.DataFrame) -> None:
     with refused("nothing-to-do"):
         icl.plot.probe(scores)

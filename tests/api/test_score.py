@@ -51,6 +51,7 @@ def test_rows_of_a_random_estimator_are_those_of_the_command(tmp_path: Path) -> 
     assert_rows_of_the_command(icl.evaluate([run, *baselines], task), tmp_path, *baseline_options(baselines))
 
 
+@pytest.mark.slow
 def test_rows_of_a_run_on_another_task_name_the_task_of_its_training(run: Run, results: Path) -> None:
     other_task = icl.task("noisy-linear", "smoke", dim=10, head="gaussian", points=20, episodes=16)
     rows = icl.evaluate([run, "ridge", "zero"], other_task, device="cpu")
@@ -78,6 +79,7 @@ def test_rows_of_family_tests_are_those_of_the_command(tmp_path: Path) -> None:
         icl.evaluate("ridge", icl.task("linear", "smoke", dim=2), evaluators="icl")
 
 
+@pytest.mark.slow
 def test_gaps_and_scores_of_targets_are_those_of_the_command(tmp_path: Path) -> None:
     task = icl.task("gp-mixture", "smoke", **GP)
     run = icl.train(task, "tnp", results=tmp_path, steps=1, progress=False)
@@ -125,6 +127,7 @@ def test_charts_warn_of_runs_that_differ_in_changes_of_the_task() -> None:
     assert contestant in {f"cnp-{frame['variant'].dropna().iloc[0][:4]}" for frame in frames}
 
 
+@pytest.mark.slow
 def test_rows_of_two_calls_are_in_one_chart_if_their_models_have_different_names() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     one, other = (icl.CNP(task, width=8, seed=seed) for seed in (0, 1))

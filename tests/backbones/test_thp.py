@@ -160,6 +160,7 @@ def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path:
         assert_same(reloaded.query(a, empty_queries()), backbone.query(b, empty_queries()), 0.0)
 
 
+@pytest.mark.slow
 def test_rates_of_poisson_processes_are_learned_in_context() -> None:
     assert share_learned_in_context(THP, 90, 5e-3, width=16, layers=1) > 0.5
 

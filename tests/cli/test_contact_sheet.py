@@ -70,6 +70,7 @@ def test_a_wrong_request_is_refused_in_one_line(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 
 
+@pytest.mark.slow
 def test_the_picture_needs_no_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from iclbench.cli.main import main; main(['show', 'glyphs', '--png', sys.argv[1]]);"

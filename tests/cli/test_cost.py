@@ -45,6 +45,7 @@ def results(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "results"))
 
 
+@pytest.mark.slow
 def test_runs_and_baselines_are_measured_and_printed(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run("cost", *SMALL, "--points", "9", "--baseline", "all", "--results", results, capsys=capsys)
     assert code == 0

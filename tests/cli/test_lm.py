@@ -185,6 +185,7 @@ def test_a_choice_task_with_a_method_has_controls_and_is_cached(
     }
 
 
+@pytest.mark.slow
 def test_skipped_prompts_of_cached_cells_are_reported(models, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("eval", "--model", models("gpt2"), "--tasks", "list-first", "--episodes", 20, "--demo-seeds", 0)
     words += ("--shots", 8, "--overlength", "skip", "--no-controls")

@@ -43,6 +43,7 @@ def evaluate(run: Run, results: Path, table: Path, *options: str) -> int:
     return main(words)
 
 
+@pytest.mark.slow
 def test_a_header_of_numbers_needs_the_option_header_or_no_header(
     trained: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_table_is_read_once_and_xgboost_is_fitted_once_for_all_runs(
     assert counts == {"read_table": 1, "_cross_validated": 1}
 
 
+@pytest.mark.slow
 def test_control_characters_of_columns_and_files_are_escaped(
     trained: Run, results: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

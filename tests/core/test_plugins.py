@@ -346,6 +346,7 @@ class Short(Linear):
         family(family.Parameters(dim=2)).sample(Request(3, 4, torch.Generator()))
 
 
+@pytest.mark.slow
 def test_a_mismatch_of_shapes_within_a_plug_in_names_the_plug_in(
     net: Path, card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

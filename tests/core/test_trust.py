@@ -111,6 +111,7 @@ def test_trust_in_a_backbone_is_not_trust_in_the_cards_family(elsewhere: Elsewhe
     assert not elsewhere.was_run
 
 
+@pytest.mark.slow
 def test_runs_of_untrusted_code_are_skipped_and_the_others_evaluated(
     trained: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -169,6 +169,7 @@ RUN = "tiny-linear-gpt2-smoke-s0"
 THINKING_RUN = f"{RUN}+deep-thinking-eta-0.2"
 
 
+@pytest.mark.slow
 def test_the_tables_have_the_run_with_and_without_deep_thinking(results: Path) -> None:
     values = tables.read_all("values", results / "tables")
     backbones = values[values["kind"] == "backbone"]

@@ -58,11 +58,13 @@ def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(trained: tup
     assert scores["knn-3"] < 1
 
 
+@pytest.mark.slow
 def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], evaluated: Path, tmp_path: Path) -> None:
     list(evaluate_run(Context(tmp_path), trained[1], ("none", "orthants")))
     assert values(tmp_path) == values(evaluated) != {}
 
 
+@pytest.mark.slow
 def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     list(evaluate_run(Context(tmp_path), run))
@@ -108,6 +110,7 @@ def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated: Path)
     assert errors.groupby(keys)["episode"].nunique().eq(48).all()
 
 
+@pytest.mark.slow
 def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained
     shifts = shifts_of(run, ["all"], 20)

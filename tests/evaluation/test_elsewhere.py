@@ -43,6 +43,7 @@ def results(run: Run) -> Path:
     return run.path.parents[1]
 
 
+@pytest.mark.slow
 def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_training(run: Run) -> None:
     folder = results(run)
     noisy = card(folder, "noisy")

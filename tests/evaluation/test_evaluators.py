@@ -42,6 +42,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     return folder, run
 
 
+@pytest.mark.slow
 def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(evaluated: tuple[Path, Run]) -> None:
     rows = tables.read_all("values", evaluated[0] / "tables")
     rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
@@ -129,6 +130,7 @@ def test_a_test_has_its_own_prompt_set_that_begins_with_the_smaller_one(evaluate
         assert torch.equal(few.context.x, many.context.x[:64])
 
 
+@pytest.mark.slow
 def test_tests_are_selected_in_either_spelling(evaluated: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = evaluated
     assert evaluators_of(run, []) == ["icl", "icl_paired"]

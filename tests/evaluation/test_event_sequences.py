@@ -41,6 +41,7 @@ def likelihoods(prompts: PromptSet, name: str) -> np.ndarray:
     return answer.loss(episodes.context.y).double().numpy()
 
 
+@pytest.mark.slow
 def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
@@ -81,6 +82,7 @@ def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
     assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
 
 
+@pytest.mark.slow
 def test_a_poisson_process_scores_0_and_the_oracle_that_has_to_infer_1(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
@@ -97,6 +99,7 @@ def test_a_poisson_process_scores_0_and_the_oracle_that_has_to_infer_1(
     assert set(scores["score_of"]) == {"nll"}
 
 
+@pytest.mark.slow
 def test_without_an_oracle_the_best_baseline_scores_1() -> None:
     prompts = PromptSet(resolve_task("point-process", "smoke", {"episodes": 1024})[0], "smoke")
     values = evaluate(baselines(prompts, ["poisson", "markov-marks"]), prompts)

@@ -49,6 +49,7 @@ def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: f
     assert expected < 0.1, "a step that every fit on 54 rows finds"
 
 
+@pytest.mark.slow
 def test_the_unit_of_the_file_does_not_matter() -> None:
     table = made()
     expected = out_of_fold(table)

@@ -44,6 +44,7 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
     assert not len(scored(unmonitored))
 
 
+@pytest.mark.slow
 def test_scores_after_the_last_step_are_those_of_eval(tmp_path: Path) -> None:
     """This requires that buffers are saved and loaded, and eval mode in both evaluations."""
     run = new_run(tmp_path)
@@ -99,6 +100,7 @@ def test_a_model_with_infinite_scores_has_diverged(tmp_path: Path) -> None:
     assert error.value.code == "diverged" and "train.lr" in str(error.value)
 
 
+@pytest.mark.slow
 def test_names_of_tests_may_have_hyphens(tmp_path: Path) -> None:
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card(evaluators=["icl-paired"])))

@@ -150,6 +150,7 @@ def test_a_failed_model_is_the_last_row_of_the_leaderboard(prompts, tmp_path):
     assert lines[1][-1] == "failed" and lines[1][-2] == lines[0][-2]
 
 
+@pytest.mark.slow
 def test_eval_prints_a_model_with_nan_answers_and_fails(card_path, tmp_path, monkeypatch):
     run = create(tmp_path, resolve_run(str(card_path), "gpt2", "smoke", 0, ["train.steps=2"]))
     train(run)

@@ -69,6 +69,7 @@ def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
+@pytest.mark.slow
 def test_a_linear_task_has_gradient_descent_and_reference_levels(probed: tuple[Path, list[CellResult]]) -> None:
     folder, cells = probed
     assert [c.contestant.name for c in cells] == FIELD
@@ -112,12 +113,14 @@ def test_a_task_that_is_not_linear_has_no_gradient_descent(card: Path, tmp_path:
     assert [c.contestant.name for c in probe(Context(tmp_path), run, **SIZES)] == ["gpt2", "zero"]
 
 
+@pytest.mark.slow
 def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) -> None:
     cells = list(probe(Context(tmp_path), trained, [5, 16, 5], **SIZES))
     assert [c.prompts.context_points for c in cells] == [5] * len(FIELD) + [16] * len(FIELD)
     assert set(tables.read_all("values", tmp_path)["n_context"]) == {5, 16}
 
 
+@pytest.mark.slow
 def test_a_repeated_probe_is_cached_and_deterministic(
     trained: Run, probed: tuple[Path, list[CellResult]], tmp_path: Path
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_layer_that_is_nan_in_some_tasks_fails_alone(
     assert [c.contestant.name for c in probe(Context(tmp_path), trained, **SIZES) if not c.cached] == ["gpt2"]
 
 
+@pytest.mark.slow
 def test_probing_does_not_change_evaluations(trained: Run, tmp_path: Path) -> None:
     list(evaluate_run(Context(tmp_path), trained))
     before = values(tmp_path)
@@ -190,6 +194,7 @@ def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:
         list(probe(Context(tmp_path), run, **SIZES))
 
 
+@pytest.mark.slow
 def test_a_context_beyond_learned_positions_is_a_skipped_row_and_references_are_computed(
     card: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_tasks_and_sections_can_be_selected(results: Path, tmp_path: Path, capsy
     assert "'linaer'" in err and "'linear'" in err
 
 
+@pytest.mark.slow
 def test_a_failed_section_is_reported_and_others_are_written(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_failed_section_is_reported_and_others_are_written(
 
 
 # Sections do not depend on processes, so the fast test has only a few of them.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "only", [["learning-curves", "leaderboard", "missing"], pytest.param([], marks=pytest.mark.slow)], ids=str
 )

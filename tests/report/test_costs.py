@@ -119,6 +119,7 @@ def test_section_has_only_long_table_without_measurements_of_phases(report_resul
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())
 
 
+@pytest.mark.slow
 def test_parameters_are_comparable_between_machines_and_seconds_are_not(results: Path) -> None:
     report_results = load(results)
     costs_on_two_devices = report_results.costs.assign(

@@ -64,6 +64,7 @@ def test_skipped_and_failed_trainings_are_not_listed_as_missing(grid_results: Re
     assert not any({"icicl-tnp", "tnp"} & set(frame["contestant"]) for frame in frames)
 
 
+@pytest.mark.slow
 def test_diverged_run_has_no_missing_evaluation(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)

@@ -40,6 +40,7 @@ def cells(blocks: dict[str, Block]) -> pd.DataFrame:
     return figure.data.set_index(["row", "contestant"])
 
 
+@pytest.mark.slow
 def test_cells_are_means_over_seeds_of_normalised_means(grid: Grid, blocks: dict[str, Block]) -> None:
     figure_cells, table = cells(blocks), blocks["heat-map-grid-numbers"]
     assert isinstance(table, Table)
@@ -190,6 +191,7 @@ def test_page_draws_columns_in_order_of_data(blocks: dict[str, Block]) -> None:
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 def test_backbones_of_the_user_are_highlighted(grid_results: Results) -> None:
     results = replace(grid_results)
     results.__dict__["user_backbones"] = frozenset({"tnp"})

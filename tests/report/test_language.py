@@ -379,6 +379,7 @@ def test_single_model_task_and_seed_make_a_section(results: Results, tmp_path: P
     assert "figure language-seeds" not in blocks and "figure language-shots" not in blocks
 
 
+@pytest.mark.slow
 def test_zero_shot_rows_make_a_section_and_failed_rows_do_not(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     zero_shot = reloaded(rows[rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")], tmp_path / "zero-shot")

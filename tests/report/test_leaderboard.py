@@ -37,6 +37,7 @@ def tables_of(kinds: dict[str, str]) -> tuple[Rows, Rows]:
     return values, errors
 
 
+@pytest.mark.slow
 def test_column_tuned_is_present_if_models_differ_and_changes_no_rank(tmp_path: Path) -> None:
     values, errors = tables_of({"zero": "baseline", "tree": "baseline", "gpt2": "backbone", "knn": "backbone"})
 

@@ -57,6 +57,7 @@ def blocks(branched: Results) -> dict[str, Figure | Table]:
     return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
 
 
+@pytest.mark.slow
 def test_branches_have_scores(grid: Grid, branched: Results) -> None:
     n_runs = 0
     for contest in normalised.contests(branched, "grid"):

@@ -192,6 +192,7 @@ def test_sections_without_rows_are_omitted(tmp_path: Path) -> None:
         assert title not in text
 
 
+@pytest.mark.slow
 def test_other_metrics_and_questions_do_not_break_the_page(tmp_path: Path) -> None:
     values = _rows()
     other_metrics = [
@@ -283,6 +284,7 @@ def test_other_files_are_not_overwritten(path: str, tmp_path: Path) -> None:
     assert [path.read_text() for path in out.rglob("*") if path.is_file()] == ["mine"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_report_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = _write(tmp_path / "results", _rows()), tmp_path / "out"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

@@ -44,6 +44,7 @@ def test_labels_of_front_do_not_overlap() -> None:
     assert labels(points[:1]).tolist() == ["below"], "the first point is next to the axis"
 
 
+@pytest.mark.slow
 def test_points_have_costs_and_scores(grid: Grid, grid_results: Results) -> None:
     contests = normalised.contests(grid_results, "grid")
     flops, seconds, state, _ = (points(contests, cost).set_index(["panel", "contestant"]) for cost in COSTS)
@@ -85,6 +86,7 @@ def test_overall_has_mean_scores_and_geometric_mean_costs(grid_results: Results)
     assert means.loc["gpt2", "score"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_incomplete_costs_are_named(grid_results: Results) -> None:
     costs = grid_results.costs
     costs = costs[~(costs["task"].eq("tabular") & costs["phase"].eq(FLOPS.phase))]
@@ -94,6 +96,7 @@ def test_incomplete_costs_are_named(grid_results: Results) -> None:
     assert f"{FLOPS.title} on {n - 1} of {n}" in sentence and COSTS[1].title not in sentence
 
 
+@pytest.mark.slow
 def test_nearly_equal_costs_are_not_drawn(grid_results: Results) -> None:
     pareto = section(grid_results)
     assert pareto is not None
@@ -106,6 +109,7 @@ def test_nearly_equal_costs_are_not_drawn(grid_results: Results) -> None:
     assert figure.caption.endswith(": icicl-tnp, tnp.")  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_selection_in_legend_fades_other_marks(grid_results: Results) -> None:
     """The page sets the parameter `highlight` to a list of names."""
     pareto = section(grid_results)

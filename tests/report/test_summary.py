@@ -43,6 +43,7 @@ def test_models_methods_tasks_and_seeds_are_counted(glance: Glance) -> None:
     assert glance.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
+@pytest.mark.slow
 def test_tiles_are_cells_of_heat_map(glance: Glance, grid_results: Results) -> None:
     section = heat_map.section(grid_results)
     assert section is not None

@@ -221,6 +221,7 @@ def test_images_are_binned_by_share_of_observed_pixels(targets_blocks: dict[str,
         assert line["size"].tolist() == pytest.approx(means)
 
 
+@pytest.mark.slow
 def test_figures_are_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:
     figures = [block for block in targets_blocks.values() if isinstance(block, Figure)]
     assert len(figures) == 12
@@ -232,6 +233,7 @@ def test_figures_are_valid_vega_lite(targets_blocks: dict[str, Block]) -> None:
         assert figure.alt and figure.caption
 
 
+@pytest.mark.slow
 def test_very_poor_baseline_does_not_extend_axis(targets_results: Path, tmp_path: Path) -> None:
     values = tables.read_all("values", targets_results).query("task == 'gp-mixture' and shift == 'none'")
     poor = values[(values["contestant"] == "pt-tnp") & values["metric"].eq("log_likelihood")].assign(

@@ -189,6 +189,7 @@ def test_the_code_of_a_hybrid_includes_its_mixers(tmp_path: Path, monkeypatch: p
         Run(tmp_path).check_codes()
 
 
+@pytest.mark.slow
 def test_a_run_of_an_edited_plug_in_is_an_error_until_the_sources_are_restored(
     tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

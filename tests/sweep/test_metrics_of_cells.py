@@ -109,6 +109,7 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     assert PackedBaselines(clean)(zero[0], prompts) is None
 
 
+@pytest.mark.slow
 def test_an_evaluation_without_the_metric_is_recomputed_once(
     finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
@@ -124,6 +125,7 @@ def test_an_evaluation_without_the_metric_is_recomputed_once(
     assert NEW_METRIC in set(tables.read("values", path)["metric"])
 
 
+@pytest.mark.slow
 def test_a_declared_metric_without_scores_does_not_repeat_evaluations(
     finished_sweep: tuple[Path, list[GridCell]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *opti
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_cells_computed_without_a_sweep_are_done(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_dry_run_names_missing_data(tmp_path: Path, capsys: pytest.CaptureFixt
 SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize(
     "grid", [name if name == "coqe-table-2" else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED]

@@ -204,6 +204,7 @@ def test_a_cell_waits_for_a_run_that_another_process_trains(tmp_path: Path) -> N
     assert run.finished
 
 
+@pytest.mark.slow
 def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     """The untrained backbone has the same parameters, state and operations as the trained one."""
     cells, results = cells_of(tmp_path, cost=[4]), tmp_path / "results"

@@ -328,6 +328,7 @@ def test_evaluated_rows_of_branches_equal_those_of_shorter_trainings(
         )
 
 
+@pytest.mark.slow
 def test_rows_of_branches_do_not_replace_those_of_evaluations_in_training(tmp_path: Path) -> None:
     """Both have the same step and test, but the learning rate has decayed in only one of them."""
     card = tmp_path / "tiny-classes.toml"

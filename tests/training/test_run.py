@@ -284,6 +284,7 @@ def test_a_run_follows_the_evaluation_settings_of_its_card(card_path: Path, tmp_
     assert config_after.task.card == config_before.task.card, "the hash of the card excludes baselines"
 
 
+@pytest.mark.slow
 def test_training_reduces_the_logged_loss(card_path: Path, tmp_path: Path) -> None:
     overrides = [
         "task.dim=1",

@@ -50,6 +50,7 @@ def search(number: int, sign: int = 1, points: tuple[Point, ...] = ()) -> list[P
     return all_points
 
 
+@pytest.mark.slow
 def test_proposals_are_better_than_random_choices_for_both_signs() -> None:
     all_points = search(40)
     assert len(all_points) == 40 and all_points[0] == point({"lr": BASE.lr})

@@ -128,6 +128,7 @@ def test_a_point_is_the_mean_over_seeds_and_ignores_tables_of_rates(card_path: P
     assert reloaded.curve.base.train.lr == pair.curve.base.train.lr != 0.25 and reloaded.curve.points()
 
 
+@pytest.mark.slow
 def test_the_rate_with_the_best_mean_is_written_and_used(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_patches_equal_the_selections_of_xarray(data: Path) -> None:
             np.testing.assert_allclose(x[:, 3], asurf.sel(cells), atol=0.01)
 
 
+@pytest.mark.slow
 def test_every_point_on_land_is_either_context_or_target(data: Path) -> None:
     episodes = draw(build_family(data), 30)
     patches_with_sea = 0
