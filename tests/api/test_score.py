@@ -150,7 +150,8 @@ def test_models_trained_from_several_seeds_are_runs_of_one_contestant() -> None:
     chart = icl.plot.learning_curves(pd.concat(frames)).to_json(validate=False)
     variant = frames[0]["variant"].dropna().iloc[0][:4]
     assert set(re.findall(r'"contestant": "(cnp[^"]*)"', chart)) == {"cnp"}
-    assert set(re.findall(r'"series": "(cnp[^"]*)"', chart)) == {f"cnp-{variant}-s{seed}" for seed in (0, 1)}
+    runs = [f"cnp-{variant}-s{seed}" for seed in (0, 1)]
+    assert set(re.findall(r'"series": "(cnp[^"]*)"', chart)) == {*runs, "; ".join(runs)}, "the runs and their mean"
 
 
 def test_models_of_the_same_name_are_numbered() -> None:

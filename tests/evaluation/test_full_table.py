@@ -94,7 +94,7 @@ def test_remarks_name_features_rows_and_scales() -> None:
     ]
     assert all(name in line for line, line_names in zip(lines, names, strict=True) for name in line_names)
     assert all(name in remarks(prompts(made(features=1)))[0] for name in ("1 features (f0)", "1 columns of zeros"))
-    assert "2 random projections of 3 features" in remarks(prompts(made(), encoding="project"))[0]
+    assert "2 projections of 3 features" in remarks(prompts(made(), encoding="project"))[0]
 
 
 def test_other_families_have_no_remarks(card_path: Path) -> None:
