@@ -76,7 +76,7 @@ class Reference:
         """The names that templates can use: public methods, functions of this module, and lists of models and tasks."""
         methods = {name: getattr(self, name) for name, member in vars(type(self)).items() if _is_public(name, member)}
         others = [trained, card, published, verdict, is_equal, grid, benchmark, package]
-        others += [exit_codes, default_bytes, window_rule, mean]
+        others += [exit_codes, default_bytes, window_rule, mean, lowest_after_peak]
         core, functions = list(load_grid("reference")[1].parts[0].backbones), self._functions()
         cards = [card(task).presets["grid"] for task in functions]
         return (
@@ -416,6 +416,14 @@ class Reference:
         rows = [self._accuracies(model, test, preset) for model in models]
         return [float(value) for each in rows for value in each.loc[each["axis"].isna(), "value"]]
 
+    def in_training(self, model: str, test: str, preset: str = "grid") -> list[float]:
+        """The accuracy on a test of `bursty` after every evaluated step of training, averaged over seeds."""
+        rows = self._accuracies(model, test, preset)
+        means = rows[rows["axis"].eq("train_step")].groupby("axis_value")["value"].mean()
+        if means.empty:
+            raise LookupError(f"{model} has no accuracy on {test} during training at {preset}")
+        return means.astype(float).tolist()
+
     def _accuracies(self, model: str, test: str, preset: str) -> pd.DataFrame:
         rows = self._rows.get(("bursty", preset, model, "accuracy_within_choices"), self.results.rows.iloc[:0])
         return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
@@ -519,6 +527,11 @@ def _agreement(pairs: dict[str, list[float]]) -> float:
     """Kendall's tau between the orders by the first and by the second score of each model."""
     scores = pd.DataFrame(pairs)
     return over_training.kendall(scores.iloc[0], scores.iloc[1])
+
+
+def lowest_after_peak(values: Sequence[float]) -> float:
+    """The lowest of the values from the highest one on."""
+    return min(values[list(values).index(max(values)) :])
 
 
 def mean(values: Iterable[float]) -> float:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from docs.quantities import ROOT, Reference, benchmark, is_equal, nothing_but, published, verdict
+from docs.quantities import ROOT, Reference, benchmark, is_equal, lowest_after_peak, nothing_but, published, verdict
 from iclbench.analysis.pairs import Difference
 from iclbench.report.sections import named_pairs
 
@@ -164,6 +164,8 @@ def test_a_claim_replicates_only_if_its_condition_holds() -> None:
         verdict(0.3)  # type: ignore[arg-type]
     assert is_equal(Difference(0.01, -0.04, 0.04), 0.05)
     assert not is_equal(Difference(0.01, -0.04, 0.06), 0.05)
+    assert lowest_after_peak([0.1, 0.9, 0.4, 0.6]) == 0.4
+    assert lowest_after_peak([0.1, 0.9]) == 0.9
 
 
 def test_published_numbers_are_those_of_one_entry_of_the_card() -> None:
