@@ -44,7 +44,7 @@ def test_tasks_and_sections_can_be_selected(results: Path, tmp_path: Path, capsy
     assert main([*arguments, "learning_curves"]) == 0, "also with underscores"
     assert main([*arguments, "learning-curve"]) == 2
     err = capsys.readouterr().err
-    assert "'learning-curve'" in err and "'learning-curves'" in err
+    assert "'learning-curve'" in err and "learning-curves" in err
     assert main(["report", "--results", str(results), "--task", "linaer"]) == 2
     err = capsys.readouterr().err
     assert "'linaer'" in err and "'linear'" in err
