@@ -13,8 +13,6 @@ import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Results
-from iclbench.core.errors import UsageError
-from iclbench.core.formats import canonical
 
 # The sections in reading order, as in `iclbench.report.sections`, whose import takes seconds.
 SECTIONS = (
@@ -87,15 +85,10 @@ def command(
     from iclbench.cli.terminal import out as stdout
     from iclbench.cli.terminal import say, step_bar
     from iclbench.report import build
-    from iclbench.report.sections import names
+    from iclbench.report.sections import selected_names
     from iclbench.report.workers import available
 
-    selected_sections, all_sections = _split(only or []), names()
-    for name in selected_sections:
-        if canonical(name) not in all_sections:
-            raise UsageError(
-                f"unknown section '{name}'; the sections are {', '.join(all_sections)}", code="unknown-name"
-            )
+    sections = selected_names(_split(only or []))
     folder = out or results / "report"
     say(f"reading the tables in {results}, writing to {folder}")
     with ExitStack() as stack:
@@ -110,7 +103,7 @@ def command(
             formats=() if formats.strip().lower() == "none" else _split([formats.lower()]),
             tasks=_split(task or []),
             contestants=_split(contestants or []),
-            only=selected_sections,
+            only=sections,
             title=title,
             processes=workers or available(),
             progress=lambda done, total, last: bar(total)(done, last),

@@ -14,7 +14,8 @@ import typer
 
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, DataDir, Device, Json, MaxBytes, Results, Threads, Trust, set_up_torch
-from iclbench.core.errors import DataError, UsageError
+from iclbench.core.errors import UsageError
+from iclbench.core.file_errors import cannot_read
 from iclbench.core.files import check_state_file
 
 
@@ -112,10 +113,7 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
     try:
         file = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
-        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}; give --csv a file, or - for stdin", code=code
-        ) from error
+        raise cannot_read(path, error, "give --csv a file, or - for stdin") from error
     with file:
         yield file
 

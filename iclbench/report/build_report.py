@@ -60,7 +60,7 @@ def build(
     title: str | None = None,
     tasks: Sequence[str] = (),
     contestants: Sequence[str] = (),
-    only: Sequence[str] = (),
+    only: Collection[str] = (),
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Report:
@@ -81,7 +81,7 @@ def build(
         progress: called after every section.
 
     Raises:
-        UsageError: there are no results (code `nothing-to-do`); an unknown format, task, contestant or section
+        UsageError: the folder has no results (code `nothing-to-do`); an unknown format, task, contestant or section
             (`unknown-name`); `out` has a page, tables or figures that are not a report's (`exists`).
         IclbenchError: `out` cannot be written (`unreadable-file`).
     """

@@ -11,6 +11,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.core import limits
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.file_errors import cannot_read
 from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.stream import as_points
 
@@ -46,10 +47,7 @@ def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = list(columns.read(limits.lines(file, str(path)), str(path)))
     except OSError as error:
-        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}; give --related a file of points", code=code
-        ) from error
+        raise cannot_read(path, error, "give --related a file of points") from error
     query_number = next((line.number for line in lines if line.y is None), None)
     if query_number is not None:
         raise DataError(f"{path}, line {query_number}: related datasets may not have queries")

@@ -22,8 +22,8 @@ from jaxtyping import Float32, Float64
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
+from iclbench.core.file_errors import cannot_read
 from iclbench.families.climate.region import SPACING, STEP_HOURS, latitudes, longitudes, steps_until
-from iclbench.families.file_errors import cannot_read
 from iclbench.families.images.array_cache import cached_array
 
 if TYPE_CHECKING:

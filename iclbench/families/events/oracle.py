@@ -25,7 +25,7 @@ from iclbench.families.events import hawkes
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, Processes
 
-# The mark of the last event if there are no events.
+# The mark of the last event of an empty sequence.
 NO_MARK = -1
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
-from iclbench.families.file_errors import cannot_read
+from iclbench.core.file_errors import cannot_read
 from iclbench.families.images.image_sets import ImageSet, Part, folder_of
 
 # Width and height of every aligned image.

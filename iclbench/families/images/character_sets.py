@@ -52,7 +52,7 @@ def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
     """All 1,623 characters of real Omniglot from `data_dir`/omniglot.
 
     Raises:
-        DataError: there is no data folder, or the data set is missing, incomplete or damaged.
+        DataError: the data folder is missing, or the data set is missing, incomplete or damaged.
     """
     if data_dir is None:
         raise DataError(

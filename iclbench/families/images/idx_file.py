@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
-from iclbench.families.file_errors import cannot_read
+from iclbench.core.file_errors import cannot_read
 
 _UNSIGNED_BYTE = 0x08
 

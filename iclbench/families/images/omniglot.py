@@ -21,7 +21,7 @@ from jaxtyping import UInt8
 
 from iclbench.core import limits, png
 from iclbench.core.errors import DataError, error_text
-from iclbench.families.file_errors import cannot_read
+from iclbench.core.file_errors import cannot_read
 from iclbench.families.images.array_cache import cached_array
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}

@@ -20,8 +20,8 @@ import numpy as np
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
+from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import in_a_line
-from iclbench.families.file_errors import cannot_read
 from iclbench.families.tabular.columns import Column, table_stem
 from iclbench.families.tabular.numerals import meant_as_number, number
 

@@ -13,8 +13,8 @@ from jaxtyping import Float
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
+from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import in_a_line
-from iclbench.families.file_errors import cannot_read
 from iclbench.families.tabular.columns import Column, check_names, listed
 
 log = logging.getLogger("iclbench")

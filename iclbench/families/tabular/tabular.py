@@ -32,11 +32,11 @@ from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
+from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import in_a_line
 from iclbench.core.settings import PositiveFloat
 from iclbench.core.standard import Standard
 from iclbench.families.base import Family, FunctionParameters
-from iclbench.families.file_errors import cannot_read
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.tabular.columns import table_stem

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from iclbench.core.errors import UnknownNameError
+from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.report.blocks import Section
 from iclbench.report.data import Results, Slice
@@ -98,10 +98,10 @@ def names() -> list[str]:
 
 
 def selected_names(only: Collection[str]) -> set[str]:
-    """These names of sections in canonical spelling (default: all names); raises `UnknownNameError`."""
+    """These names of sections in canonical spelling (default: all names); raises `UsageError` with all names."""
     for name in only:
         if canonical(name) not in names():
-            raise UnknownNameError("section", name, names())
+            raise UsageError(f"unknown section '{name}'; the sections are {', '.join(names())}", code="unknown-name")
     return set(map(canonical, only)) or set(names())
 
 

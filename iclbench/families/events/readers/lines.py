@@ -7,7 +7,7 @@ from pathlib import Path
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError
-from iclbench.families.file_errors import cannot_read
+from iclbench.core.file_errors import cannot_read
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Approximate memory of an event in bytes while it is read.

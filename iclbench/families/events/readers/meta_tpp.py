@@ -22,9 +22,9 @@ import numpy as np
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError, one_line
+from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import in_a_line
 from iclbench.families.events.event_data import MAX_MARKS, EventData
-from iclbench.families.file_errors import cannot_read
 
 ARRAYS = ("times", "marks", "masks")
 # Times with at least this number of increases and no decrease are not gaps.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from iclbench.core import limits
 from iclbench.core.errors import DataError
+from iclbench.core.file_errors import cannot_read
 
 ADVICE = "point --data-dir or ICLBENCH_DATA at the folder that holds them"
 
@@ -30,7 +31,7 @@ def read_text(path: Path, corpus: bool = False) -> str:
     try:
         content = limits.read_bytes(path)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", code="unreadable-file") from None
+        raise cannot_read(path, error, missing="unreadable-file") from None
     for encoding in ("utf-8-sig", "cp1252") if corpus else ("utf-8-sig",):
         try:
             return content.decode(encoding)
