@@ -16,7 +16,7 @@ def final(task: Slice) -> pd.DataFrame:
 
     Columns evaluator, kind, contestant, value, low, high (the interval over episodes; the envelope for several runs),
     lowest, highest (of the runs), runs and run (their names). For a backbone that was evaluated only during training,
-    the last step is used. There are no rows of contestants of which a run failed or diverged.
+    the last step is used. Contestants with a failed or diverged run have no rows.
     """
     return task.unfailed(over_seeds(_final_rows(task), _KEYS).assign(shift="none")).drop(columns="shift")
 

@@ -99,7 +99,7 @@ class _Comparison:
 
     def gaps(self, name: str, oracle: str) -> tuple[np.ndarray | None, str]:
         """By how much a contestant is better than an oracle in every episode, and the name of the compared score; None
-        if there are no scores of single episodes."""
+        without scores of single episodes."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
             metric_name = curve_metric(self.rows["metric"])

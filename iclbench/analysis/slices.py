@@ -234,7 +234,7 @@ class Slice:
         """Learning curves, averaged over the runs (seeds) of a contestant.
 
         Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes, run. The
-        interval of several runs is the envelope of theirs. There is no row at a context size at which a run failed.
+        interval of several runs is the envelope of theirs. Context sizes at which a run failed have no row.
         """
         return self.complete_curves(over_seeds(self._curve_rows, [*_CURVE_KEYS, "n_context"]))
 
@@ -266,7 +266,7 @@ class Slice:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """Scores of the question `targets`, averaged over runs; there is no row where a run failed."""
+        """Scores of the question `targets`, averaged over runs, without rows for failed runs."""
         means = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGET_KEYS])
         return self.complete_targets(means).reset_index(drop=True)
 

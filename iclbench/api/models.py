@@ -92,8 +92,8 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
             size.
 
     Raises:
-        UsageError: there is no such backbone or setting, a value is not valid, or neither the settings nor the preset
-            determine the size.
+        UsageError: the backbone or a setting does not exist, a value is not valid, or neither the settings nor
+            the preset determine the size.
 
     >>> from iclbench.api.tasks import task
     >>> backbone("s4d", task("linear", "smoke"), layers=1, width=8).parameter_count

@@ -104,7 +104,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     """The normalised score of every backbone on every task.
 
     Raises:
-        UsageError: there are no scores, since the baseline zero is not among the contestants.
+        UsageError: scores cannot be computed, since the baseline zero is not among the contestants.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.score import evaluate
@@ -270,7 +270,7 @@ def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ())
     """The figures of a section in one column, with a caption."""
     figures = [] if section is None else list(_figures(section))
     if not figures:
-        raise UsageError(f"nothing to draw: there are no finished {rows_name}", code="nothing-to-do")
+        raise UsageError(f"nothing to draw: no finished {rows_name}", code="nothing-to-do")
     titles = [{"text": figure.title} | ({"subtitle": list(caption)} if caption else {}) for figure in figures]
     specs = [figure.make_static() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:

@@ -82,7 +82,9 @@ def open_results(path: str | Path = "results") -> ResultsFolder:
     """
     folder = arguments.folder("path", path).absolute()
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {path}; icl.train(...) and iclbench train create it", code="missing-file")
+        raise UsageError(
+            f"the folder {path} does not exist; icl.train(...) and iclbench train create it", code="missing-file"
+        )
     return ResultsFolder(folder)
 
 

@@ -139,7 +139,7 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
         changes: keys of the task that differ from the card, as after `-o task.`: `dim=5, head="gaussian", points=20`.
 
     Raises:
-        UsageError: there is no such card, preset or key, or a value is not valid.
+        UsageError: the card, the preset or a key does not exist, or a value is not valid.
 
     >>> task("skewed-linear", preset="smoke", dim=5, head="gaussian").shape.x_dim
     5

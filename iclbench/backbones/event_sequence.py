@@ -37,7 +37,7 @@ class EventState(State):
 
 
 class Events(Elements[EventReadIn]):
-    """Gaps with marks. There is no x, and all queries after a state have the same prediction."""
+    """Gaps with marks, without x: all queries after a state have the same prediction."""
 
     noun = "events"
     has_inputs = False

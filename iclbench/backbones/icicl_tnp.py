@@ -62,7 +62,7 @@ class _Sets:
 
     @classmethod
     def of(cls, related: Points | None) -> _Sets | None:
-        """The rows; None if there are no related datasets."""
+        """The rows; None without related datasets."""
         if related is None or 0 in related.mask.shape:
             return None
         present = related.mask.any(-1)
@@ -97,7 +97,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
     4. U <- CA(U, all U_j);
     5. Zt <- CA(Zt, U).
 
-    With `coupling="direct"` there are no steps 2 and 4, and in step 5 targets attend to U and all U_j.
+    `coupling="direct"` omits steps 2 and 4, and in step 5 targets attend to U and all U_j.
     """
 
     Settings = ICICLTNPSettings

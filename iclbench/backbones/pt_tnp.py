@@ -2,8 +2,8 @@
 is linear in both (ICICL-TNP paper, section 2.2 and appendix C).
 
 There are two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens
-attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), there is no
-self-attention; instead the context tokens attend to the pseudo-tokens, except in the last layer.
+attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), the
+self-attention is omitted; instead the context tokens attend to the pseudo-tokens, except in the last layer.
 """
 
 from __future__ import annotations

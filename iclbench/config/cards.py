@@ -228,7 +228,7 @@ class Preset(BaseSettings):
         train_for: settings of training that differ for one backbone, by name.
         budget: number of parameters of a backbone without its image encoder. Sizes of backbones are within 3 % of it.
         encoder: image encoder of all backbones.
-        backbones: settings of backbones, by name: published sizes, if there is no budget.
+        backbones: settings of backbones, by name: published sizes, for presets without a budget.
     """
 
     points: PositiveInt

@@ -48,7 +48,7 @@ def budget_settings(
         cls: class of the backbone.
         budget: number of parameters.
         shape: shape of the task.
-        fixed: settings that do not change. If they set the width of the backbone, there is no search.
+        fixed: settings that do not change. If they set the width of the backbone, nothing is searched.
 
     Returns:
         The fixed settings and those of the search.

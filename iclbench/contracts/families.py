@@ -68,7 +68,7 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
     assert family.x_shape is None or math.prod(family.x_shape) == family.x_dim, "x_shape does not fit x_dim"
     assert bool(family.questions) and family.questions <= {"next", "targets"}, f"unknown questions {family.questions}"
     assert "next" in family.questions or episodes.targets is not None, (
-        "the question is targets, but there are no targets"
+        "the question is targets, but the episodes have no targets"
     )
 
 
@@ -148,7 +148,7 @@ def the_truth_is_there_for_oracles(family: Family) -> None:
 
 
 def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
-    """Dimensions beyond `active_dims` are 0; with all dimensions active there is no curriculum. Only for the question
+    """Dimensions beyond `active_dims` are 0; with all dimensions active the curriculum is over. Only for the question
     `next` with inputs."""
     if "next" not in family.questions or not family.x_dim:
         return
@@ -206,7 +206,7 @@ def related_datasets_change_nothing_else(family: Family) -> None:
     if not max_related:
         assert all_related.related is None, "there are related datasets, but `related_sets` is 0"
         return
-    assert all_related.related is not None, "there are no related datasets, but `related_sets` is positive"
+    assert all_related.related is not None, "the episodes have no related datasets, but `related_sets` is positive"
     for count in (None, *range(max_related)):
         fewer = draw(family, related=count)
         for name, tensor in fewer.tensors().items():

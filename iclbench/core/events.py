@@ -1,7 +1,7 @@
 """Predictions of the time and the mark of the next event of a sequence.
 
 An event is `(gap, mark, time)` in `Points.y`, columns `GAP`, `MARK`, `TIME`: the time since the previous event (since
-time 0 for the first event), the mark as a number from 0, and the absolute time. There is no x. Likelihoods are
+time 0 for the first event), the mark as a number from 0, and the absolute time. Events have no x. Likelihoods are
 densities of the gap, in nats, and depend on the unit of time: in units c times as long, each log-density is log c
 larger. A positive log-density only says that gaps are short in this unit.
 
@@ -149,7 +149,8 @@ class EventPrediction(Prediction):
         log-survival of the censored point, NaN for sequences without one.
         """
         gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
-        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)  # NaN means below that there is no open interval
+        # Below, NaN marks the absence of an open interval.
+        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)
         released = -self.released_log_survival(gap)
         place = scored.cumsum(1)
         is_first, is_last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))

@@ -63,7 +63,7 @@ class Predictor:
         removes_points: whether `remove` is implemented, which removes points from a state.
         joint: how the answer at a target may depend on the inputs of the other targets: not at all ("apart"), but not
             on their order ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
-        longest: number of points of the longest possible sequence, including the query; None if there is no limit.
+        longest: number of points of the longest possible sequence, including the query; None without a limit.
     """
 
     order: ClassVar[Literal["causal", "set"]] = "set"

@@ -55,7 +55,7 @@ def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
     """Mean and interval of each column of the scores, as columns `value`, `low`, `high` and `n_episodes` of a table.
 
     Args:
-        scores: `(episodes, columns)`, NaN where there is no score. The interval of a single episode is NaN.
+        scores: `(episodes, columns)`, NaN for missing scores. The interval of a single episode is NaN.
         seed: as in `bootstrap_interval`.
     """
     counts = np.isfinite(scores).sum(0)

@@ -36,7 +36,7 @@ class Curve:
         sequences: scores of complete sequences by metric, `(episodes,)`; sums for metrics per event. Empty if some
             context sizes were left out.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at its
-            position, `(episodes, prefixes)`, NaN elsewhere; None if there are no open intervals.
+            position, `(episodes, prefixes)`, NaN elsewhere; None without open intervals.
     """
 
     prefixes: tuple[int, ...]

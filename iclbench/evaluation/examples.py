@@ -28,8 +28,8 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
     """Rows of the table `examples` for the predictions of a contestant at the family's display inputs.
 
     If the contestant uses related datasets, there are predictions with no, one and all of them. For one input
-    dimension, there are also rows `drawn`: samples for the first episode without related datasets. There are no rows if
-    a context is longer than the contestant allows.
+    dimension, there are also rows `drawn`: samples for the first episode without related datasets. The result is empty
+    if a context is longer than the contestant allows.
 
     Args:
         contestant: the contestant.

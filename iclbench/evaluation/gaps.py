@@ -83,8 +83,8 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
     """Rows `gap`, `gap_joint` and `log_likelihood_adjusted` of all contestants on a prompt set.
 
     The gap is the mean log-likelihood of the task's first oracle minus that of the contestant, on the episodes that all
-    oracles predicted. An oracle that uses related datasets is compared at the same number of them. There are no rows if
-    the task has no oracle or it was not evaluated, and no adjusted rows if the family does not know the oracle's
+    oracles predicted. An oracle that uses related datasets is compared at the same number of them. The result is empty
+    if the task has no oracle or it was not evaluated, and lacks adjusted rows if the family does not know the oracle's
     expected score.
 
     Args:

@@ -37,7 +37,7 @@ class AddedPositions(nn.Module):
 
 
 class LearnedPositions(AddedPositions):
-    """A table with two rows per point; there are no positions beyond it."""
+    """A table with two rows per point, which limits the number of positions."""
 
     restarts = True
 

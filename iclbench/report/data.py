@@ -209,12 +209,13 @@ def of_values(values: pd.DataFrame) -> Results:
     """Results that have only rows of the table `values`, without a folder.
 
     Raises:
-        UsageError: there are no rows (code `nothing-to-do`).
+        UsageError: the frame is empty (code `nothing-to-do`).
         TableError: `values` are not rows of that table.
     """
     if values.empty:
         raise UsageError(
-            "there are no rows to report on; use icl.evaluate(...) or open_results(...).values()", code="nothing-to-do"
+            "the frame has no rows to report on; use icl.evaluate(...) or open_results(...).values()",
+            code="nothing-to-do",
         )
     rows, excluded_rows = comparable_rows(tables.validate("values", values))
     empty = {table: tables.frame(table, []) for table in ("costs", "examples", "answers")}

@@ -145,7 +145,7 @@ class Script:
         """The script.
 
         Raises:
-            ChildProcessError: there is no script; the message is the reason.
+            ChildProcessError: the script is not available; the message is the reason.
         """
         if self._version not in self._scripts:
             self._scripts[self._version] = self._child.receive()["script"]

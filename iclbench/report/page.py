@@ -86,7 +86,7 @@ def render_page(
         title: title of the page.
         subtitle: the line below the title.
         vega: the script that draws figures; empty without figures.
-        script_error: why there is no script.
+        script_error: why the script is missing.
     """
     return (
         _environment()

@@ -1,8 +1,8 @@
 """Jobs in several processes that share the loaded results: they are forked after the results are in memory.
 
-There are no threads and no shared locks. All processes take indices of jobs from one pipe, and each sends its results
-through its own pipe. If a process is killed, the parent does not wait for it; if the parent is killed, its processes
-end.
+The pool uses neither threads nor shared locks. All processes take indices of jobs from one pipe, and each sends its
+results through its own pipe. If a process is killed, the parent does not wait for it; if the parent is killed, its
+processes end.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _run_forked(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple
 def _work(
     jobs: Sequence[Callable[[], object]], indices: int, results: Connection, parent_ends: Sequence[Connection]
 ) -> None:
-    """Run jobs until there are no more. Ctrl-C ends the process silently, as the parent reports it."""
+    """Run jobs until the pipe is empty. Ctrl-C ends the process silently, as the parent reports it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in parent_ends:  # otherwise sending a result would not fail after the parent was killed

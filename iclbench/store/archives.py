@@ -164,7 +164,7 @@ def find(results: Path, name: str) -> Run:
             return _unpack(packed_runs[run_name], run, results)
     if not archives and slash:
         raise UsageError(
-            f"there are no archives of weights in {results / folder}: the reference weights are in a checkout of "
+            f"no archives of weights in {results / folder}: the reference weights are in a checkout of "
             "iclbench (results/reference), not in the installed package; run the command there, or give the results "
             "folder of a checkout",
             code="missing-file",

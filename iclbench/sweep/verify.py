@@ -49,7 +49,7 @@ class VerifiedCell:
         cell: the evaluation.
         rows: number of compared rows of `values`, including those of its training.
         difference: the first difference; None if all rows are equal to the last digit.
-        share: the largest difference, in halves of the interval of its row. None if there is no difference, or if other
+        share: the largest difference, in halves of the interval of its row. None without a difference, or if other
             columns than training curves and numbers with intervals differ.
         environment: differences between the first environment (of the evaluation and its training) and this one:
             hardware, kernels, threads or libraries. Differences of values may then be due to rounding.

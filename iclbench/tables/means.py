@@ -16,7 +16,7 @@ kind of seed:
   demonstrations for the same queries. A single set has its interval over queries. `over_seeds`, for figures and printed
   tables, limits the interval of a share to [0, 1]; files of tables have the unlimited interval.
 
-A mean has no failed rows. If one seed failed, there is no mean, since a mean over the other seeds would be too good:
+A mean has no failed rows. If one seed failed, the mean is missing, since a mean over the other seeds would be too good:
 `unfailed` removes their rows, and summaries of language models have a failed row instead.
 """
 

@@ -117,7 +117,7 @@ def _open_checked(path: Path) -> pq.ParquetFile:
     """A parquet file whose bytes fit its digest.
 
     Raises:
-        DamagedError: the bytes do not fit the digest, or there is no digest.
+        DamagedError: the bytes do not fit the digest, or the file has no digest.
     """
     with memory_advice(IN_TABLES):
         content = path.read_bytes()

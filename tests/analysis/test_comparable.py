@@ -48,7 +48,7 @@ def test_local_runs_with_other_settings_replace_packed_runs() -> None:
     replaced, (line,) = retrained_runs(packed, local)
     assert replaced == {"other"}
     assert all(name in line for name in ("bursty", "small", "'other'"))
-    # Metrics that compare contestants are computed with packed rows, too: they are no sign of a local training.
+    # Metrics that compare contestants are computed with packed rows, too: they do not indicate a local training.
     for metric in tables.COMPARING:
         compared = pd.concat([local, rows([("other", 0, "a")]).assign(metric=metric)], ignore_index=True)
         assert retrained_runs(packed, compared)[0] == {"other"}

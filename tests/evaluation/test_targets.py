@@ -151,7 +151,7 @@ def test_only_squared_errors_are_divided_by_the_normaliser(prompts, tmp_path: Pa
 
 
 def test_summaries_of_the_question_targets_are_gaps_scores_and_points(prompts, model, tmp_path: Path):
-    """There is no row of guessing, which only a family's own tests have."""
+    """Rows of guessing exist only for the tests of a family."""
     with_oracle = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
     zero = contestant(ESTIMATORS.get("zero")(), "zero", "baseline")
     for one in (contestant(Prophet(), "prophet", "oracle"), contestant(model, "model"), zero):

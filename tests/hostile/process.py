@@ -59,7 +59,7 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a process; None is no change.
+    """Limits of a process; None keeps the limit.
 
     Attributes:
         memory: bytes of address space, for forks beyond those of this process.

@@ -41,7 +41,7 @@ def test_layer_and_its_gradients_are_those_of_pytorch() -> None:
 
 @torch.no_grad()
 def test_rows_without_visible_tokens_read_zero() -> None:
-    """There is no token, no valid token, or no visible token."""
+    """Sequences without tokens, without valid tokens, or without visible tokens."""
     ours, rows, tokens = layer(), torch.randn(2, 4, WIDTH).double(), torch.randn(2, 5, WIDTH).double()
     inner = ours.norm(rows + ours.out.bias)
     expected = ours.norm_feed(inner + ours.feed(inner))

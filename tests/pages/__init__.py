@@ -2,7 +2,7 @@
 
 The blocks of a page run in order in an empty folder. In a `console` block, lines with `$` are commands, followed by
 their output. `python` blocks share one namespace; lines with `>>>` are followed by their output. A block with a caption
-is a file of that name. In an excerpt, `...` stands for any number of lines. Numbers are compared to about two digits,
+is a file of that name. In an excerpt, `...` replaces any number of lines. Numbers are compared to about two digits,
 counts exactly; seconds and measured memory are not compared (`compare`).
 
 A comment above a block marks blocks that do not run by default:

@@ -173,7 +173,7 @@ def test_a_layer_that_is_nan_in_some_tasks_fails_alone(
     assert failed["value"].isna().all() and set(failed["metric"]) >= {"squared_error", "squared_error_raw"}
     columns, lines = depth_table(values[values["run"] == trained.name])
     table_row = dict(zip(columns, lines[0], strict=True))
-    assert (table_row["1/2"], table_row["best"]) == ("failed", ""), "a layer failed, so there is no best layer"
+    assert (table_row["1/2"], table_row["best"]) == ("failed", ""), "a layer failed, so no layer is the best"
     assert [c.contestant.name for c in probe(Context(tmp_path), trained, **SIZES) if not c.cached] == ["gpt2"]
 
 

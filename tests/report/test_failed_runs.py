@@ -1,4 +1,4 @@
-"""A failed seed, at all or some context sizes: listed with its reason, and there is no mean over the other seeds."""
+"""A failed seed, at all or some context sizes: listed with its reason, without a mean over the other seeds."""
 
 import shutil
 from dataclasses import replace

@@ -121,7 +121,7 @@ def covering(runs: list[GridRun]) -> list[GridRun]:
 )
 def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all_runs: bool) -> None:
     """The fast test has every task and backbone once; `make test-slow` has all combinations."""
-    # One run stands for those that differ only in the seed.
+    # One run represents those that differ only in the seed.
     runs = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved(grid)}
     for run in runs.values() if all_runs else covering(list(runs.values())):
         for program, command, *rest in command_words(run):

@@ -1,6 +1,6 @@
 """Loading of transformers checkpoints from a folder or the Hugging Face hub, with one-line errors.
 
-A folder is read without network access. Code of a checkpoint runs only with `--trust-remote-code`; there is no prompt.
+A folder is read without network access. Code of a checkpoint runs only with `--trust-remote-code`, without a prompt.
 """
 
 from __future__ import annotations

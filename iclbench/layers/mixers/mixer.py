@@ -172,5 +172,5 @@ def full_precision(x: Tensor) -> torch.autocast:
 
 
 def copied_slice(t: Tensor) -> Tensor:
-    """A copy of a slice if there are no gradients, so that a state does not hold the longer tensor."""
+    """A copy of a slice when gradients are disabled, so that a state does not hold the longer tensor."""
     return t if torch.is_grad_enabled() else t.clone()

@@ -42,7 +42,7 @@ def labels(points: pd.DataFrame) -> pd.Series:
     """The side of each point's name: `above` (upper left), `below` (lower right), or empty without a name.
 
     Only points on the front have names. A name is above its point unless it would leave the panel or cover another name
-    or point of the front; then it is below or, if there is no space either, only in the legend. The names of the best
+    or point of the front; then it is below or, without space there, only in the legend. The names of the best
     points are placed first.
 
     Args:

@@ -83,7 +83,7 @@ def normalisers(results: Results) -> str:
 
 
 def in_context(results: Results) -> Table | None:
-    """A table of contestants x tasks with a test of learning in context; None if there is no such task."""
+    """A table of contestants x tasks with a test of learning in context; None without such a task."""
     frames = []
     for task in results.slices:
         final = accuracies.final(task)

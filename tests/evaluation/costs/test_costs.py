@@ -182,7 +182,7 @@ def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
     assert list(tmp_path.rglob("*.parquet")) == [path]
     assert seconds_of_queries(path) == {(3, 4): 1, (5, 2): 2, (5, 4): 3, (7, 4): 3}
     assert rows_of(path)["train_step", "seconds", task.points] == 3
-    assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "there are no duplicate rows"
+    assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "the table has no duplicate rows"
 
 
 def test_rows_of_other_settings_or_another_task_are_removed_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
