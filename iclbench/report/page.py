@@ -162,7 +162,7 @@ def choices(sections: Sequence[Section]) -> dict[str, list[str]]:
 
 
 def columns(data: pd.DataFrame) -> dict[str, Any]:
-    """A frame as lists by column: numbers with six significant digits, texts as levels and codes."""
+    """A frame as lists by column: numbers with four significant digits, texts as levels and codes."""
     lists: dict[str, Any] = {}
     for name in data.columns:
         column = data[name]
@@ -199,11 +199,12 @@ def swatch(look: Look, shape: bool = False) -> Markup:
 
 
 def _rounded(value: Number | None) -> Number | None:
-    """The value with six significant digits; None if it is not finite."""
+    """The value: an integer as it is, another number with four significant digits; None if it is not finite."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
-    rounded = float(f"{float(value):.6g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
+    if float(value).is_integer() and abs(value) < 1e15:
+        return int(value)
+    return float(f"{float(value):.4g}")
 
 
 def _asset(name: str) -> str:
