@@ -55,7 +55,7 @@ def imported(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def model_for_task() -> Any:
+def backbone_builder() -> Any:
     """The function that builds a backbone for the shape of a task, with an image encoder if its inputs are images."""
     return imported("iclbench.backbones.image_backbone:for_task")
 

@@ -36,7 +36,7 @@ def write(path: Path, sequences: int = 40, scale: float = 1.0, marks: int = 2) -
 
 
 def grow(path: Path, marks: int = 2) -> None:
-    """Add twenty sequences with ten times as large gaps."""
+    """Add twenty sequences whose gaps are ten times as large."""
     write(path, 60, scale=10.0, marks=marks)
 
 
@@ -54,11 +54,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def results(trained: Path, tmp_path: Path) -> Path:
     """A results folder with a copy of the run and of its file, which a test may change."""
-    weights = trained / "results" / "runs" / "mine"
+    original = trained / "results" / "runs" / "mine"
     copy = tmp_path / "results" / "runs" / "mine"
     copy.mkdir(parents=True)
     write(tmp_path / "log.jsonl")
-    for path in weights.iterdir():
+    for path in original.iterdir():
         if path.is_file():
             (copy / path.name).write_bytes(path.read_bytes())
     config = copy / "config.toml"
@@ -194,7 +194,7 @@ def test_rows_of_changed_data_have_both_fingerprints_and_are_not_in_leaderboards
     assert any(trained_fingerprint in line for line in report_data.excluded_rows)
 
 
-def test_evaluation_on_changed_data_has_the_time_unit_and_the_marks_of_the_training(results, tmp_path) -> None:
+def test_evaluation_on_changed_data_uses_the_time_unit_and_the_marks_of_training(results, tmp_path) -> None:
     grow(tmp_path / "log.jsonl")
     task = find(results, "mine").config.task
     family = task.build_held_out(data_changed=True)
@@ -249,7 +249,7 @@ def images(folder: Path, brightness: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("write_data", "sizes"), [(tabular, (80, 90)), (images, (255, 99))])
-def test_changed_tables_and_images_are_errors(write_data, sizes, tmp_path, monkeypatch, capsys) -> None:
+def test_using_a_run_on_changed_tables_or_images_is_an_error(write_data, sizes, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ICLBENCH_DATA", str(tmp_path))
     results = ["--results", str(tmp_path / "results"), "--name", "mine"]
     words = ["train", *write_data(tmp_path, sizes[0]), "-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=8"]
@@ -264,7 +264,7 @@ def test_changed_tables_and_images_are_errors(write_data, sizes, tmp_path, monke
     assert icl.load("mine", tmp_path / "results").model is not None
 
 
-def test_tasks_without_data_do_not_change_on_data() -> None:
+def test_on_data_does_not_change_tasks_without_data() -> None:
     for task in ("linear", "climate", "image-completion", "bursty", "gp-mixture", "point-process"):
         config = resolve_run(task, "gpt2", "smoke")
         assert config.on_data() == config
@@ -298,7 +298,7 @@ def test_a_baseline_of_a_grid_is_evaluated_on_every_file(tmp_path) -> None:
     assert len({cell.hash for cell in cells if cell.run == "summary"}) == 2
 
 
-def test_changed_data_are_errors_of_a_finished_sweep(tmp_path, capsys) -> None:
+def test_repeating_a_finished_sweep_on_changed_data_is_an_error(tmp_path, capsys) -> None:
     file = tmp_path / "log.jsonl"
     write(file)
     card = grid_card(tmp_path, file)

@@ -15,7 +15,7 @@ from iclbench.core.answers import check_answer
 from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.guard import guarded
-from iclbench.core.predictor import as_used
+from iclbench.core.predictor import eval_mode
 from iclbench.store.runs import Run
 from iclbench.streaming.answers import answers
 from iclbench.streaming.clock import Clock, parse_start
@@ -82,7 +82,7 @@ def next_event(
     # The model predicts the point after the last event and never reads it, so its values are arbitrary.
     y = weight.new_tensor([*(line.y or [] for line in events), [1.0, 0.0, 1.0]])
     points = Points.full(y.new_empty(1, len(y), 0), y.unsqueeze(0))
-    with as_used(backbone), torch.no_grad():
+    with eval_mode(backbone), torch.no_grad():
         prediction = backbone.predict_next(points)
     check_answer(backbone, "predict_next", prediction, (1, len(y)), points.y)
     try:

@@ -20,7 +20,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Prediction
-from iclbench.core.predictor import as_used, join_positions
+from iclbench.core.predictor import eval_mode, join_positions
 from iclbench.core.seeds import generator
 from iclbench.families.base import Family
 from iclbench.store.archives import find
@@ -245,7 +245,7 @@ class _Prompt:
     def predict(self) -> Prediction:
         """The prediction, `(B, Q)`, in several passes if no query sees another."""
         pass_size = _QUERIES_PER_PASS if self.model.joint == "apart" else max(1, self.queries.shape[1])
-        with as_used(self.model), torch.no_grad():
+        with eval_mode(self.model), torch.no_grad():
             batches = self.queries.split(pass_size, 1)
             predictions = [self.model.predict_targets(self.context, batch) for batch in batches]
         for batch, prediction in zip(batches, predictions, strict=True):
@@ -255,7 +255,7 @@ class _Prompt:
     def sample(self, n: int, seed: int) -> torch.Tensor:
         """Samples from the joint distribution of all outputs, `(n, B, Q, ...)`."""
         draw = generator(seed, "sample_y", device=self.queries.device)
-        with as_used(self.model), torch.no_grad():
+        with eval_mode(self.model), torch.no_grad():
             return self.model.sample_targets(self.context, self.queries, n, draw)
 
 

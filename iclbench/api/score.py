@@ -79,7 +79,9 @@ def evaluate(
     shift_names = named_shifts(config, arguments.names("shifts", shifts))
     if extrapolate is not None:
         shift_names.append(Shift().with_examples(_extrapolated_examples(extrapolate, task)).name)
-    tests = config.tests(family, config.evaluators if evaluators is None else arguments.names("evaluators", evaluators))
+    tests = config.evaluator_names(
+        family, config.evaluators if evaluators is None else arguments.names("evaluators", evaluators)
+    )
     entries = _entries(models, task, chosen_device(device))
     pending = prompt_sets(config, task.preset, shift_names, tests, seed, task.data_dir, family)
     if not entries or not pending:

@@ -32,7 +32,8 @@ class PTTNPSettings(TransformerNPSettings):
 
 
 class PTTNP(TransformerNP[PTTNPSettings]):
-    """Per layer: U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U), or with `ist`
+    """Each layer updates the pseudo-tokens U, the context tokens Zc and the target tokens Zt by self-attention (SA) and
+    cross-attention (CA): U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U), or with `ist`
     U <- CA(U, Zc); Zt <- CA(Zt, U); Zc <- CA(Zc, U)."""
 
     Settings = PTTNPSettings
@@ -48,10 +49,10 @@ class PTTNP(TransformerNP[PTTNPSettings]):
 
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
         u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
-        for layer, target in enumerate(self.targets):
+        for layer, target_layer in enumerate(self.targets):
             u = self.from_data[layer](u, z, context.mask)
             if self.settings.style == "perceiver":
                 u = self.among[layer](u)
             elif layer < len(self.back_to_data):
                 z = self.back_to_data[layer](z, u)
-            yield target.keys(u)
+            yield target_layer.keys(u)

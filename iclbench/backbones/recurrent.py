@@ -91,7 +91,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     Args:
         settings: settings of the subclass.
         shape: the task.
-        width: D.
+        width: width D of a token.
         blocks: the layers, first to last.
     """
 

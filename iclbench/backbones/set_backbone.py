@@ -2,7 +2,7 @@
 
 They answer `predict_targets` from one state, and `predict_next` with one state per prefix. For the question `next`, a
 training step cuts each episode after a random number of points and predicts all later points from those before
-the cut, in one pass. For events only the next event can be predicted, so that a pass trains one event per sequence. A
+the cut, in one pass. For events only the next event can be predicted, so a pass trains on one event per sequence. A
 model that answers all prefixes in one pass (`in_one_pass`) is trained on every event, like sequence models.
 """
 
@@ -115,8 +115,9 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """For the question `next`, the mean over episodes of the mean loss of the points after a random cut
-        (`training_split`); for events, that of all events if one pass answers all prefixes."""
+        """For the question `next`, the loss of the points after a random cut (`training_split`), averaged over the
+        points of each episode and then over episodes. For events, the loss of every event if the model answers all
+        prefixes in one pass."""
         if self.shape.question == "targets" or (self.shape.marks is not None and self.in_one_pass):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
@@ -136,7 +137,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         of a sequence is its number of events and open intervals, so that the expected loss is that of `mean_by_event`.
 
         Returns:
-            The context, the targets with a mask of the scored ones, and weights; 0 for episodes without scored targets.
+            The context, the targets with a mask of the scored ones, and the weights, which are 0 for episodes without
+            scored targets.
         """
         context, points, scored = episodes.context, episodes.queries, episodes.scored
         if self.shape.question == "targets":
@@ -179,7 +181,7 @@ class Weights:
 def _check_dimension(name: str, values: Tensor, expected: int) -> None:
     if values.shape[-1] != expected:
         raise UsageError(
-            f"{name} of dimension {values.shape[-1]} for a model of {name} of dimension {expected}; "
-            "give context, targets and related datasets of the task that it was trained on",
+            f"the {name} have dimension {values.shape[-1]}, but the model expects dimension {expected}; "
+            "pass context, targets and related datasets of the task that it was trained on",
             code="bad-value",
         )

@@ -60,7 +60,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         super().__init__(settings, shape)
         width = settings.width
         self.embedding = perceptron(self.x_features_dim + self.y_features_dim + 1, width, width, width)
-        self.targets = self.stack()
+        self.targets = self.stack()  # layers in which the targets attend to the memory
 
     def stack(self, layers: int | None = None) -> Any:
         """A module list with one `AttentionLayer` for each layer of the model."""

@@ -1,7 +1,7 @@
 """Completion of names of cards, backbones and runs, and the completion script of a shell.
 
-Each function lists names, and Typer selects those that begin with the typed letters. A shell runs this at every key
-press, so the functions import only what names need.
+Each function lists names, and Typer selects those that begin with the typed text. A shell runs this while the user
+types, so the functions import only what they need to list names.
 """
 
 from __future__ import annotations
@@ -81,8 +81,11 @@ def runs(ctx: Any) -> list[str]:
 
 
 def shifts(ctx: Any, incomplete: str) -> list[str]:
-    """The last of several shifts joined by `+`, from the cards of the runs on the command line, of all runs in the
-    results folder, or, if there are none, of all tasks."""
+    """Completions of the last of several shifts joined by `+`.
+
+    The shifts are those of the runs on the command line, of all runs in the results folder, or, if there are none, of
+    all tasks.
+    """
     from iclbench.config.cards import load_task, names
 
     before, plus, _ = incomplete.rpartition("+")
@@ -108,7 +111,8 @@ def names_to_show(ctx: Any) -> list[str]:
     return sorted({*cards, *backbones(), *runs(ctx), "glyphs"})
 
 
-def lists() -> list[str]:
+def listable_kinds() -> list[str]:
+    """What `iclbench list` can list."""
     return ["tasks", "backbones", "baselines", "families", "grids", "runs"]
 
 
@@ -136,7 +140,7 @@ def install(shell: str | None) -> None:
         from typer.completion import install
 
         name, path = install(shell=_shell_name(shell), prog_name="iclbench", complete_var=VARIABLE)
-        typer.echo(f"completion of {name} written to {path}; it is active in new terminals")
+        typer.echo(f"completion for {name} written to {path}; it is active in new terminals")
         raise typer.Exit
 
 

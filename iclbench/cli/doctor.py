@@ -1,4 +1,4 @@
-"""`iclbench doctor`: report the libraries and devices of this machine."""
+"""`iclbench doctor`: report the libraries and devices on this machine."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 # Spaces between two columns.
 GAP = 2
-# Minimum widths of folded prose in letters. The second is used if the first does not fit.
+# Minimum widths of folded prose in characters. The second is used if the first does not fit.
 _READABLE = (20, 12)
 
 
@@ -21,21 +21,21 @@ class Column:
     """The width that a column needs.
 
     Attributes:
-        natural: letters of its longest line.
-        word: letters of its longest word; `natural` if it cannot be folded.
+        natural: characters in its longest line.
+        word: characters in its longest word; `natural` if it cannot be folded.
     """
 
     natural: int
     word: int
 
     def floor(self, readable: int) -> int:
-        """The minimum width, if lines are folded to `readable` letters."""
+        """The minimum width, if lines are folded to `readable` characters."""
         return max(self.word, min(self.natural, readable))
 
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of a block, by index, and their widths in letters."""
+    """Columns of a block, by index, and their widths in characters."""
 
     columns: tuple[int, ...]
     widths: tuple[int, ...]
@@ -50,7 +50,7 @@ def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) ->
 
     Args:
         columns: the width that each column needs.
-        width: letters per line.
+        width: characters per line.
         keys: the columns that name a row, with which every block begins.
 
     >>> name, number = Column(20, 20), Column(6, 6)

@@ -31,7 +31,7 @@ def command(
     what: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.lists,
+            autocompletion=completion.listable_kinds,
             help="What to list: tasks, backbones, baselines, families, grids, runs or all.",
         ),
     ] = "all",

@@ -121,7 +121,7 @@ def command(
     """Train, evaluate, probe and measure all runs of grids. The same command continues after an interruption."""
     from iclbench.cli import sweep_jobs, sweep_results
     from iclbench.cli.sweep_cells import cells_of, parsed_names, refuse_language_grids, selected_cells
-    from iclbench.cli.sweep_run import devices, work_through, worker_slots
+    from iclbench.cli.sweep_run import devices, gpus_of_workers, work_through
     from iclbench.cli.sweep_summary import print_dry_run
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
@@ -172,10 +172,10 @@ def command(
         selected = parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
         plan = plans.only(plans.plan(cells, store), store, kinds, selected)
         check_data(plan, context)
-        slots = worker_slots(gpus, per_gpu, workers)
+        worker_gpus = gpus_of_workers(gpus, per_gpu, workers)
         if cluster is not None:
             cluster.sweep(plan, store, context, dry_run, json, add or [])
         elif dry_run:
-            print_dry_run(plan, store, kind, data_dir, len(slots), json, added=add or [])
+            print_dry_run(plan, store, kind, data_dir, len(worker_gpus), json, added=add or [])
         else:
-            work_through(plan, store, slots, context, json)
+            work_through(plan, store, worker_gpus, context, json)

@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID --engine slurm`: compute cells in jobs of a cluster."""
+"""`iclbench sweep GRID --engine slurm`: compute cells in jobs on a cluster."""
 
 from __future__ import annotations
 

@@ -82,14 +82,14 @@ def print_verified(
             ]
             for each in verified_cells
         ]
-        columns = ["run", "task", "preset", "rows", "verdict", "of half an interval", "first environment", "time"]
+        columns = ["run", "task", "preset", "rows", "verdict", "share of half-width", "first environment", "time"]
         table("", columns, rows, numeric=[3, 5, 7])
     if any(each.environment and not each.equal for each in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
     if close := sum(each.agrees and not each.equal for each in verified_cells):
         say(
             f"{close} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth of "
-            "half their interval"
+            "the half-width of their intervals"
         )
     return all(each.agrees for each in verified_cells)
 
@@ -101,5 +101,9 @@ def _verdict(verified: VerifiedCell) -> str:
 
 def _difference(verified: VerifiedCell) -> str:
     """The verdict, with the largest and the first difference."""
-    distance = "" if verified.share is None else f": at most {verified.share:.1g} of half an interval apart"
+    distance = (
+        ""
+        if verified.share is None
+        else f": the largest difference is {verified.share:.1g} of an interval's half-width"
+    )
     return _verdict(verified) + distance + (f" ({verified.difference})" if verified.difference else "")

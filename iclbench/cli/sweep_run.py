@@ -1,4 +1,4 @@
-"""A sweep from its first cell to the final table, and the workers of this machine."""
+"""A sweep from its first cell to the final table, and the workers on this machine."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def run(
     for line in untuned_lines(plan, context.results):
         say(line)
     was_interrupted = False
-    with view(plan, store, slots, context.device) as report:
+    with view(plan, store, slots, context.device) as progress:
         workers = start()
         try:
-            engine.run(plan, store, workers, context, report, bundling=bundling)
+            engine.run(plan, store, workers, context, progress, bundling=bundling)
         except KeyboardInterrupt:
             was_interrupted = True  # reported after the live table is closed
         finally:
             workers.shutdown()
     if was_interrupted:
-        stored, open_count = plural(report.settled, "cell"), len(plan.todo) - report.settled
+        stored, open_count = plural(progress.settled, "cell"), len(plan.todo) - progress.settled
         raise Interrupted(f"interrupted; {stored} stored; the same command computes the other {open_count}")
-    failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), report.outcomes, json)
+    failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), progress.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))
     if failed:
@@ -73,13 +73,15 @@ def run(
         raise typer.Exit(1)
 
 
-def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context: Context, json: bool = False) -> None:
-    """Compute the cells of a plan in processes of this machine, one cell per slot at a time.
+def work_through(
+    plan: Plan, store: Store, worker_gpus: Sequence[str | None], context: Context, json: bool = False
+) -> None:
+    """Compute the cells of a plan in processes on this machine, one cell per worker at a time.
 
     Args:
         plan: the plan.
         store: the results folder.
-        slots: the GPU of each worker; None for a worker without a GPU.
+        worker_gpus: the GPU of each worker; None for a worker without a GPU.
         context: results folder, data and device.
         json: whether to print JSON.
 
@@ -87,18 +89,19 @@ def work_through(plan: Plan, store: Store, slots: Sequence[str | None], context:
         Interrupted: on Ctrl-C; finished cells are stored.
         typer.Exit: with 1, if cells failed.
     """
-    run(plan, store, lambda: pool(slots[: max(1, len(plan.todo))], context.threads), context, json, len(slots))
+    used_gpus = worker_gpus[: max(1, len(plan.todo))]
+    run(plan, store, lambda: pool(used_gpus, context.threads), context, json, len(worker_gpus))
 
 
-def worker_slots(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
+def gpus_of_workers(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
     """The GPU of each worker: `per_gpu` workers on each GPU, or one worker without a GPU (None) per core. `workers`
     sets the total number."""
-    slots: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.available()
-    return slots if workers is None else [slots[i % len(slots)] for i in range(workers)]
+    worker_gpus: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.available()
+    return worker_gpus if workers is None else [worker_gpus[i % len(worker_gpus)] for i in range(workers)]
 
 
 def devices(device: str) -> tuple[str, list[str]]:
-    """The kind of device of cells, and the GPUs of workers in the format of `CUDA_VISIBLE_DEVICES`."""
+    """The device type of the cells, and the GPUs of the workers in the format of `CUDA_VISIBLE_DEVICES`."""
     torch_device = set_up_torch(device, 1)
     if not torch_device.startswith("cuda"):
         return torch_device, []
@@ -110,6 +113,6 @@ def devices(device: str) -> tuple[str, list[str]]:
     return "cuda", names[: torch.cuda.device_count()] if index is None else [names[index]]
 
 
-def pool(slots: Sequence[str | None], threads: int) -> LocalPool:
-    """Worker processes, each with the GPU of its slot."""
-    return LocalPool([(threads, gpu) for gpu in slots], set_up)
+def pool(worker_gpus: Sequence[str | None], threads: int) -> LocalPool:
+    """Worker processes, each with its GPU."""
+    return LocalPool([(threads, gpu) for gpu in worker_gpus], set_up)

@@ -27,13 +27,13 @@ from iclbench.core.progress import PrintableConsole
 if TYPE_CHECKING:
     import pandas as pd
 
-# No markup, since names, paths and reasons may have square brackets. The terminal wraps lines of prose.
+# No markup, since names, paths and reasons may contain square brackets. The terminal wraps lines of prose.
 out = PrintableConsole(highlight=False, markup=False, soft_wrap=True)
 err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 # Seconds between two plain progress lines.
 _LINE_INTERVAL = 10.0
-# Number of rows from which a table is drawn without rich's table, which takes ten times as long.
+# Tables with at least this many rows are drawn without `rich.table`, which takes ten times as long.
 _FAST_ROWS = 200
 
 
@@ -49,8 +49,10 @@ def print_rows(rows: pd.DataFrame) -> None:
 
 @contextmanager
 def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]:
-    """A bar over a known number of steps, or lines without a terminal; yields a function of the finished steps and a
-    short text."""
+    """Show progress over a known number of steps: a bar on a terminal, otherwise plain lines.
+
+    Yields a function that takes the number of finished steps and a short text.
+    """
     if err.is_terminal:
         with progress.step_bar(err, label, total, done) as move:
             yield move
@@ -73,7 +75,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
 
 @contextmanager
 def measuring() -> Iterator[Callable[[str], None]]:
-    """A temporary line on a terminal about the current measurement; yields a function of its text."""
+    """Show the current measurement in a temporary line on a terminal; yields a function that sets its text."""
     if not err.is_terminal:
         yield lambda text: None
         return
@@ -102,7 +104,7 @@ def table(
 
     Args:
         title: a line above the table; empty for no title.
-        columns: headers, which may have line breaks.
+        columns: headers, which may contain line breaks.
         rows: literal cells; only `[bold]...[/bold]` is markup.
         numeric: indices of columns that are aligned to the right and not folded.
         keys: indices of the columns that name a row, which are repeated in a table of several blocks.
@@ -111,14 +113,14 @@ def table(
         out.print(title, style="table.title")
     columns = [printable(header) for header in columns]
     lines = [[_styled(cell) for cell in row] for row in rows]
-    needs = [
-        _needs([Text(header), *(line[index] for line in lines)], index not in numeric)
+    column_needs = [
+        _column_needs([Text(header), *(line[index] for line in lines)], index not in numeric)
         for index, header in enumerate(columns)
     ]
     prose_width, row_width = widths()
-    table_blocks = blocks(needs, prose_width, keys)
+    table_blocks = blocks(column_needs, prose_width, keys)
     if len(table_blocks) > 1 or any(block.width > prose_width for block in table_blocks):
-        table_blocks = blocks(needs, row_width, keys)
+        table_blocks = blocks(column_needs, row_width, keys)
     for number, block in enumerate(table_blocks):
         if number:
             out.print()
@@ -137,7 +139,7 @@ def table(
 
 
 def _fits(row: Sequence[Text], widths: Sequence[int]) -> bool:
-    """Whether all cells of a row fit in a line."""
+    """Whether all cells of a row fit in their columns without folding."""
     return all("\n" not in cell.plain and cell.cell_len <= width for cell, width in zip(row, widths, strict=True))
 
 
@@ -170,9 +172,10 @@ class _UnfoldedTable:
 
 
 def widths() -> tuple[int, int]:
-    """The width in letters to which prose is folded, and the width at which a table is split into blocks.
+    """The width in characters to which prose is folded, and the width at which a table is split into blocks.
 
-    In a pipe, prose is folded to a readable width, and rows are not split, for scripts that read line by line.
+    In a pipe, prose is folded to a readable width, and only very wide tables are split, because scripts read line by
+    line.
     """
     if (columns := os.environ.get("COLUMNS", "")).isdecimal() and int(columns):
         return int(columns), int(columns)
@@ -187,9 +190,9 @@ def _styled(cell: str) -> Text:
     return Text.assemble((bold[1], "bold"), bold[2])
 
 
-def _needs(cells: Sequence[Text], folds: bool) -> Column:
-    """The width that a column of these cells needs. If it folds, it does so between words."""
+def _column_needs(cells: Sequence[Text], folds: bool) -> Column:
+    """The width that a column with these cells needs. Only columns that fold break lines between words."""
     texts = [cell.plain for cell in cells]
-    lines = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
-    words = max((cell_len(word) for text in texts for word in text.split()), default=0)
-    return Column(lines, words if folds else lines)
+    line_width = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
+    word_width = max((cell_len(word) for text in texts for word in text.split()), default=0)
+    return Column(line_width, word_width if folds else line_width)

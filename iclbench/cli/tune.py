@@ -75,7 +75,7 @@ def command(
 
     It stores all trials in RESULTS/rates/PRESET/.
     """
-    from iclbench.cli.sweep_run import devices, worker_slots
+    from iclbench.cli.sweep_run import devices, gpus_of_workers
     from iclbench.cli.terminal import say
     from iclbench.cli.tune_run import pairs_of, search_of, work_through
     from iclbench.cli.tune_tables import print_dry_run, print_pairs
@@ -100,7 +100,7 @@ def command(
             return
         with writing(results):
             results.mkdir(parents=True, exist_ok=True)
-        work_through(pairs, worker_slots(gpus, per_gpu, workers), context)
+        work_through(pairs, gpus_of_workers(gpus, per_gpu, workers), context)
     print_pairs(pairs, json)
     if undecided := [pair for pair in pairs if pair.problems]:
         say(f"{plural(len(undecided), 'contestant')} without a choice: {undecided[0].name}: {undecided[0].problems[0]}")

@@ -1,4 +1,4 @@
-"""The searches of `iclbench tune`, and one line for every trial while it works."""
+"""The searches of `iclbench tune`, and the lines that it prints as trials finish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from iclbench.cli.sweep_run import pool
 from iclbench.cli.sweep_view import duration
 from iclbench.cli.terminal import say
-from iclbench.cli.tune_tables import WORDS, words
+from iclbench.cli.tune_tables import SETTING_LABELS, settings_text
 from iclbench.config.cards import load_task, names
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UsageError
@@ -26,7 +26,7 @@ _RATES = "1e-3,3e-3,1e-2"
 
 
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
-    """The search of the options, as a function of a curve and the sign of the objective."""
+    """The search that the options select: a function that makes it from a curve and the sign of the objective."""
     if trials is None:
         typed_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(typed_rates, sign)
@@ -37,7 +37,7 @@ def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], S
 
 
 def _rates(text: str) -> list[float]:
-    """The rates of the option."""
+    """The learning rates in the value of `--rates`."""
     try:
         numbers = sorted({float(word) for word in text.split(",")})
     except ValueError:
@@ -73,13 +73,15 @@ def pairs_of(
             continue
         pairs += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
     if not pairs:
-        raise UsageError(f"no task has preset '{preset}' and its data; name tasks with --tasks", code="nothing-to-do")
+        raise UsageError(
+            f"no task has preset '{preset}' and readable data; name tasks with --tasks", code="nothing-to-do"
+        )
     return pairs
 
 
-def work_through(pairs: Sequence[Pair], slots: Sequence[str | None], context: Context) -> None:
+def work_through(pairs: Sequence[Pair], worker_gpus: Sequence[str | None], context: Context) -> None:
     """Run all trials; raises `Interrupted` on Ctrl-C."""
-    view, workers = _View(), pool(slots, context.threads)
+    view, workers = _View(), pool(worker_gpus, context.threads)
     try:
         tune_pairs(pairs, workers, context, view)
     except KeyboardInterrupt:
@@ -89,7 +91,7 @@ def work_through(pairs: Sequence[Pair], slots: Sequence[str | None], context: Co
 
 
 class _View:
-    """One line for every trial and every choice."""
+    """Prints one line for every trial and every choice."""
 
     def __init__(self) -> None:
         self.done = self._total = 0
@@ -121,10 +123,13 @@ class _View:
     def decided(self, pair: Pair, choice: Point | None) -> None:
         followers = pair.follower_tasks
         tasks = f"; used for {', '.join([pair.task, *followers])}" if choice and followers else ""
-        say(f"{pair.name}: " + ("no settings give finite scores" if choice is None else words(choice.settings) + tasks))
+        say(
+            f"{pair.name}: "
+            + ("no settings give finite scores" if choice is None else settings_text(choice.settings) + tasks)
+        )
 
 
 def _trial_name(pair: Pair, trial: Trial) -> str:
     train = trial.config.train.model_dump(mode="json")
-    settings = {key: train[key] for key in WORDS if key == "lr" or train[key] != pair.preset_settings[key]}
-    return f"{pair.name} {words(settings)} seed {trial.config.seed}"
+    settings = {key: train[key] for key in SETTING_LABELS if key == "lr" or train[key] != pair.preset_settings[key]}
+    return f"{pair.name} {settings_text(settings)} seed {trial.config.seed}"

@@ -12,7 +12,7 @@ from iclbench.tuning.trials import FIRST_SEED
 from iclbench.tuning.tune import Pair
 
 # The settings of training that a search may choose, in words. Weight decay implies AdamW.
-WORDS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
+SETTING_LABELS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
 
 
 def print_dry_run(pairs: Sequence[Pair], json: bool) -> None:
@@ -54,7 +54,7 @@ def print_pairs(pairs: Sequence[Pair], json: bool) -> None:
             out.print("* at the edge of the tried rates: a better rate may lie beyond")
         for pair in task_pairs:
             if points := pair.not_different():
-                settings = "; ".join(words(point.settings) for point in points)
+                settings = "; ".join(settings_text(point.settings) for point in points)
                 out.print(f"{pair.contestant}: not significantly different from the choice: {settings}")
 
 
@@ -119,14 +119,14 @@ def _tasks_of(pair: Pair) -> list[str]:
     return [pair.task, *pair.follower_tasks]
 
 
-def words(settings: Mapping[str, Any]) -> str:
+def settings_text(settings: Mapping[str, Any]) -> str:
     """Settings of training in words.
 
-    >>> words({"lr": 0.003, "optimiser": "adamw", "warmup": 30, "betas": [0.9, 0.99]})
+    >>> settings_text({"lr": 0.003, "optimiser": "adamw", "warmup": 30, "betas": [0.9, 0.99]})
     'rate 0.003, warm-up 30, betas 0.9 0.99'
     """
     return ", ".join(
         f"{name} {' '.join(f'{each:g}' for each in (value if isinstance(value, list) else [value]))}"
-        for key, name in WORDS.items()
+        for key, name in SETTING_LABELS.items()
         if (value := settings.get(key)) is not None
     )

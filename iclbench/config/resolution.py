@@ -29,7 +29,7 @@ from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
-from iclbench.registry import BACKBONES, FAMILIES, is_target, model_for_task, spelling
+from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, is_target, spelling
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -80,12 +80,12 @@ class TaskConfig(BaseSettings):
     files: dict[str, Any] = {}
     learned: Annotated[dict[str, Any], Role.TRAINED] = {}
     question: Annotated[str, *_BOTH] = "next"
-    head: Annotated[Head, *_BOTH, Role.TYPED] = "point"
-    floor: Annotated[NonNegativeFloat | None, *_BOTH, Role.TYPED] = None
-    components: Annotated[PositiveInt | None, *_BOTH, Role.TYPED] = None
-    context_targets: Annotated[bool, Role.TRAINED, Role.TYPED] = False
-    points: Annotated[PositiveInt, *_BOTH, Role.TYPED]
-    episodes: Annotated[PositiveInt, Role.EVALUATED, Role.TYPED]
+    head: Annotated[Head, *_BOTH, Role.PROTOCOL] = "point"
+    floor: Annotated[NonNegativeFloat | None, *_BOTH, Role.PROTOCOL] = None
+    components: Annotated[PositiveInt | None, *_BOTH, Role.PROTOCOL] = None
+    context_targets: Annotated[bool, Role.TRAINED, Role.PROTOCOL] = False
+    points: Annotated[PositiveInt, *_BOTH, Role.PROTOCOL]
+    episodes: Annotated[PositiveInt, Role.EVALUATED, Role.PROTOCOL]
     baselines: list[str] = []
     oracles: list[str] = []
     shifts: list[str] = []
@@ -98,14 +98,14 @@ class TaskConfig(BaseSettings):
         return self.data_with()
 
     def data_with(self, **assigned: str) -> str | None:
-        """`data` with further assignments. Files have no folders, which differ between machines."""
+        """`data` with further assignments. Files appear without their folders, which differ between machines."""
         values = self.parameters | {key: Path(value).name for key, value in self.files.items()}
         keys = family_class(self.family).data_parameters
         return assignments({key: values[key] for key in keys} | assigned) or None
 
     def point_count(self, examples: int) -> int:
-        """The number of points of an episode with a number of examples. With the question `next`, the last point is
-        only a target."""
+        """The number of points in an episode with this many examples. With the question `next`, the last point is only
+        a target."""
         return examples + (self.question == "next")
 
     @property
@@ -139,13 +139,13 @@ class TaskConfig(BaseSettings):
                 f"task '{self.name}': head '{self.head}' does not fit the {problem} family '{self.family}'",
                 code="not-applicable",
             )
-        self.tests(family, self.evaluators)
-        if not is_ours(cls):  # otherwise a normaliser of 0 is an error only after the training
+        self.evaluator_names(family, self.evaluators)
+        if not is_ours(cls):  # find a normaliser of 0 before the training, not in the evaluation after it
             check_normaliser(family)
         return family
 
     def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
-        """The family of the prompts.
+        """The family from which evaluation prompts are drawn.
 
         Raises:
             DataError: the data are not those of the training, unless `data_changed` allows it.
@@ -172,7 +172,7 @@ class TaskConfig(BaseSettings):
         for key in files:
             if key not in location_keys:
                 paths = [f"task.{location}" for location in location_keys]
-                raise UnknownNameError("key", f"task.{key}", paths, hint=f"(files of the data of task '{self.name}')")
+                raise UnknownNameError("key", f"task.{key}", paths, hint=f"(data files of task '{self.name}')")
         return self.model_copy(update={"files": {**self.files, **files}})
 
     def on_data(self, data_dir: Path | None = None) -> TaskConfig:
@@ -204,8 +204,8 @@ class TaskConfig(BaseSettings):
             components=self.components or 8,
         )
 
-    def tests(self, family: Family, names: Sequence[str]) -> list[str]:
-        """The evaluators with these names, in any spelling, in the spelling of the family.
+    def evaluator_names(self, family: Family, names: Sequence[str]) -> list[str]:
+        """The family's names of these evaluators, which may have another spelling in `names`.
 
         Raises:
             UnknownNameError: the family has no such evaluator.
@@ -237,11 +237,11 @@ class BackboneConfig(BaseSettings):
         implementation have their defaults, which every machine supports."""
         from iclbench.core.bounds import bounded
 
-        for_task = model_for_task()
+        build_backbone = backbone_builder()
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (portable and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
-        return bounded(lambda: for_task(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
+        return bounded(lambda: build_backbone(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
 
 
 class RunConfig(BaseSettings):
@@ -382,7 +382,7 @@ def resolve_task(
             hint = f"(in published.data of task '{task}')"
             raise UnknownNameError("parameter of data", key, family.data_parameters, hint=hint)
     protocol_changes, parameter_changes = _split_task_table(overrides or {}, parameters, where)
-    owners = {key: preset_card if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.TYPED)}
+    owners = {key: preset_card if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.PROTOCOL)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | protocol_changes
     # The configuration does not have settings that the head does not use.
     for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
@@ -423,14 +423,14 @@ def resolve_task(
 def _split_task_table(
     table: Mapping[str, Any], parameters: type[BaseSettings], where: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The changes of the protocol and of the parameters of the family in a table `task`.
+    """Split a table `task` into changes of the protocol and changes of the parameters of the family.
 
-    They are in its tables `protocol` and `parameters`. Other keys belong to the one that has a key of this name.
+    The table may have tables `protocol` and `parameters`. Its other keys are assigned by name.
 
     Raises:
-        UsageError: both have the key, or neither, or the key is given twice.
+        UsageError: a key belongs to both or to neither, or is given twice.
     """
-    protocol_keys, parameter_keys = TaskConfig.with_role(Role.TYPED), parameters.model_fields.keys()
+    protocol_keys, parameter_keys = TaskConfig.with_role(Role.PROTOCOL), parameters.model_fields.keys()
     top_level = dict(table)
     changes: dict[str, dict[str, Any]] = {"protocol": {}, "parameters": {}}
     for name in changes:
@@ -584,7 +584,7 @@ def _settings(
         card_settings = validate(model, preset.backbones.get(card_name, {}), where).model_dump(exclude_unset=True)
         if frozen_keys := card_settings.keys() & BACKBONES.variant(card_name).frozen.keys():
             raise UsageError(
-                f"{where}: the name of a variant, like {card_name}, sets {min(frozen_keys)}; remove it",
+                f"{where}: variant '{card_name}' already sets {min(frozen_keys)}; remove it",
                 code="conflict",
             )
         settings = _merge(settings, card_settings)
@@ -606,11 +606,11 @@ def _settings(
 
 
 def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
-    """Raise `UsageError` if the card does not have the evaluators of evaluations during training."""
+    """Raise `UsageError` if the card lacks an evaluator that is used during training."""
     evaluators = {canonical(name) for name in task.evaluators}
     for name in train.evaluators:
         if canonical(name) not in evaluators:
-            hint = f"(in train.evaluators; those of the card of task '{task.name}')"
+            hint = f"(in train.evaluators, for task '{task.name}')"
             raise UnknownNameError("evaluator", name, task.evaluators, hint=hint)
     if train.evaluate_every and not task.evaluators:
         raise UsageError(

@@ -19,7 +19,7 @@ from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
 from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import canonical, count
 from iclbench.core.settings import BaseSettings, validate
-from iclbench.registry import BACKBONES, model_for_task, spelling
+from iclbench.registry import BACKBONES, backbone_builder, spelling
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -186,11 +186,11 @@ def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapp
     from iclbench.core.bounds import measured
 
     checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
-    for_task = model_for_task()
+    build_backbone = backbone_builder()
     is_small = budget <= _MEMORY_BUDGET and all(
         value <= _MEMORY_WIDTH for value in settings.values() if isinstance(value, int)
     )
-    model = measured(lambda: for_task(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls))
+    model = measured(lambda: build_backbone(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls))
     return int(model.parameter_count - model.encoder_parameter_count)
 
 

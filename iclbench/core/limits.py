@@ -1,8 +1,8 @@
 """Limits on the size of files, tables and models, so that a small file or card cannot fill the memory.
 
 The same limit applies to an unpacked file, to a table in memory and to the weights of a model: 1 GiB by default, or the
-value of `--max-bytes` or `ICLBENCH_MAX_BYTES`. The limit of a text is an eighth of it, because a parsed text is many
-times larger; that of a line or a card is 1/1024. The option sets the environment variable, so that worker
+value of `--max-bytes` or `ICLBENCH_MAX_BYTES`. A text file is limited to 1/8 of this value, because a parsed text is
+many times larger, and a line or a card to 1/1024 of it. The option sets the environment variable, so that worker
 processes inherit the limit.
 """
 
@@ -72,8 +72,8 @@ def check(size: int, what: str) -> None:
 
 
 def too_large(what: str, limit: int) -> TooLargeError:
-    """The error for something that is longer than its limit."""
-    return TooLargeError(f"{what}: more than {nbytes(limit)}, which is too long; {ADVICE}")
+    """The error for a file, a table or a line (`what`) that is larger than its limit."""
+    return TooLargeError(f"{what} is larger than the limit of {nbytes(limit)}; {ADVICE}")
 
 
 def open_file(path: Path) -> BufferedReader:

@@ -144,7 +144,7 @@ _ENTRIES = (
 )
 METRICS = {entry.name: entry for entry in _ENTRIES}
 # Baselines that ignore the context, for any metric.
-GUESSES = frozenset(name for entry in _ENTRIES for name in entry.guesses)
+GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guesses)
 # Baselines with access to the truth that are not optimal: they have no rank and are never the best baseline.
 GIVEN_TRUTH = frozenset({"periodic-mean"})
 # Likelihoods come first, because events have squared errors, too.

@@ -257,13 +257,13 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
     return cat(flipped).map(lambda t: t.transpose(0, 1))
 
 
-# Number of threads in `as_used` for each module whose own mode is training.
+# Number of threads in `eval_mode` for each module whose own mode is training.
 _USES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _USES_LOCK = Lock()
 
 
 @contextmanager
-def as_used(predictor: Predictor) -> Iterator[None]:
+def eval_mode(predictor: Predictor) -> Iterator[None]:
     """Put a model in eval mode in the block and restore its mode afterwards.
 
     If several threads use a model, the last one restores the mode.

@@ -45,7 +45,7 @@ class Role(Enum):
 
     TRAINED = auto()  # the weights
     EVALUATED = auto()  # the values of an evaluation
-    TYPED = auto()  # `-o task.protocol.KEY` sets the key; the default is in the card or its preset
+    PROTOCOL = auto()  # `-o task.protocol.KEY` sets the key; the default is in the card or its preset
     MONITORING = auto()  # only how often training is evaluated, logged and saved
     LOCATION = auto()  # only where files are; a fingerprint identifies their content
     REPORTING = auto()  # no values: the key describes them, or names what a report compares them with

@@ -15,7 +15,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.files import remove
 from iclbench.core.formats import assignments
-from iclbench.core.predictor import as_used
+from iclbench.core.predictor import eval_mode
 from iclbench.core.signals import raise_if_ctrl_c
 from iclbench.core.version import provenance
 from iclbench.deep_thinking.methods import Method
@@ -76,7 +76,7 @@ def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.
     """All tables of a cell, including its branches, and the reason if it failed, even at one context size."""
     shared = cells.row(contestant, prompts, prompts.question)
     score = _SCORED_BY[prompts.task.question]
-    with as_used(contestant.predictor):
+    with eval_mode(contestant.predictor):
         computed_tables, reason = cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
     for steps, load in contestant.branches.items():
         branch_tables, failed = cells.computed(
@@ -155,7 +155,7 @@ def evaluators_of(run: Run, requested: Sequence[str], task: TaskConfig | None = 
     """The family's own tests to evaluate: `requested`, in either spelling (default: those of the card); `task` as in
     `shifts_of`."""
     task = task or run.config.task
-    return task.tests(task.build(), requested or task.evaluators)
+    return task.evaluator_names(task.build(), requested or task.evaluators)
 
 
 def evaluate_run(
@@ -204,7 +204,7 @@ def evaluate_run(
         family = task.build_held_out(data_dir, data_changed)  # shared by all prompt sets, because it holds the data
         model = contestants.on_task(model, run, task, family)
     write_published(results, task)
-    tests = task.tests(family, task.evaluators) if evaluators is None else evaluators
+    tests = task.evaluator_names(family, task.evaluators) if evaluators is None else evaluators
     remaining = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
     models = [model] if method is None else [model, contestants.thinking(model, method)]
     while remaining:

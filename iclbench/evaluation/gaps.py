@@ -6,7 +6,7 @@ The oracle has access to latent variables that contestants must infer. So the ga
 information, and the contestant's own error. The gap of a Bayes-optimal predictor without the information is the first
 part. To make the two comparable, all gaps on a prompt set are over the episodes that all oracles predicted.
 
-The gap of the joint log-likelihood (`gap_joint`) also includes the loss of predictors with independent targets.
+The gap of the joint log-likelihood (`gap_joint`) also includes the loss due to predicting the targets independently.
 
 The oracle's mean likelihood on a prompt set (its ceiling) differs from its expectation over the task. If the family
 knows the latter, there are also adjusted scores: the task's ceiling minus the gap. They can be compared with published
@@ -92,7 +92,7 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
         errors: their scores of single episodes.
         prompts: the prompt set.
     """
-    if not _is_oracle(values, prompts):
+    if not _has_oracle(values, prompts):
         return []
     rows = [row for metric in GAPS for row in _gap_rows(values, errors, prompts, metric)]
     return rows if any(row["metric"] == "gap" for row in rows) else []
@@ -125,8 +125,8 @@ def _gap_rows(
             continue
         scores = _by_episode(run_errors, len(prompts.episodes))
         counts = tuple(int(n) for n in scores.columns)
-        best = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
-        gaps = np.where(is_common[:, None], best.to_numpy() - scores.to_numpy(), np.nan)
+        oracle_scores = ceiling.reindex(columns=counts) if len(ceiling.columns) > 1 else ceiling
+        gaps = np.where(is_common[:, None], oracle_scores.to_numpy() - scores.to_numpy(), np.nan)
         gap_means = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
         rows += gap_means
         if task_ceiling is not None:
@@ -139,11 +139,11 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
 
     The gap after n events is the negative log-likelihood of the contestant minus that of the task's first oracle.
     Another row has the mean height of this curve, which is the only gap if the oracle is packed. Packed contestants
-    have no rows here, because packed results have their gaps.
+    have no rows here, because packed results already contain their gaps.
     """
     curves = errors[errors["metric"].eq("nll") & errors["n_context"].notna()]
     run_values = values[values["status"].eq("ok") & values["metric"].eq("nll")].drop_duplicates("run").set_index("run")
-    if not _is_oracle(values, prompts):
+    if not _has_oracle(values, prompts):
         return []
     oracle = prompts.task.oracles[0]
     episodes, rows = range(len(prompts.episodes)), []
@@ -170,7 +170,7 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
     return rows
 
 
-def _is_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
+def _has_oracle(values: pd.DataFrame, prompts: PromptSet) -> bool:
     """Whether the task's first oracle was evaluated, and is an oracle on these prompts."""
     is_first = values["run"].isin(prompts.task.oracles[:1])
     return bool((is_first & values["kind"].eq("oracle")).any())

@@ -40,7 +40,7 @@ class Monitor:
     ) -> None:
         self._every = config.train.evaluate_every
         evaluators = (config.train.evaluators or config.task.evaluators) if self._every else ()
-        self._names = config.task.tests(family, evaluators)
+        self._names = config.task.evaluator_names(family, evaluators)
         self._held_out = family.held_out() if self._names else family
         self._task, self._preset, self._watch = config.task, config.preset, watch
 
@@ -74,9 +74,9 @@ class Monitor:
         all_prompts = self._prompts(name, self._task.episodes)
         # The first episodes of a prompt set are those of the smaller one.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
-        target = target_scores(backbone, first_prompts, device)
-        if target.problem is not None:
-            raise NonFiniteError(target.problem)
+        result = target_scores(backbone, first_prompts, device)
+        if result.problem is not None:
+            raise NonFiniteError(result.problem)
         return [
             {
                 "evaluator": name,
@@ -87,8 +87,8 @@ class Monitor:
                 "prompt_set": all_prompts.id,
                 **summary,
             }
-            for metric, scores in target.scores.items()
-            for n, summary in zip(target.n_related, summaries(scores, first_prompts.seed), strict=True)
+            for metric, scores in result.scores.items()
+            for n, summary in zip(result.n_related, summaries(scores, first_prompts.seed), strict=True)
         ]
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:

@@ -25,22 +25,22 @@ from iclbench.store.runs import writing
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant by the question `targets`, or by the family's own test of the prompts."""
+    """The tables of one contestant for the question `targets`, or for the family's own test that the prompts name."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
-        target = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
-    if target.reason and not target.scores:
-        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), target.reason)
+        result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
+    if result.reason and not result.scores:
+        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result.reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # If long episodes were skipped, the others are not a fair sample for paired comparisons.
-    paired_scores = {} if target.reason else target.complete_scores
+    paired_scores = {} if result.reason else result.complete_scores
     return {
-        "examples": examples.predicted(contestant, prompts, target.failed_counts),
+        "examples": examples.predicted(contestant, prompts, result.failed_counts),
         "errors": cells.error_rows(
-            contestant, prompts, paired_scores, n_context=sizes, n_related=np.asarray(target.n_related)
+            contestant, prompts, paired_scores, n_context=sizes, n_related=np.asarray(result.n_related)
         ),
-        "costs": [] if target.skipped.any() else cells.cost_rows(contestant, prompts, cost),
-        "values": _value_rows(contestant, prompts, target),
+        "costs": [] if result.skipped.any() else cells.cost_rows(contestant, prompts, cost),
+        "values": _value_rows(contestant, prompts, result),
     }
 
 
@@ -66,14 +66,14 @@ def bin_end(n: int) -> int:
     return end if n else 0
 
 
-def _value_rows(contestant: PredictorContestant, prompts: PromptSet, target: TargetScores) -> cells.Rows:
+def _value_rows(contestant: PredictorContestant, prompts: PromptSet, result: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
-    for name, scores in target.scores.items():
+    for name, scores in result.scores.items():
         shared = cells.row(contestant, prompts, prompts.question) | {
             "metric": name,
-            "normaliser": metric(name).normaliser(target.normaliser),
+            "normaliser": metric(name).normaliser(result.normaliser),
         }
-        rows += mean_rows(shared, prompts, target.n_related, scores, target)
+        rows += mean_rows(shared, prompts, result.n_related, scores, result)
     return rows
 
 
@@ -82,7 +82,7 @@ def mean_rows(
     prompts: PromptSet,
     n_related: tuple[int, ...],
     scores: np.ndarray,
-    target: TargetScores | None = None,
+    result: TargetScores | None = None,
 ) -> cells.Rows:
     """Rows with means and intervals of scores over each subset of the episodes (`parts_of`).
 
@@ -91,19 +91,19 @@ def mean_rows(
         prompts: the prompt set.
         n_related: numbers of related datasets.
         scores: `(episodes, n_related)`.
-        target: the scores from which these are computed. A subset with skipped episodes gets a skipped row, and one
+        result: the scores from which these are computed. A subset with skipped episodes gets a skipped row, and one
             with a score that is not finite a failed row.
     """
     rows: cells.Rows = []
     for columns, mask in parts_of(prompts):
-        failed = np.zeros(len(n_related), dtype=bool) if target is None else np.asarray(target.failed[mask].any(0))
-        if target is not None and target.skipped[mask].any():
-            skipped = columns | {"status": "skipped", "reason": target.reason}
+        failed = np.zeros(len(n_related), dtype=bool) if result is None else np.asarray(result.failed[mask].any(0))
+        if result is not None and result.skipped[mask].any():
+            skipped = columns | {"status": "skipped", "reason": result.reason}
             rows += [shared | {"n_related": n} | skipped for n in n_related]
         elif failed.any() or np.isfinite(scores[mask]).any():
             for n, has_failed, summary in zip(n_related, failed, summaries(scores[mask], prompts.seed), strict=True):
                 if has_failed:
-                    failure = {"status": "failed", "reason": target.problem if target is not None else None}
+                    failure = {"status": "failed", "reason": result.problem if result is not None else None}
                     rows.append(shared | {"n_related": n} | columns | failure)
                 elif summary["n_episodes"]:
                     rows.append(shared | {"n_related": n} | columns | summary)

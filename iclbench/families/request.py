@@ -17,7 +17,7 @@ class Request:
             question `next` the last point is only a query, so 40 examples need 41 points.
         generator: the source of all randomness; the episodes are on its device.
         active_dims: number of input dimensions in use in a curriculum; the others are 0 (default: all are used).
-        shift: name of a change of the distribution.
+        shift: name of a distribution shift (default: none).
         related: number of related datasets in every episode (default: drawn per episode). The other parts of the
             episodes do not depend on it.
         before: number of episodes that earlier requests for the same prompt set drew. A family with finitely many

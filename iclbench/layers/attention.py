@@ -40,7 +40,7 @@ def check_heads(width: int, heads: int, setting: str = "width") -> None:
     """Check that the width is a multiple of the number of heads.
 
     Args:
-        width: D.
+        width: width D of a token.
         heads: number of attention heads.
         setting: name of the setting that holds the width.
 

@@ -16,7 +16,7 @@ class CrossAttentionEncoder(nn.Module):
     Args:
         x_dim: width of an input's features.
         inputs: width of a point's features.
-        width: D.
+        width: width D of a token.
         pre_depth: linear layers of the values, self-attention counting as two.
         post_depth: linear layers of queries and keys.
         heads: number of heads of both attentions.

@@ -19,9 +19,9 @@ class FeatureReadIn(nn.Module):
     """Maps features `(B, N, E)` and labels `(B, N)` to tokens.
 
     Args:
-        features: E.
+        features: number of features E.
         classes: number of labels.
-        width: D.
+        width: width D of a token.
 
     Attributes:
         reduce: linear layer from E to D; the identity if they are equal.

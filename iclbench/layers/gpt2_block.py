@@ -76,7 +76,7 @@ def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforwa
 
     Args:
         layers: number of blocks.
-        width: D.
+        width: width D of a token.
         tokens: number of learned positions.
         init_std: standard deviation of the initial weights.
         feedforward: hidden width of each block's MLP; None means four times the width.

@@ -48,7 +48,7 @@ class LatentSizes(LayerSizes, Protocol):
     """Sizes of a layer with a latent bottleneck.
 
     Attributes:
-        latents: M.
+        latents: number of latent tokens M.
     """
 
     @property

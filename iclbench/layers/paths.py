@@ -61,7 +61,7 @@ class PathMemory:
 
     Args:
         context: keys and values of the context.
-        paths: S.
+        paths: number of paths S.
         longest: largest number of tokens of a path.
     """
 

@@ -22,7 +22,7 @@ class PostNormLayer(nn.Module):
     """4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its norm.
 
     Args:
-        width: D.
+        width: width D of a token.
         heads: number of attention heads.
         feedforward: F, the hidden width of the feed-forward network.
         dropout: rate in training, on attention weights, outputs of both sub-layers and hidden units.

@@ -143,7 +143,7 @@ def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None =
 
 
 def _representation(backbone: Backbone) -> _Represent:
-    """The representation, computed in float64."""
+    """A function that computes the representation of inputs in float64."""
     double_backbone = backbone.double()
     assert isinstance(double_backbone, Representing)
 

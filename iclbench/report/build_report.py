@@ -29,7 +29,7 @@ log = logging.getLogger("iclbench")
 PAGE = "index.html"
 # The element in the head of a page that marks it as a report.
 GENERATOR = '<meta name="generator" content="iclbench">'
-# Called with the number of finished sections, of all sections, and the title of the last one.
+# Called with the number of finished sections, the number of all sections, and the title of the section that finished.
 Progress = Callable[[int, int, str], None]
 
 
@@ -82,7 +82,7 @@ def build(
 
     Raises:
         UsageError: the folder has no results (code `nothing-to-do`); an unknown format, task, contestant or section
-            (`unknown-name`); `out` has a page, tables or figures that are not a report's (`exists`).
+            (`unknown-name`); `out` has a page, tables or figures that are not from a report (`exists`).
         IclbenchError: `out` cannot be written (`unreadable-file`).
     """
     for name in sorted(set(formats) - set(exports.FORMATS)):
@@ -133,10 +133,10 @@ def _build(
 
 
 def _claim(out: Path) -> None:
-    """Write a page that marks the folder as a report's and says that the report is not finished.
+    """Write a page that marks the folder as a report and says that the report is not finished.
 
     Raises:
-        UsageError: the folder has a page, tables or figures that are not a report's (code `exists`).
+        UsageError: the folder has a page, tables or figures that are not from a report (code `exists`).
     """
     page = out / PAGE
     if page.is_file() and GENERATOR in page.read_text(encoding="utf-8", errors="replace"):

@@ -87,7 +87,8 @@ def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the machine (device and threads) with most runs; seconds and bytes of others are not comparable."""
+    """The rows of the machine (device and threads) with the most runs. Seconds and bytes of other machines are not
+    comparable."""
     if costs.empty:
         return costs
     machines = costs.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")

@@ -94,8 +94,8 @@ class Language:
     def shots(self) -> dict[str, int]:
         """The main number of demonstrations of each task, for tables.
 
-        It is a number with published results, if there is one, and that with most cells; of equal ones the largest. It
-        is 0 only if models were evaluated without demonstrations only.
+        It is a number with published results, if there is one, and of these the number with the most cells, or the
+        largest of several. It is 0 only if models were evaluated without demonstrations only.
         """
         published_counts = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
         main_counts = {}
@@ -271,7 +271,7 @@ def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str
 
 
 def _in_quadrature(squares: pd.Series) -> float:
-    """Half the interval of a mean of independent values, from the squared halves of their intervals."""
+    """The half-width of the interval of a mean of independent values, from their squared half-widths."""
     return float(np.sqrt(squares.to_numpy(float).sum()) / len(squares))
 
 

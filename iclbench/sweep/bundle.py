@@ -1,4 +1,4 @@
-"""Bundles: the cells of one job of a cluster, which computes them one after the other, as a JSON file.
+"""Bundles: the cells of one job on a cluster, which computes them one after the other, as a JSON file.
 
 The file is the only input of a job, so a job can be started again and can outlive the sweep. The outcomes of its cells
 are in the results folder and in a second JSON file next to the first.

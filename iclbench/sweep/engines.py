@@ -21,7 +21,7 @@ ENGINES = ("local", "slurm", "ray")
 _PACKAGES = {"slurm": "submitit", "ray": "ray"}
 
 
-# One line of a job's script, and one word of a scheduler without characters that a shell would interpret.
+# A value that fits on one line of a job's script, and a value without characters that a shell interprets.
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
 
@@ -32,17 +32,18 @@ _RESERVED = ("array", "time", "output", "error", "signal", "job-name", "wrap")
 
 def _check_option(option: str) -> str:
     if option.replace("_", "-") in _RESERVED:
-        raise ValueError(f"'{option}' is set by iclbench (time: minutes); leave it out")
+        raise ValueError(f"'{option}' is set by iclbench; remove it (the time limit is set by minutes)")
     return option
 
 
 class GridEngine(BaseSettings):
-    """The resources of a grid's jobs, in the table `[engine]` of its card. A shell runs nothing
-    of this table, since a card may come from elsewhere.
+    """The resources of a grid's jobs, in the table `[engine]` of its card.
+
+    A card may come from an untrusted source, so no value of this table is run by a shell.
 
     Attributes:
         jobs: maximum number of jobs in the queue or running.
-        worth: seconds of work that justify the start of a job. Cells are grouped until they take as long.
+        worth: seconds of work that justify the start of a job. Cells are grouped until they take this long.
         minutes: time limit of a job (default: `margin` times the expected duration of its cells, at least 60).
         margin: safety factor of the default time limit.
         cpus: number of CPUs and torch threads of a job.
@@ -120,8 +121,11 @@ def engine_names() -> list[str]:
 
 
 def plugin(engine: str) -> Callable[..., Any]:
-    """The class of another package's engine. Called with results folder, settings, a function for the seconds of a
-    bundle and a function that prints a line, it returns an `Executor`."""
+    """The class of another package's engine, an `Executor`.
+
+    Its arguments are the results folder, the settings, a function that estimates the seconds of a bundle, and a
+    function that prints a line.
+    """
     executor_class: Callable[..., Any] = next(
         point for point in entry_points(group=GROUP) if point.name == engine
     ).load()

@@ -1,6 +1,6 @@
 """The interface between the engine and the workers: that of `concurrent.futures`, with an early stop.
 
-`iclbench.sweep.local` runs calls in processes of this machine, `iclbench.sweep.slurm` as jobs of a cluster. Another
+`iclbench.sweep.local` runs calls in processes on this machine, `iclbench.sweep.slurm` as jobs on a cluster. Another
 engine is a class with these members, registered under the entry point `iclbench.engines` (`iclbench.sweep.engines`).
 """
 
@@ -44,7 +44,7 @@ class Executor(Protocol):
         """Number of calls that run in parallel."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any) -> Future[T]:
-        """Call `fn(*args)` in a worker. Function and arguments can be pickled.
+        """Call `fn(*args)` in a worker. The function and its arguments must be picklable.
 
         The future fails with `WorkerDiedError` if the worker dies (other calls continue), with `WorkerStartError` if
         workers cannot be set up, and with `IclbenchError` if `fn` raises an exception.
@@ -77,7 +77,7 @@ class SubmittingExecutor(Executor, AdoptingExecutor, Protocol):
         """The state (`name`, `reason`, `node`) of every known job, by bundle."""
 
     def job(self, name: str) -> str:
-        """The job of a bundle."""
+        """The ID of the job of a bundle; empty if it has no job."""
 
     def progress(self, name: str) -> tuple[int, int]:
         """Number of finished cells of a bundle, and of all its cells."""

@@ -203,7 +203,7 @@ B = TypeVar("B", bound=JobBundle)
 
 
 class JobExecutor(ABC, Generic[B]):
-    """An `Executor` whose workers are jobs of a cluster. A thread polls the bundles of its jobs.
+    """An `Executor` whose workers are jobs on a cluster. A thread polls the bundles of its jobs.
 
     Args:
         results: the results folder, which has this path on every node.

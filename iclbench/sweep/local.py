@@ -46,7 +46,7 @@ class LocalPool:
 
     Args:
         set_ups: arguments of `set_up` for each slot, such as its GPU.
-        set_up: function that every new process calls first. It can be pickled.
+        set_up: picklable function that every new process calls first.
     """
 
     def __init__(self, set_ups: Sequence[tuple[Any, ...]], set_up: Callable[..., None]) -> None:

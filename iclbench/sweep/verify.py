@@ -36,7 +36,7 @@ _GRACE = 5.0
 # Columns of provenance. A note on a card, a new version of iclbench or another table of rates may change them without
 # an effect on values.
 _PROVENANCE = ("card", "version", "commit", "context_order", "data", "tuned")
-# Differences below this share of half an interval are negligible.
+# Differences below this share of the half-width of an interval are negligible.
 NEGLIGIBLE = 0.1
 _NUMBERS = ("value", "low", "high")
 
@@ -49,8 +49,8 @@ class VerifiedCell:
         cell: the evaluation.
         rows: number of compared rows of `values`, including those of its training.
         difference: the first difference; None if all rows are equal to the last digit.
-        share: the largest difference, in halves of the interval of its row. None without a difference, or if other
-            columns than training curves and numbers with intervals differ.
+        share: the largest difference, as a share of the half-width of its row's interval. None without a difference, or
+            if other columns than training curves and numbers with intervals differ.
         environment: differences between the first environment (of the evaluation and its training) and this one:
             hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
         seconds: seconds of the recomputation.
@@ -214,9 +214,11 @@ def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None
 
 
 def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_intervals: bool = True) -> float | None:
-    """The largest difference of a value or of an end of its interval, in halves of the stored interval; None if the
-    tables differ in anything else, or in a row without an interval. If the rows have no intervals, their numbers may
-    differ."""
+    """The largest difference of a value or of an end of its interval, as a share of its stored half-width.
+
+    It is None if the tables differ in anything else, or in a row without an interval. If the rows have no intervals,
+    their numbers may differ.
+    """
     keys = tables.keys("values")
     a, b = (frame.set_index(keys).sort_index() for frame in (stored, computed))
     if not a.index.equals(b.index):

@@ -21,7 +21,7 @@ import torch
 import iclbench as icl
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
 from iclbench.contracts.families import FAMILY_CONTRACTS
-from iclbench.core.predictor import as_used
+from iclbench.core.predictor import eval_mode
 from tests.refusals import refused
 
 # Public names that do not compute with torch: tables, charts and the report.
@@ -74,18 +74,18 @@ def digest(value: Any) -> str:
 def public_outputs(folder: Path) -> dict[str, Any]:
     """Outputs of every kind of public function."""
     small = icl.task("linear", "smoke", dim=2, points=5, episodes=8)
-    gaps = icl.task("gp-mixture", "smoke")
+    gp_mixture = icl.task("gp-mixture", "smoke")
     events = icl.task("point-process", "smoke")
     x, y, queries = np.eye(3, 2), np.arange(3.0), np.ones((2, 2))
     sample = small.sample(2, seed=1)
     models = {
         "gpt2": icl.GPT2(small, layers=1, width=16),
         "s4": icl.S4(small, layers=1, width=8),
-        "np": icl.backbone("np", gaps, width=16),
+        "np": icl.backbone("np", gp_mixture, width=16),
         "gru": icl.GRU(events, layers=1, width=8),
     }
     outputs: dict[str, Any] = {name: weights_digest(model) for name, model in models.items()}
-    outputs["sample"] = [sample.context.x.numpy(), sample.context.y.numpy(), gaps.sample(2).context.y.numpy()]
+    outputs["sample"] = [sample.context.x.numpy(), sample.context.y.numpy(), gp_mixture.sample(2).context.y.numpy()]
     outputs["normal"] = not sample.context.x.is_inference()
     outputs["next_event"] = icl.next_event(models["gru"], [0.5, 1.25], [0, 1]).to_numpy()
     outputs["sample_y"] = icl.sample_y(models["np"], np.zeros((2, 1)), np.zeros(2), np.zeros((2, 1)), n_samples=2)
@@ -107,7 +107,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_the_callers_state_of_torch_changes_no_output(state: str, expected: dict[str, Any], tmp_path: Path) -> None:
+def test_outputs_do_not_depend_on_the_state_of_torch(state: str, expected: dict[str, Any], tmp_path: Path) -> None:
     with STATES[state]():
         actual = public_outputs(tmp_path)
         assert torch.get_default_dtype() == (torch.float64 if state == "float64" else torch.float32)
@@ -183,7 +183,7 @@ def test_dropout_in_threads_draws_the_numbers_of_one_thread() -> None:
         assert list(pool.map(trained_weights, range(8))) == expected
 
 
-def test_models_without_values_or_gradients_are_errors() -> None:
+def test_models_on_meta_or_without_gradients_are_refused() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     model = icl.CNP(task, width=8)
     for call in (
@@ -213,12 +213,12 @@ def test_threads_that_share_a_model_restore_its_mode() -> None:
     model = icl.CNP(icl.task("linear", "smoke", dim=2), width=8).train()
 
     def predict() -> None:
-        with as_used(model):
+        with eval_mode(model):
             entered.set()
             may_leave.wait(10)
             training_modes.append(any(module.training for module in model.modules()))
 
-    with as_used(model):
+    with eval_mode(model):
         thread = threading.Thread(target=predict)
         thread.start()
         entered.wait(10)

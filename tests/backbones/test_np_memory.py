@@ -16,7 +16,7 @@ SMALL = {"layers": 2, "width": 16, "heads": 2}
     ("name", "lower", "upper"), [("tnp-d", 3, 4), ("eqtnp", 3, 4), ("lbanp", 1.5, 2), ("cmanp", 1, 1.05)]
 )
 def test_memory_for_a_context_twice_as_long(name: str, lower: float, upper: float) -> None:
-    """With the matrix of attention scores, as without a fused kernel: quadratic, linear and constant memory."""
+    """Memory is quadratic, linear or constant if attention scores are stored as a matrix, without a fused kernel."""
     cls = BACKBONES.get(name)
     latent_sizes = {"latents": 64, "hidden": 16} if name in ("lbanp", "cmanp") else {}
     model = cls(cls.Settings(**SMALL, **latent_sizes), TaskShape(2, 8, head="gaussian", question="targets")).eval()

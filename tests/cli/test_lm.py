@@ -24,7 +24,7 @@ from iclbench.language.models.loading import quiet
 from tests.cli.test_main import heavy_imports
 from tests.conftest import restore_ctrl_c
 from tests.language.tiny_models import save_tiny_model
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 QUICK = ("--episodes", 6, "--demo-seeds", 0, "--shots", 2)
 MISSING = "/missing/my-model"
@@ -401,7 +401,7 @@ def rows(task: str, family: str, *values: tuple[str, int, str, float], **columns
             "version": "0",
             **columns,
         }
-        summary_rows.append(complete(row))
+        summary_rows.append(complete_row(row))
     return summary_rows
 
 

@@ -26,7 +26,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.verify import VerifiedCell
 from tests.conftest import small_card
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 LONG = "my-own-linear-in-twenty-dimensions-gpt2-with-rotary-positions-small-s0"
 
@@ -79,7 +79,7 @@ def values(**columns: Any) -> pd.DataFrame:
         "version": "0",
     }
     all_columns = {key: v if isinstance(v, list) else [v] * rows for key, v in (shared | columns).items()}
-    return tables.frame("values", [complete(row) for row in pd.DataFrame(all_columns).to_dict("records")])
+    return tables.frame("values", [complete_row(row) for row in pd.DataFrame(all_columns).to_dict("records")])
 
 
 def leaderboard() -> pd.DataFrame:

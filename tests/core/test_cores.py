@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from iclbench.cli.sweep_run import worker_slots
+from iclbench.cli.sweep_run import gpus_of_workers
 from iclbench.core import cores
 from iclbench.core.errors import IclbenchError
 from iclbench.estimators import workers
@@ -16,7 +16,7 @@ def test_only_the_cores_that_the_process_may_use_are_counted(monkeypatch: pytest
     monkeypatch.delenv("ICLBENCH_WORKERS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 4, 5}, raising=False)
-    assert cores.available() == workers._available() == len(worker_slots()) == 3
+    assert cores.available() == workers._available() == len(gpus_of_workers()) == 3
     check_count(3, "cpu")
     with pytest.raises(IclbenchError) as error:
         check_count(4, "cpu")

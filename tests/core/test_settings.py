@@ -11,7 +11,7 @@ from tests.refusals import refused
 
 class Schedule(BaseSettings):
     share: Share = 0.5
-    every: Annotated[PositiveInt, Role.TRAINED, Role.TYPED] = 1
+    every: Annotated[PositiveInt, Role.TRAINED, Role.PROTOCOL] = 1
 
 
 class Example(BaseSettings):
@@ -24,7 +24,7 @@ class Example(BaseSettings):
 def test_keys_are_found_by_their_role() -> None:
     assert Example.with_role(Role.TRAINED) == {"points"}
     assert Example.with_role(Role.REPORTING) == {"title"}
-    assert Schedule.with_role(Role.TYPED) == Schedule.with_role(Role.TRAINED) == {"every"}
+    assert Schedule.with_role(Role.PROTOCOL) == Schedule.with_role(Role.TRAINED) == {"every"}
     assert Example.with_role(Role.LOCATION) == frozenset()
 
 

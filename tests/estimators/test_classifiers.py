@@ -57,7 +57,8 @@ def test_majority_predicts_the_first_of_equally_frequent_labels(context: Points,
     prediction = answers(Majority, context, queries)
     for b in range(EPISODES):
         y = episode(context, b)[1].tolist()
-        assert set(prediction[b].tolist()) == {Counter(y).most_common(1)[0][0]}  # in order of appearance
+        # Counter lists equally frequent labels in order of appearance.
+        assert set(prediction[b].tolist()) == {Counter(y).most_common(1)[0][0]}
 
 
 def test_of_equal_images_the_first_wins() -> None:
@@ -89,7 +90,7 @@ def test_the_predicted_label_has_the_documented_probability(cls: type, context: 
 
 
 @pytest.mark.parametrize("cls", [PixelNearestNeighbour, NearestClassMean, Majority])
-def test_a_task_of_numbers_is_refused(cls: type, context: Points) -> None:
+def test_a_regression_task_is_refused(cls: type, context: Points) -> None:
     numbers = Points.full(context.x, context.x[..., :1])
     for facts in (TaskFacts(), TaskFacts(classes=CLASSES)):
         with refused("not-applicable", cls.__name__):

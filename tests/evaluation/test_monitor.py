@@ -46,7 +46,7 @@ def test_evaluations_do_not_change_the_weights(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_scores_after_the_last_step_are_those_of_eval(tmp_path: Path) -> None:
-    """This requires that buffers are saved and loaded, and eval mode in both evaluations."""
+    """This requires that buffers are saved and loaded, and that both evaluations use eval mode."""
     run = new_run(tmp_path)
     train(run, monitor=Monitor)
     assert not run.load().training

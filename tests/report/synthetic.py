@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 N, D, EPISODES = 20, 5, 64
 BASELINES = ["zero", "mean", "least-squares", "ridge", "lasso-1e-2", "knn-3", "averaging", "xgboost"]
@@ -18,22 +18,22 @@ SHIFTS = ["none", "orthants", "input-scale-2", "noisy", "points-80"]
 
 def mean_curve(contestant: str, task: str, shift: str, n: np.ndarray, trained: int = N) -> np.ndarray:
     """A plausible learning curve of the normalised error."""
-    solved = {"linear": D, "sparse-linear": 3, "decision-tree": 40}[task]
+    needed_examples = {"linear": D, "sparse-linear": 3, "decision-tree": 40}[task]
     floor = {"zero": 1.0, "mean": 1.0, "averaging": 0.4, "knn-3": 0.45, "xgboost": 0.35}
     level = {"orthants": 1.3, "input-scale-2": 2.0, "noisy": 1.2}.get(shift, 1.0)
     if contestant == "zero":
         return np.ones_like(n, dtype=float) * level
     if contestant in ("least-squares", "ridge", "oracle-bayes"):
-        spike = 0.0 if contestant != "least-squares" else 2.0 * np.exp(-((n - solved) ** 2))
-        return level * np.maximum(1 - n / solved, 1e-7) + spike
+        spike = 0.0 if contestant != "least-squares" else 2.0 * np.exp(-((n - needed_examples) ** 2))
+        return level * np.maximum(1 - n / needed_examples, 1e-7) + spike
     if contestant in floor:
         f = floor[contestant]
         return level * (
             f + (1 - f) * np.exp(-n / 8) + (0.3 * np.exp(-n / 3) * (n > 0) if contestant != "xgboost" else 0)
         )
     if contestant == "lasso-1e-2":
-        return level * np.maximum(np.exp(-n / (0.5 * solved)), 2e-3)
-    rate = {"gpt2": 0.55, "mamba": 0.7}[contestant] * solved
+        return level * np.maximum(np.exp(-n / (0.5 * needed_examples)), 2e-3)
+    rate = {"gpt2": 0.55, "mamba": 0.7}[contestant] * needed_examples
     curve = np.exp(-n / rate) + 0.012
     return level * (curve + 0.02 * np.maximum(n - trained, 0) ** 1.2 * (contestant == "gpt2") / 10)
 
@@ -108,7 +108,7 @@ def _row(
         "version": __version__,
         **columns,
     }
-    return complete(row)
+    return complete_row(row)
 
 
 def _curve(
@@ -211,8 +211,10 @@ def _costs(task: str, contestant: str, kind: str, run: str) -> list[dict[str, ob
         "threads": 1,
         "version": __version__,
     }
-    slow = 12.0 if contestant == "xgboost" else 0.4
-    rows = [{**base, "phase": "evaluate", "n_points": n, "metric": "seconds", "value": slow * n / N} for n in (N, 80)]
+    seconds = 12.0 if contestant == "xgboost" else 0.4
+    rows = [
+        {**base, "phase": "evaluate", "n_points": n, "metric": "seconds", "value": seconds * n / N} for n in (N, 80)
+    ]
     rows.append({**base, "phase": "evaluate", "n_points": N, "metric": "bytes", "value": 180e6 + 1e6 * len(contestant)})
     if kind == "backbone":
         rows += [

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import __version__, tables
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
@@ -113,7 +113,7 @@ def _row(task: str, test: str | None, metric: str, value: float, columns: dict[s
         "version": __version__,
         **columns,
     }
-    return complete(row)
+    return complete_row(row)
 
 
 def _scored(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import __version__, tables
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 EPISODES = 48
 BACKBONES = {  # score and cost
@@ -143,7 +143,7 @@ def _rows(
         },
         base | {"metric": metric, "value": mean, "low": mean - half, "high": mean + half, "normaliser": 1.0},
     ]
-    return [complete(row) for row in rows]
+    return [complete_row(row) for row in rows]
 
 
 def _errors(

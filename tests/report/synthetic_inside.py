@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from iclbench import __version__, tables
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 TASK, FEATURES = "combination", 3
 CONTEXTS = [4, 8, 16, 32, 64]
@@ -68,7 +68,7 @@ def _row(
         "version": __version__,
         **columns,
     }
-    return complete(row)
+    return complete_row(row)
 
 
 def _examples() -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from iclbench import __version__, tables
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 EPISODES = 400
 SEEDS = range(10)
@@ -102,7 +102,7 @@ def row(task: str, contestant: str, metric: str, value: float | None, **columns:
         "version": __version__,
         **columns,
     }
-    return complete(row)
+    return complete_row(row)
 
 
 def _has_failed(model: str, task: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench import __version__, tables
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 EPISODES, SIDE, DRAWS = 64, 8, 5
 # Kind of each contestant, whether it uses related datasets, and log-likelihood without them.
@@ -105,7 +105,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns:
         "version": __version__,
         **columns,
     }
-    return complete(row)
+    return complete_row(row)
 
 
 def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:

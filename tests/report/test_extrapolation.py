@@ -14,7 +14,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.figures import learning
 from iclbench.report.sections import leaderboard, report
 from iclbench.report.sections.equal_budget import budgets
-from tests.tables.rows import complete
+from tests.tables.rows import complete_row
 
 FAR = 40
 
@@ -44,7 +44,7 @@ def curve(run: str, contestant: str, kind: str, shift: str, last: int, level: fl
         "card": "c0",
         "version": "0",
     }
-    return pd.DataFrame(complete(columns))
+    return pd.DataFrame(complete_row(columns))
 
 
 def area(rows: pd.DataFrame) -> pd.DataFrame:

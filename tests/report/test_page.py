@@ -150,7 +150,7 @@ def test_the_page_does_not_name_the_folder(html: str, results: Path) -> None:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
-    """A page with pictures, of tasks with special characters and a path in their names, and of infinite errors."""
+    """A page with pictures, from results with special characters and a path in names, and with infinite errors."""
     folder = tmp_path_factory.mktemp("hostile")
     nasty, infinite = _rows(), _rows("infinite").assign(value=float("inf"))
     nasty.loc[3:, ["contestant", "run"]] = NASTY
@@ -226,8 +226,8 @@ def test_a_run_without_evaluation_is_listed_with_the_command(tmp_path: Path) -> 
     assert "iclbench eval my-run" in build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
 
 
-def test_runs_with_another_hash_of_the_card_and_the_same_prompts_are_compared(tmp_path: Path) -> None:
-    """The size of another backbone changes the hash of a card, and not the prompts."""
+def test_runs_with_the_same_prompts_but_different_card_hashes_are_compared(tmp_path: Path) -> None:
+    """Changing the size of one backbone in a card changes its hash but not the prompts."""
     old = _rows().iloc[:3].assign(card="0ld", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
@@ -304,7 +304,7 @@ def test_an_unknown_figure_format_is_refused(results: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     folder = _write(tmp_path / "results", _rows())
-    # Without the script that draws on the page, which takes seconds and comes from another process.
+    # The script that draws the figures is replaced, because another process takes seconds to build it.
     code = (
         "import sys; from pathlib import Path; from iclbench.report import build, drawing, style;"
         "drawing.Script._scripts[style.vega_lite()] = '';"
@@ -316,7 +316,7 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     assert process.stdout.strip() == "[]"
 
 
-def test_columns_have_six_digits_and_each_text_once() -> None:
+def test_columns_round_numbers_to_six_digits_and_list_each_text_once() -> None:
     frame = pd.DataFrame({"value": [1 / 3, 2.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
     lists = columns(frame)
     assert lists == {
@@ -324,7 +324,7 @@ def test_columns_have_six_digits_and_each_text_once() -> None:
         "name": {"levels": ["a", "b"], "codes": [0, 1, 0]},
         "flag": [True, False, True],
     }
-    assert lists["flag"][1] is False, "specifications compare with false, which differs from 0"
+    assert lists["flag"][1] is False, "Vega-Lite specifications compare with false, and 0 is not equal to false"
 
 
 def test_embedded_json_cannot_close_its_script() -> None:

@@ -10,10 +10,10 @@ _CAUSAL = ("gpt2", "coqe", "mamba", "s4")
 _SETS = ("cnp", "tnp", "pt-tnp", "lbanp", "cmanp", "icicl-cnp", "icicl-tnp")
 
 
-def complete(row: dict[str, Any]) -> dict[str, Any]:
+def complete_row(row: dict[str, Any]) -> dict[str, Any]:
     """The row with its missing columns about the contestant, the shift, the score and the demonstrations.
 
-    >>> complete({"contestant": "lasso-1e-2", "kind": "baseline", "shift": "skewed+points-64"})["distribution"]
+    >>> complete_row({"contestant": "lasso-1e-2", "kind": "baseline", "shift": "skewed+points-64"})["distribution"]
     'skewed'
     """
     name, shift = row["contestant"], row["shift"]

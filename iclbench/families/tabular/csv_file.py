@@ -83,7 +83,7 @@ def _read_unpacked(path: Path) -> bytes:
                 raise limits.too_large(f"{path}: a line", limits.max_line())
             size += len(chunk) + _FIELD * (chunk.count(b",") + 2 * rows)
             if size > limit:
-                raise limits.too_large(f"{path}: the table takes", limit)
+                raise limits.too_large(f"{path}: the table", limit)
             chunks.append(chunk)
     return b"".join(chunks)
 

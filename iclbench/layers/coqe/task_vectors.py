@@ -33,8 +33,8 @@ class TaskVectors(TaskSpace):
     """Task vectors of the same dimension S as sample representations.
 
     Args:
-        width: D of the hidden vectors at the labels.
-        sample_dim: S.
+        width: width D of the hidden vectors at the labels.
+        sample_dim: dimension S of a sample representation.
         outputs: number of raw outputs, each with its task vector.
         readout: map from a hidden vector to task vectors. `inner`: the identity, or a linear layer if sizes differ;
             `mlp`: two layers with a ReLU between them, as in the released code.

@@ -16,7 +16,7 @@ class Window(nn.Module):
     shape and initialisation of `nn.Conv1d`. Without taps it is the identity and its state is empty.
 
     Args:
-        channels: E.
+        channels: number of channels E.
         taps: number of taps.
         bias: whether it has a bias.
     """
@@ -35,7 +35,7 @@ class Window(nn.Module):
         return like.new_zeros(batch, self.tail_length, self.channels)
 
     def activated(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
-        """Apply SiLU if there is a convolution; otherwise the identity."""
+        """Apply SiLU if there is a convolution; otherwise return `u` unchanged."""
         return u if self.weight is None else F.silu(u)
 
     def forward(
@@ -46,13 +46,13 @@ class Window(nn.Module):
         return self._convolved(padded), self._tail(padded, tail)
 
     def peek(self, x: Float[Tensor, "B Q E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B Q E"]:
-        """Outputs for tokens each of which is the first after the tail."""
+        """Outputs for tokens, each read as the first one after the tail."""
         return self._convolve_each(x, tail.unsqueeze(1).expand(-1, x.shape[1], -1, -1))
 
     def fork(
         self, x: Float[Tensor, "B T E"], queries: Float[Tensor, "B N E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B N E"], Float[Tensor, "B K E"]]:
-        """Outputs for a chunk of pairs, outputs for queries, one before each pair, and the tail after the chunk."""
+        """Outputs for a chunk of pairs, outputs for queries (one before each pair), and the tail after the chunk."""
         padded = self._padded(x, tail)
         past = padded.unfold(1, self.tail_length, 2)[:, : queries.shape[1]].mT
         return self._convolved(padded), self._convolve_each(queries, past), self._tail(padded, tail)

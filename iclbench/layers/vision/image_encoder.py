@@ -29,7 +29,7 @@ class ImageEncoder(nn.Module):
         x_shape: height and width of the images.
 
     Attributes:
-        features: E.
+        features: number of features E.
 
     Raises:
         UsageError: the images are not of one channel.

@@ -32,7 +32,7 @@ _READINGS = {
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Up to four figures of one task and preset, from the rows of the machine and batch size with most rows."""
+    """Up to four figures of one task and preset, from the rows of the machine and batch size with the most rows."""
     rows = measured(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:

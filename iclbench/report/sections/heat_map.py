@@ -11,7 +11,7 @@ from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
-from iclbench.core.metrics import GIVEN_TRUTH, GUESSES, metric
+from iclbench.core.metrics import GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
@@ -60,7 +60,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> It
     scores = main_scores(results, contests)
     rows = [contest.title for contest in contests]
     backbones = ordered_backbones(results, contests, scores)
-    core, further = split_by_rows(scores, backbones)
+    core, further = split_by_coverage(scores, backbones)
     # The best of a selection of baselines is not the best baseline.
     best = [] if len(results.hidden) else [BEST]
     baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
@@ -121,7 +121,7 @@ def _on_few_rows(scores: pd.DataFrame) -> set[str]:
     return set(counts.index[counts < rows["row"].nunique() / 2])
 
 
-def split_by_rows(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_by_coverage(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
     """Backbones that have at least half of the rows or failed on all of them, and the other backbones."""
     on_few = _on_few_rows(scores)
     core = [name for name in backbones if name not in on_few]
@@ -156,7 +156,7 @@ def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str
 
 def _of_baselines(scores: pd.DataFrame) -> pd.DataFrame:
     """The scores of baselines, without guesses and without methods that are given the truth."""
-    return scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
+    return scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSING_BASELINES | GIVEN_TRUTH)]
 
 
 def _frequent_baselines(scores: pd.DataFrame) -> list[str]:
@@ -240,7 +240,7 @@ def _reasons_of_baselines(
     results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """The reasons of all baselines of a row, for the cell of the best baseline."""
-    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - GUESSES - GIVEN_TRUTH
+    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - GUESSING_BASELINES - GIVEN_TRUTH
     merged: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), reasons in all_reasons.items():
         if name in baselines:

@@ -10,7 +10,7 @@ from iclbench.analysis import normalised, oracles
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.scores import COLUMNS, curve_of, in_words, leaderboard
 from iclbench.core.formats import fixed, integer, number, slug
-from iclbench.core.metrics import GUESSES, metric
+from iclbench.core.metrics import GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Slice
@@ -71,7 +71,7 @@ def _paper_rows(contest: Contest, max_baselines: int | None) -> pd.DataFrame:
     best first."""
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     if max_baselines is not None:
-        scores = scores[~scores["contestant"].isin(GUESSES)]
+        scores = scores[~scores["contestant"].isin(GUESSING_BASELINES)]
         is_baseline = scores["kind"].eq("baseline").astype(int)
         scores = scores[is_baseline.eq(0) | is_baseline.cumsum().le(max_baselines)]
     seeds = scores["runs"].where(scores["kind"].eq("backbone")).astype("Int64")
@@ -185,7 +185,7 @@ def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the columns of `COSTS`: means over runs.
 
     The cost of an evaluation is that at the fewest points. Costs that depend on the machine are those of the machine
-    with most runs.
+    with the most runs.
     """
     costs = task.costs
     for key, (phase, name, _) in COSTS.items():

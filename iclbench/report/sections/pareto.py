@@ -31,7 +31,7 @@ class Cost:
     """A cost by its phase and metric in the table of costs.
 
     A `sized` cost is measured after several numbers of points, of which the largest counts. Of a cost that depends on
-    the machine, only the machine with most runs counts.
+    the machine, only the machine with the most runs counts.
     """
 
     title: str

@@ -11,7 +11,7 @@ from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import Difference
 from iclbench.core.formats import fixed, plural
-from iclbench.core.metrics import GIVEN_TRUTH, GUESSES
+from iclbench.core.metrics import GIVEN_TRUTH, GUESSING_BASELINES
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
@@ -22,7 +22,7 @@ from iclbench.report.sections.heat_map import (
     cells_of,
     main_scores,
     ordered_backbones,
-    split_by_rows,
+    split_by_coverage,
     trained_contests,
 )
 
@@ -33,7 +33,7 @@ MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
 def section(results: Results) -> Section:
     presets = normalised.presets(results)
     by_preset = {preset: normalised.contests(results, preset) for preset in presets}
-    # The heat map and the findings are those of the preset with most scores.
+    # The heat map and the findings are those of the preset with the most scores.
     preset = max(presets, key=lambda name: sum(len(c.scores) for c in by_preset[name]), default="")
     contests = by_preset.get(preset, [])
     columns, rows = heat_map(results, contests)
@@ -76,8 +76,8 @@ def heat_map(
     if not contests:
         return (), ()
     scores = main_scores(results, contests)
-    core, _ = split_by_rows(scores, ordered_backbones(results, contests, scores))
-    names = core[:MAX_COLUMNS]
+    main_backbones, _ = split_by_coverage(scores, ordered_backbones(results, contests, scores))
+    names = main_backbones[:MAX_COLUMNS]
     names += [BEST] if scores["kind"].eq("baseline").any() and results.hidden.empty else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     tiles: dict[str, list[Tile]] = {}
@@ -101,7 +101,8 @@ def _tile(cell: Mapping[Any, Any]) -> Tile:
 def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
     """Sentences on the largest significant differences, at most one per row of the heat map.
 
-    Compared are the best model with the best baseline above 0, and the best causal model with the best set model.
+    The best model is compared with the best baseline that scores above 0, and the best causal model with the best
+    set model.
     """
     differences = []
     for contest in contests:
@@ -119,7 +120,7 @@ def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple
     """Pairs of contestants for `findings`, and the roles of both in words."""
     best = "the best" if results.hidden.empty else "the best selected"
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
-    scores = scores[~scores["contestant"].isin(GUESSES | GIVEN_TRUTH)]
+    scores = scores[~scores["contestant"].isin(GUESSING_BASELINES | GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):
@@ -159,4 +160,4 @@ def missing_results(results: Results) -> Iterator[str]:
     if results.skipped_files:
         yield f"{plural(len(results.skipped_files), 'file')} could not be read."
     if results.excluded_rows:
-        yield f"{plural(len(results.excluded_rows), 'group')} of rows left out, as they are not comparable."
+        yield f"{plural(len(results.excluded_rows), 'group')} of rows excluded, because they are not comparable."

@@ -63,7 +63,7 @@ def test_the_backward_pass_of_attention_needs_five_products() -> None:
 
 
 def test_layer_norm_has_the_count_of_its_formula_and_its_gradient() -> None:
-    """Both are compared with an implementation by elementary operations, which has two more operations per row in the
+    """Both are compared with an implementation in elementary operations, which has two more operations per row in the
     forward pass."""
     x, weight, bias, grad = random(B, T, D, grad=True), random(D, grad=True), random(D, grad=True), random(B, T, D)
     rows = B * T
@@ -245,7 +245,7 @@ BY_HAND: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...], int
     "glu": (F.glu, ((B, 10),), 2 * B * 5),
     "glu_backward": (lambda g, x: ATEN.glu_backward(g, x, -1), ((B, 5), (B, 10)), 5 * B * 5),
     "native_dropout": (lambda x: torch.native_dropout(x, 0.5, True), ((B, T),), B * T),
-    # Sine and cosine of the angle, a product with either.
+    # Sine and cosine of the angle, and a product with each.
     "polar": (torch.polar, ((B, T), (B, T)), 4 * B * T),
     "embedding_dense_backward": (
         lambda g: ATEN.embedding_dense_backward(g, torch.tensor([1, 1, 0]), 9, -1, False),
@@ -293,10 +293,10 @@ def test_all_formulas_are_compared_with_explicit_counts() -> None:
     assert FORMULAS.keys() == {*BY_HAND, *IN_OTHER_TESTS.split()}
 
 
-def test_gpt2_has_two_flops_per_weight_and_token_and_those_of_its_attention() -> None:
+def test_gpt2_has_two_flops_per_weight_and_token_in_addition_to_attention() -> None:
     """Kaplan et al. 2020, table 1: a token needs 2 FLOPs per weight, and 2 x context x width FLOPs for each of the two
     products of attention, here over all pairs of tokens. A training step needs three times the FLOPs of a forward pass.
-    After attention in the last layer, only half of the tokens are needed, the queries. Norms, activations and
+    After attention in the last layer, only the queries are needed, half of the tokens. Norms, activations and
     residuals are about one per cent."""
     cls = BACKBONES.get("gpt2")
     width, layers, points = 256, 3, 16

@@ -384,7 +384,7 @@ def test_tests_that_do_not_apply_are_refused():
     with refused("not-applicable", "iwl_new_drawings", 20, "task.train_drawings"):
         family().sample_test("iwl_new_drawings", 4, generator)
     with refused("not-applicable", "iwl_new_drawings", 20, "task.train_drawings"):
-        resolve_task("bursty", "smoke")[0].tests(family(), ["iwl_new_drawings"])
+        resolve_task("bursty", "smoke")[0].evaluator_names(family(), ["iwl_new_drawings"])
     with refused("bad-value", "icl_paired", 5, "task.episodes"):
         family().sample_test("icl_paired", 5, generator)
     with refused("unknown-name", "'icll'", "'icl'"):

@@ -133,7 +133,7 @@ def test_the_custom_operations_pass_the_checks_of_torch() -> None:
 
 
 @pytest.mark.usefixtures("extension")
-def test_more_states_than_the_kernel_has_are_refused() -> None:
+def test_more_states_than_the_kernel_supports_are_refused() -> None:
     with refused("not-supported", "backbone.state=257", 256, "backbone.scan=auto"):
         scan_mamba_ssm.selective_scan(*inputs(batch=1, tokens=1, channels=1, state=257))
 

@@ -48,4 +48,4 @@ def decoded(path: Path, number: int, line: bytes) -> str:
 def check_size(path: Path, events: int) -> None:
     """Raise `TooLargeError` if the events would take more memory than the limit."""
     if events * EVENT_BYTES > limits.max_bytes():
-        raise limits.too_large(f"{path}: the events take", limits.max_bytes())
+        raise limits.too_large(f"{path}: the list of events", limits.max_bytes())
