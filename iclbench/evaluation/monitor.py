@@ -75,8 +75,8 @@ class Monitor:
         # The first episodes of a prompt set are those of the smaller one.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
         target = target_scores(backbone, first_prompts, device)
-        if target.problem is not None:
-            raise NonFiniteError(target.problem)
+        if target.failure is not None:
+            raise NonFiniteError(target.failure)
         return [
             {
                 "evaluator": name,

@@ -25,15 +25,15 @@ from iclbench.store.runs import writing
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant by the question `targets`, or by the family's own test of the prompts."""
+    """The tables of one contestant for the question `targets`, or for the family's own test of the prompts."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
         target = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
-    if target.reason and not target.scores:
-        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), target.reason)
+    if target.skip_reason and not target.scores:
+        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), target.skip_reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # If long episodes were skipped, the others are not a fair sample for paired comparisons.
-    paired_scores = {} if target.reason else target.complete_scores
+    paired_scores = {} if target.skip_reason else target.complete_scores
     return {
         "examples": examples.predicted(contestant, prompts, target.failed_counts),
         "errors": cells.error_rows(
@@ -98,12 +98,12 @@ def mean_rows(
     for columns, mask in parts_of(prompts):
         failed = np.zeros(len(n_related), dtype=bool) if target is None else np.asarray(target.failed[mask].any(0))
         if target is not None and target.skipped[mask].any():
-            skipped = columns | {"status": "skipped", "reason": target.reason}
+            skipped = columns | {"status": "skipped", "reason": target.skip_reason}
             rows += [shared | {"n_related": n} | skipped for n in n_related]
         elif failed.any() or np.isfinite(scores[mask]).any():
             for n, has_failed, summary in zip(n_related, failed, summaries(scores[mask], prompts.seed), strict=True):
                 if has_failed:
-                    failure = {"status": "failed", "reason": target.problem if target is not None else None}
+                    failure = {"status": "failed", "reason": target.failure if target is not None else None}
                     rows.append(shared | {"n_related": n} | columns | failure)
                 elif summary["n_episodes"]:
                     rows.append(shared | {"n_related": n} | columns | summary)
