@@ -293,7 +293,7 @@ def test_a_baseline_of_a_grid_is_evaluated_on_every_file(tmp_path) -> None:
     for file in files:
         write(file)
     cells = grid_cells([str(grid_card(tmp_path, *files))])
-    paths = {cell.hash: cell.frozen.files["path"] for cell in cells if cell.baseline == "poisson"}
+    paths = {cell.hash: cell.task_config.files["path"] for cell in cells if cell.baseline == "poisson"}
     assert sorted(paths.values()) == list(map(str, files))
     assert len({cell.hash for cell in cells if cell.run == "summary"}) == 2
 

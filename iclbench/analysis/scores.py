@@ -14,7 +14,7 @@ from iclbench.analysis.comparable import name_variants, on_one_prompt_set, on_on
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import Difference, difference, ranks, score_difference
 from iclbench.analysis.slices import Results, Slice
-from iclbench.analysis.target_scores import main_counts, overall
+from iclbench.analysis.target_scores import main_counts, over_all_episodes
 from iclbench.core.formats import integer, signed, text
 from iclbench.core.metrics import GIVEN_TRUTH, curve_metric, metric
 from iclbench.tables.evaluators import HEADLINE, INSIDE
@@ -161,7 +161,7 @@ def of_runs(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataF
     return leaderboard(Slice(results, task, preset), evaluator, shift, by)
 
 
-def in_words(frame: pd.DataFrame) -> pd.DataFrame:
+def for_display(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of a leaderboard that have a title, and the ends of their intervals. `tuned` becomes "yes" or "no",
     or missing if all contestants have the same."""
     ends = [f"{name}_{end}" for name, column in COLUMNS.items() if column.interval for end in ("low", "high")]
@@ -170,7 +170,7 @@ def in_words(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(tuned=words if {"yes", "no"} <= set(words.dropna()) else words.mask(words.notna()))
 
 
-def curve_of(task: Slice, evaluator: str, shift: str = "none") -> str:
+def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
     """The metric of the learning curves whose areas are compared."""
     curves = task.curves[task.curves["shift"].eq(shift) & task.curves["evaluator"].eq(evaluator)]
     measured = curves["metric"].unique()
@@ -189,7 +189,7 @@ def _questions(task: Slice) -> list[tuple[str, str]]:
 def _means(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
     """Means over seeds, a row per contestant, number of related datasets and metric."""
     if evaluator == "targets":
-        rows = overall(task.targets)
+        rows = over_all_episodes(task.targets)
         rows = rows[rows["shift"].eq(shift)]
         return rows[rows["n_related"].isin(main_counts(rows))]
     rows = _answers(task, evaluator, shift)
@@ -289,7 +289,7 @@ def _paired(
     requested = [(place, contestant, n) for place, contestant, n in requested if contestant in runs]
     errors = task.results.errors
     if evaluator == "next":
-        metric_name = curve_of(task, evaluator, shift)
+        metric_name = metric_of_curves(task, evaluator, shift)
         compared = requested if shared_metric in ("score", "auc") else []
         curves = {
             place: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)

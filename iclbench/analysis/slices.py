@@ -156,7 +156,7 @@ class Slice:
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}
 
     @cached_property
-    def related_from(self) -> dict[str, str]:
+    def related_processes(self) -> dict[str, str]:
         """The shifts that set the process of related datasets: this process by the shift's name."""
         shift_rows = self.rows[self.rows["related_from"].notna()].drop_duplicates("shift")
         return dict(zip(shift_rows["shift"], shift_rows["related_from"], strict=True))

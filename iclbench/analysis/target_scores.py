@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 
-def overall(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
+def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
     """The rows over all episodes, not those of a bin or a stratum; only of `metric` if it is given."""
     rows = rows[rows["axis"].isna()]
     return rows if metric is None else rows[rows["metric"] == metric]

@@ -17,7 +17,7 @@ from iclbench.cli.options import (
     Results,
     Threads,
     Trust,
-    examples,
+    example_count,
     selected_runs,
     set_up_torch,
 )
@@ -142,7 +142,7 @@ def command(
     for name in baseline or []:
         load_baseline(name)
     if extrapolate is not None:
-        examples(extrapolate, 1)
+        example_count(extrapolate, 1)
     context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli import eval_runs, summary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from iclbench.cli.options import examples
+from iclbench.cli.options import example_count
 from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
@@ -54,16 +54,20 @@ def evaluate_run(
     data_changed: bool = False,
 ) -> int:
     """Evaluate one run with a progress bar, on prompts of its task or of a `replacement`; returns the number of failed
-    cells. Adds the prompt sets to `evaluated`, and remarks on their scores to `remarks`."""
+    cells.
+
+    Adds the ids of the prompt sets to `evaluated`, and remarks on their scores to `remarks`. The other arguments
+    are those of `evaluation.evaluate.evaluate_run`.
+    """
     remarked: set[str] = set()
-    longest = None if extrapolate is None else examples(str(extrapolate), run.config.task.points)
+    longest = None if extrapolate is None else example_count(str(extrapolate), run.config.task.points)
     task, family = replacement or (run.config.task, None)
     shifts = shifts_of(run, shift, longest, task)
-    tests = [] if family else evaluators_of(run, evaluator or [], task)
+    evaluators = [] if family else evaluators_of(run, evaluator or [], task)
     model_count = 1 if method is None else 2
     baseline_count = len(baseline) if baseline else len({*task.oracles, *task.baselines})
     failed = done = 0
-    with step_bar(f"evaluate {run.name}", (len(shifts) + len(tests)) * (model_count + baseline_count)) as update:
+    with step_bar(f"evaluate {run.name}", (len(shifts) + len(evaluators)) * (model_count + baseline_count)) as update:
 
         def show_start(contestant: PredictorContestant, prompts: PromptSet) -> None:
             update(done, f"{prompts.evaluation}: {contestant.name}")
@@ -72,7 +76,7 @@ def evaluate_run(
             context,
             run,
             shifts,
-            tests,
+            evaluators,
             seed=seed,
             task=task,
             family=family,
@@ -142,7 +146,7 @@ def table_task(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
         )
     family = Tabular(parameters, tables=[table])
     stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-")[:40] or "table"
-    frozen = {
+    changes = {
         "name": f"csv-{stem}",
         "family": "tabular",
         "parameters": parameters.model_dump(mode="json"),
@@ -154,4 +158,4 @@ def table_task(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
         "evaluators": [],
         "published": [],
     }
-    return trained_task.model_copy(update=frozen), family
+    return trained_task.model_copy(update=changes), family

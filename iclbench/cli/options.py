@@ -133,7 +133,7 @@ def set_up_torch(device: str, threads: int) -> str:
     return chosen_device(device)
 
 
-def examples(extrapolate: str, trained_length: int) -> int:
+def example_count(extrapolate: str, trained_length: int) -> int:
     """A number of examples: `160`, or `4x` the trained length."""
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import COLUMNS, in_words
+from iclbench.analysis.scores import COLUMNS, for_display
 from iclbench.cli.terminal import out
 from iclbench.core.formats import fixed
 
@@ -40,7 +40,7 @@ def with_terminal_columns(
 ) -> tuple[list[str], list[list[str]]]:
     """A table with the terminal columns of `analysis.scores` that have values. The leaderboard `board` has the same
     rows in the same order."""
-    board = in_words(board)
+    board = for_display(board)
     for name in (name for name, column in COLUMNS.items() if column.on_terminal and name in board):
         if board[name].notna().any():
             cells = ["" if pd.isna(value) else COLUMNS[name].show(value) for value in board[name]]
@@ -55,7 +55,8 @@ def styled_name(run: str, kind: str) -> str:
 
 
 def short(error: Any) -> str:
-    """An error with three decimals; `failed` if it is missing. Only likelihoods are below 0."""
+    """A score with three decimals, or `failed` if it is missing. Small positive errors are "<.0005", so that only an
+    exact 0 is "0"; likelihoods may be negative."""
     if pd.isna(error):
         return "failed"
     if error == 0:

@@ -157,7 +157,7 @@ def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     """Preset, task and backbone of trainings to do without a learning rate chosen for the backbone, where the preset
     has a table of rates."""
     trainings = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
-    triples = {(cell.preset, cell.task, cell.contestant): cell.frozen.card for cell in trainings}
+    triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in trainings}
     untuned = []
     for (preset, task, contestant), card in triples.items():
         rates = Rates.of(preset, task, card, results)

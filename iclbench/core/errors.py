@@ -9,7 +9,7 @@ from typing import Any, Final
 
 # An error message lists at most this many known names.
 _MAX_NAMES = 32
-# An error message repeats at most this many characters of the user's input, which is quoted or has no blanks.
+# An error message repeats at most this many characters of the user's input, which is quoted or has no spaces.
 _MAX_ECHO = 200
 _LONG = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
 

@@ -5,11 +5,12 @@ one problem per mark: maximise over x >= 0
 
     sum over the events of the mark of log(phi_n · x)  +  a log x_0  -  c · x,
 
-phi_n = (1, beta S_1(n), ..., beta S_D(n)), where S_j(n) is the decayed number of events of mark j before event n. An
-active-set method solves it down to rounding: Newton steps on the coordinates that are not 0, with one more coordinate
-at a time if its gradient is positive (as in Lawson and Hanson 1974 for least squares). The maximum as a function of
-log beta may have several peaks. A grid finer than their width finds them, and a golden-section search climbs each. So
-the answer is the highest peak, and depends neither on a starting point nor on other prefixes.
+where phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) is the decayed number of events of mark j before event n, a
+is the weight of the prior of the base rate, and c is the integral of each term of the rate plus its penalty. An
+active-set method (as in Lawson and Hanson 1974 for least squares) solves it to rounding error. It takes Newton steps in
+the nonzero coordinates, and in at most one coordinate that is 0 and has a positive gradient. The maximum as a function
+of log beta may have several peaks. A grid finer than their width finds them, and a golden-section search climbs each.
+So the answer is the highest peak, and depends neither on a starting point nor on other prefixes.
 
 Time is in units of the mean gap of the prefix, so that the scale of the gaps does not matter.
 """
@@ -28,11 +29,12 @@ _MIN_GAIN = 1e-11
 _MIN_SLOPE = 1e-9
 # Relative rounding error of the maximised value.
 _ROUNDING = 1e-14
-_STEPS = 100
+_MAX_STEPS = 100
 # Kernels are similar if their decays differ by less than a factor of about e, so no peak over log beta is narrower.
 _STRIDE = 0.35
-_GRID = 100
+_MAX_GRID_POINTS = 100
 _GOLDEN = (np.sqrt(5) - 1) / 2
+# Evaluations per golden-section search.
 _SECTIONS = 32
 
 
@@ -76,8 +78,8 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
 
     The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k
     (`smoothing` further events at the mean rate, spread evenly over the marks), and subtracts `penalty` times each
-    entry of the branching matrix. The decay is between 1 / T and fastest / (geometric mean of the gaps), or 1 / T if
-    that is larger.
+    entry of the branching matrix. The decay is at least 1 / T, and at most the larger of 1 / T and fastest / (geometric
+    mean of the gaps).
 
     Returns:
         The marks that occur, `(D,)`, in order of appearance; their base rates `(D,)` and branching matrix `(D, D)` with
@@ -88,25 +90,27 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
     unit = gaps.sum() / n
     tail = open_after / unit
     observed = n + tail
-    share = n / observed
-    tau, place, kind, ends, present = _by_mark(gaps, marks, mark_count, unit)
+    event_share = n / observed
+    unit_gaps, positions, mark_index, ends, present = _by_mark(gaps, marks, mark_count, unit)
     d = len(present)
     phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
     weight = smoothing / mark_count
     x = np.zeros((d, d + 1))
     for i in range(d):
-        x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing) * share
+        x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing) * event_share
 
     low, high = -np.log(observed), np.log(fastest)
     for i in range(n):
-        high -= np.log(tau[i]) / n
+        high -= np.log(unit_gaps[i]) / n
     high = max(high, low)
-    points = min(_GRID, int((high - low) / _STRIDE) + 2)
+    points = min(_MAX_GRID_POINTS, int((high - low) / _STRIDE) + 2)
     stride = (high - low) / (points - 1)
     values, solutions = np.empty(points), np.empty((points, d, d + 1))
     highest, best_log_beta, best = -np.inf, low, x.copy()
     for g in range(points):
-        values[g] = _profile(low + g * stride, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+        values[g] = _profile(
+            low + g * stride, unit_gaps, tail, mark_index, positions, ends, weight, smoothing, penalty, phi, cost, x
+        )
         solutions[g] = x
         if values[g] > highest:
             highest, best_log_beta, best = values[g], low + g * stride, solutions[g]
@@ -116,71 +120,73 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
         x = solutions[g].copy()
         left, right = low + max(g - 1, 0) * stride, low + min(g + 1, points - 1) * stride
         a, b = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
-        of_a, of_b = 0.0, 0.0
+        value_a, value_b = 0.0, 0.0
         for section in range(_SECTIONS):
             in_lower = section == 0
             if section > 1:
-                in_lower = of_a >= of_b
+                in_lower = value_a >= value_b
                 if in_lower:
-                    right, b, of_b = b, a, of_a
+                    right, b, value_b = b, a, value_a
                     a = right - _GOLDEN * (right - left)
                 else:
-                    left, a, of_a = a, b, of_b
+                    left, a, value_a = a, b, value_b
                     b = left + _GOLDEN * (right - left)
             log_beta = a if in_lower else b
-            value = _profile(log_beta, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x)
+            value = _profile(
+                log_beta, unit_gaps, tail, mark_index, positions, ends, weight, smoothing, penalty, phi, cost, x
+            )
             if in_lower:
-                of_a = value
+                value_a = value
             else:
-                of_b = value
+                value_b = value
             if value > highest:
                 highest, best_log_beta, best = value, log_beta, x.copy()
-    mu_absent = weight / (n + smoothing) / unit * share
+    mu_absent = weight / (n + smoothing) / unit * event_share
     return present, best[:, 0] / unit, best[:, 1:].copy(), np.exp(best_log_beta) / unit, mu_absent, highest
 
 
 @compiled
 @no_type_check
 def _by_mark(gaps, marks, mark_count, unit):
-    """Gaps in the unit; for each event, its position when sorted by mark, and the number of its mark among the marks
-    that occur; the end of the positions of each mark; the marks in order of appearance."""
+    """The gaps in the unit; for each event, its position when sorted by mark, and the index of its mark in `present`;
+    the ends of the ranges of positions of the marks; and `present`, the marks that occur, in order of appearance."""
     n = len(gaps)
-    number, kind, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+    number, mark_index, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
     present, d = np.empty(n, np.int64), 0
     for i in range(n):
         if number[marks[i]] < 0:
             number[marks[i]] = d
             present[d] = marks[i]
             d += 1
-        kind[i] = number[marks[i]]
-        counts[1 + kind[i]] += 1
+        mark_index[i] = number[marks[i]]
+        counts[1 + mark_index[i]] += 1
     ends = counts[: d + 1].cumsum()
-    filled, place = ends.copy(), np.empty(n, np.int64)
+    filled, positions = ends.copy(), np.empty(n, np.int64)
     for i in range(n):
-        place[i] = filled[kind[i]]
-        filled[kind[i]] += 1
-    return gaps / unit, place, kind, ends, present[:d].copy()
+        positions[i] = filled[mark_index[i]]
+        filled[mark_index[i]] += 1
+    return gaps / unit, positions, mark_index, ends, present[:d].copy()
 
 
 @compiled
 @no_type_check
-def _profile(log_beta, tau, tail, kind, place, ends, weight, smoothing, penalty, phi, cost, x):
+def _profile(log_beta, unit_gaps, tail, mark_index, positions, ends, weight, smoothing, penalty, phi, cost, x):
     """The maximum over base rates and branching matrix at one decay, starting from x `(D, D + 1)`, which it updates."""
-    n, d = len(tau), len(ends) - 1
+    n, d = len(unit_gaps), len(ends) - 1
     beta = np.exp(log_beta)
     state = np.zeros(d)
-    remaining = tau.sum() + tail
+    remaining = unit_gaps.sum() + tail
     cost[0] = n + smoothing + tail * (1 + smoothing / n)
     cost[1:] = penalty
     for i in range(n):
-        fade = np.exp(-beta * tau[i])
-        row = phi[place[i]]
+        fade = np.exp(-beta * unit_gaps[i])
+        row = phi[positions[i]]
         for j in range(d):
             state[j] *= fade
             row[1 + j] = beta * state[j]
-        state[kind[i]] += 1
-        remaining -= tau[i]
-        cost[1 + kind[i]] -= np.expm1(-beta * max(remaining, 0.0))
+        state[mark_index[i]] += 1
+        remaining -= unit_gaps[i]
+        cost[1 + mark_index[i]] -= np.expm1(-beta * max(remaining, 0.0))
     total = 0.0
     for i in range(d):
         total += _solve(phi[ends[i] : ends[i + 1]], cost, weight, x[i])
@@ -196,45 +202,45 @@ def _solve(phi, cost, weight, x):
     rates, slope, next_rates = np.empty(n), np.empty(d), np.empty(n)
     free = np.empty(d, np.int64)
     value = _value(phi, cost, weight, x, rates)
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         for j in range(d):
             slope[j] = -cost[j]
         slope[0] += weight / x[0] if weight > 0 else 0.0
         for i in range(n):
-            share = 1 / rates[i]
+            inverse_rate = 1 / rates[i]
             for j in range(d):
-                slope[j] += phi[i, j] * share
-        size, enters, max_slope = 0, -1, _MIN_SLOPE
+                slope[j] += phi[i, j] * inverse_rate
+        size, new_coordinate, max_slope = 0, -1, _MIN_SLOPE
         for j in range(d):
             if x[j] > 0:
                 free[size] = j
                 size += 1
             elif slope[j] > max_slope * cost[j]:
-                enters, max_slope = j, slope[j] / cost[j]
-        if enters >= 0:
-            free[size] = enters
+                new_coordinate, max_slope = j, slope[j] / cost[j]
+        if new_coordinate >= 0:
+            free[size] = new_coordinate
             size += 1
         while True:
             step = _newton(phi, rates, slope, weight, x, free[:size])
-            if enters < 0 or step[size - 1] > 0:
+            if new_coordinate < 0 or step[size - 1] > 0:
                 break
-            size, enters = size - 1, -1  # the new coordinate would return to 0 at once
-        expected_gain, reach, blocks = 0.0, 1.0, -1
+            size, new_coordinate = size - 1, -1  # the new coordinate would return to 0 at once
+        expected_gain, step_size, zero_coordinate = 0.0, 1.0, -1
         for k in range(size):
             j = free[k]
             expected_gain += slope[j] * step[k]
-            if step[k] < 0 and x[j] < -step[k] * reach:
-                reach, blocks = -x[j] / step[k], j
+            if step[k] < 0 and x[j] < -step[k] * step_size:
+                step_size, zero_coordinate = -x[j] / step[k], j
         old_x = x.copy()
         while True:
             for k in range(size):
-                x[free[k]] = max(old_x[free[k]] + reach * step[k], 0.0)
-            if blocks >= 0:
-                x[blocks] = 0.0
+                x[free[k]] = max(old_x[free[k]] + step_size * step[k], 0.0)
+            if zero_coordinate >= 0:
+                x[zero_coordinate] = 0.0
             next_value = _value(phi, cost, weight, x, next_rates)
-            if next_value >= value + 1e-4 * reach * expected_gain - _ROUNDING * (n + abs(value)):
+            if next_value >= value + 1e-4 * step_size * expected_gain - _ROUNDING * (n + abs(value)):
                 break
-            reach, blocks = reach / 2, -1
+            step_size, zero_coordinate = step_size / 2, -1
         value = next_value
         rates, next_rates = next_rates, rates
         if not expected_gain > _MIN_GAIN:
@@ -267,14 +273,14 @@ def _value(phi, cost, weight, x, rates):
 @compiled
 @no_type_check
 def _newton(phi, rates, slope, weight, x, free):
-    """The Newton step of the free coordinates, by a Cholesky factor with a small addition to the diagonal for similar
-    columns of phi."""
+    """The Newton step in the free coordinates, by a Cholesky factorisation. A small addition to the diagonal keeps it
+    stable if columns of phi are nearly equal."""
     size = len(free)
     root = np.zeros((size, size))
     for i in range(len(phi)):
-        share = 1 / (rates[i] * rates[i])
+        curvature = 1 / (rates[i] * rates[i])
         for k in range(size):
-            scaled = phi[i, free[k]] * share
+            scaled = phi[i, free[k]] * curvature
             for m in range(k + 1):
                 root[k, m] += scaled * phi[i, free[m]]
     step = np.empty(size)

@@ -131,7 +131,7 @@ def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str
     Args:
         values: rows of the evaluation.
         prompts: the prompt set.
-        known_metrics: further metrics of the code that computed the rows, separated by blanks.
+        known_metrics: further metrics of the code that computed the rows, separated by spaces.
     """
     if not isinstance(prompts, PromptSet):  # the hash of other prompt sets includes a version of the code
         return set()

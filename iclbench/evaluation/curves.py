@@ -32,7 +32,7 @@ class Curve:
         scored: mask of the scored positions, `(episodes, prefixes)`; None if all are. Some shifts leave positions
             undefined.
         skipped: context sizes that the contestant does not allow.
-        reason: why they were skipped.
+        skip_reason: why they were skipped.
         sequences: scores of complete sequences by metric, `(episodes,)`; sums for metrics per event. Empty if some
             context sizes were left out.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at its
@@ -44,7 +44,7 @@ class Curve:
     normaliser: float
     scored: np.ndarray | None = None
     skipped: tuple[int, ...] = ()
-    reason: str | None = None
+    skip_reason: str | None = None
     sequences: dict[str, np.ndarray] = field(default_factory=dict)
     open_nll: np.ndarray | None = None
 
@@ -67,7 +67,7 @@ class Curve:
         Sequences of different lengths have few sizes in common. Their mean height is the ratio of `totals`, in which
         all events have equal weight.
         """
-        values, is_used, n = self.scores[metric], self.sizes, np.asarray(self.prefixes, dtype=np.float64)
+        values, is_used, n = self.scores[metric], self.in_area, np.asarray(self.prefixes, dtype=np.float64)
         if self.is_ragged and self.scored is not None:
             failed = (self.scored & ~np.isfinite(values)).any(1)
             return np.where(failed, np.nan, ratios(*self.totals(metric)))
@@ -83,7 +83,7 @@ class Curve:
         return any(metric(name).of_sequences for name in self.scores)
 
     @property
-    def sizes(self) -> np.ndarray:
+    def in_area(self) -> np.ndarray:
         """Mask of the context sizes with a score of all episodes, over which an area is computed, `(prefixes,)`."""
         return np.ones(len(self.prefixes), dtype=bool) if self.scored is None else np.asarray(self.scored.all(0))
 
@@ -96,7 +96,7 @@ class Curve:
         return np.asarray(self._nonfinite.any(0))
 
     @property
-    def problem(self) -> str | None:
+    def failure(self) -> str | None:
         """One line about the first score that is not finite; None if there is none."""
         failed = self._nonfinite
         if not failed.any():
@@ -121,7 +121,7 @@ class Curve:
 def learning_curve(
     predictor: Predictor, prompts: PromptSet, prefixes: Sequence[int] | None = None, device: str = "cpu"
 ) -> Curve:
-    """Score a predictor on a prompt set by the question `next`.
+    """Score a predictor on a prompt set, for the question `next`.
 
     Args:
         predictor: the predictor; backbones must already be on `device`.
@@ -171,7 +171,7 @@ def learning_curve(
         normaliser,
         scored=np.concatenate(scored_blocks),
         skipped=skipped,
-        reason=predictor.too_long(skipped[0]) if skipped else None,
+        skip_reason=predictor.too_long(skipped[0]) if skipped else None,
         sequences={name: np.concatenate(blocks) for name, blocks in sequence_scores.items()},
         open_nll=np.concatenate(open_blocks) if in_windows else None,
     )

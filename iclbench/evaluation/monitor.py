@@ -75,8 +75,8 @@ class Monitor:
         # The first episodes of a prompt set are those of the smaller one.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
         result = target_scores(backbone, first_prompts, device)
-        if result.problem is not None:
-            raise NonFiniteError(result.problem)
+        if result.failure is not None:
+            raise NonFiniteError(result.failure)
         return [
             {
                 "evaluator": name,

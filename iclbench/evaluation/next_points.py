@@ -17,11 +17,11 @@ from iclbench.evaluation.prompts import PromptSet
 
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant by the question `next`."""
+    """The tables of one contestant for the question `next`."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
         curve = learning_curve(contestant.predictor, prompts, device=contestant.device)
-    # An incomplete curve is not in paired comparisons, which would be over the remaining sizes.
+    # Paired comparisons exclude incomplete curves. They would otherwise compare areas over different context sizes.
     complete_scores = {} if curve.failed.any() or curve.skipped else curve.scores
     errors = cells.error_rows(contestant, prompts, complete_scores, n_context=np.asarray(curve.prefixes))
     if complete_scores and curve.open_nll is not None:
@@ -40,23 +40,23 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         normaliser = metric(name).normaliser(curve.normaliser)
         area = metric(name).area if name == prompts.headline else ""
         shared = cells.row(contestant, prompts, "next") | {"normaliser": normaliser}
-        failed = shared | {"status": "failed", "reason": curve.problem}
+        failed = shared | {"status": "failed", "reason": curve.failure}
         columns = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
         rows += [
             (failed if has_failed else shared | summary) | {"metric": name, "n_context": n}
             for n, has_failed, summary in columns
             if has_failed or summary["n_episodes"]
         ]
-        skipped = shared | {"status": "skipped", "reason": curve.reason}
+        skipped = shared | {"status": "skipped", "reason": curve.skip_reason}
         rows += [skipped | {"metric": name, "n_context": n} for n in curve.skipped]
-        if area and (curve.failed & (curve.sizes | curve.is_ragged)).any():
+        if area and (curve.failed & (curve.in_area | curve.is_ragged)).any():
             rows.append(failed | {"metric": area})
         elif area and curve.skipped:
             rows.append(skipped | {"metric": area})
         elif area:
             means = curve.area(name)[:, None]
-            height = _ratio(curve, name, prompts) if curve.is_ragged else summaries(means, prompts.seed)
-            rows += [shared | {"metric": area} | s for s in height if s["n_episodes"]]
+            area_summaries = _ratio(curve, name, prompts) if curve.is_ragged else summaries(means, prompts.seed)
+            rows += [shared | {"metric": area} | s for s in area_summaries if s["n_episodes"]]
     # Sequences differ in length, so their metrics per event are ratios of sums over all sequences.
     if curve.sequences and curve.scored is not None and not curve.failed.any():
         counts = curve.scored.sum(1)

@@ -1,4 +1,4 @@
-"""Scores of single episodes by the question `targets`."""
+"""Scores of single episodes for the question `targets`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class TargetScores:
         skipped: mask of episodes or groups, `(episodes,)`, with a context that is longer than the contestant allows;
             they have no scores.
         failed: mask of scores that are not finite, for any metric, `(episodes, n_related)`.
-        reason: why episodes were skipped; None if none were.
-        problem: one line about the first score that is not finite; None if there is none.
+        skip_reason: why episodes were skipped; None if none were.
+        failure: one line about the first score that is not finite; None if there is none.
     """
 
     n_related: tuple[int, ...]
@@ -42,8 +42,8 @@ class TargetScores:
     normaliser: float
     skipped: np.ndarray
     failed: np.ndarray
-    reason: str | None = None
-    problem: str | None = None
+    skip_reason: str | None = None
+    failure: str | None = None
 
     @property
     def failed_counts(self) -> list[int]:
@@ -59,7 +59,7 @@ class TargetScores:
 def target_scores(
     predictor: Predictor, prompts: PromptSet, device: str = "cpu", episodes_at_most: int | None = None
 ) -> TargetScores:
-    """Score a predictor on a prompt set by the question `targets`.
+    """Score a predictor on a prompt set, for the question `targets`.
 
     Args:
         predictor: the predictor; backbones must already be on `device`. A predictor that does not use related datasets
@@ -93,14 +93,14 @@ def target_scores(
     order = torch.cat([index for index, _ in groups]).argsort().numpy()
     scores_by_name = {name: np.concatenate(arrays)[order] for name, arrays in block_arrays.items()}
     failed = _nonfinite(scores_by_name, (int(is_scored.sum()), len(counts)))
-    problem = _problem(scores_by_name, failed, counts, np.flatnonzero(is_scored))
+    failure = _failure(scores_by_name, failed, counts, np.flatnonzero(is_scored))
     failed = np.asarray(_expanded(is_scored, failed.astype(float)) == 1)
     all_scores = {name: _expanded(is_scored, scores) for name, scores in scores_by_name.items()}
     scores_by_name = group_scores(all_scores, prompts.group_size)
     skipped = skipped.reshape(-1, prompts.group_size).any(1)
     failed = np.asarray(failed.reshape(-1, prompts.group_size, len(counts)).any(1))
-    reason = next((reason for reason in reasons if reason), None)
-    return TargetScores(counts, scores_by_name, family.normaliser, skipped, failed, reason, problem)
+    skip_reason = next((reason for reason in reasons if reason), None)
+    return TargetScores(counts, scores_by_name, family.normaliser, skipped, failed, skip_reason, failure)
 
 
 def _expanded(is_scored: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.
     return failed
 
 
-def _problem(
+def _failure(
     all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray
 ) -> str | None:
     """One line about the first score that is not finite; None if there is none. `numbers` are those of the episodes."""

@@ -25,15 +25,15 @@ from iclbench.store.runs import writing
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant for the question `targets`, or for the family's own test that the prompts name."""
+    """The tables of one contestant for the question `targets`, or for the family's own test of the prompts."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
         result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
-    if result.reason and not result.scores:
-        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result.reason)
+    if result.skip_reason and not result.scores:
+        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result.skip_reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # If long episodes were skipped, the others are not a fair sample for paired comparisons.
-    paired_scores = {} if result.reason else result.complete_scores
+    paired_scores = {} if result.skip_reason else result.complete_scores
     return {
         "examples": examples.predicted(contestant, prompts, result.failed_counts),
         "errors": cells.error_rows(
@@ -98,12 +98,12 @@ def mean_rows(
     for columns, mask in parts_of(prompts):
         failed = np.zeros(len(n_related), dtype=bool) if result is None else np.asarray(result.failed[mask].any(0))
         if result is not None and result.skipped[mask].any():
-            skipped = columns | {"status": "skipped", "reason": result.reason}
+            skipped = columns | {"status": "skipped", "reason": result.skip_reason}
             rows += [shared | {"n_related": n} | skipped for n in n_related]
         elif failed.any() or np.isfinite(scores[mask]).any():
             for n, has_failed, summary in zip(n_related, failed, summaries(scores[mask], prompts.seed), strict=True):
                 if has_failed:
-                    failure = {"status": "failed", "reason": result.problem if result is not None else None}
+                    failure = {"status": "failed", "reason": result.failure if result is not None else None}
                     rows.append(shared | {"n_related": n} | columns | failure)
                 elif summary["n_episodes"]:
                     rows.append(shared | {"n_related": n} | columns | summary)

@@ -25,7 +25,7 @@ class ReluNetwork(FunctionFamily):
     """a_j ~ N(0, 1), w_j ~ N(0, I), no biases; variance d.
 
     `shared_hidden`: all episodes have the same w_j, drawn from `hidden_seed` (CoQE: d = 5, h = 10, output weights
-    N(0, 2/h), which is the same scale). The variance is then that for these weights.
+    N(0, 2/h), which is the same scale). The variance is then that of the functions with these weights.
     """
 
     Parameters = ReluNetworkParameters
@@ -37,7 +37,7 @@ class ReluNetwork(FunctionFamily):
         E relu(w·x)² = |w|² / 2."""
         if not self.parameters.shared_hidden:
             return float(self.x_dim)
-        return float(self._shared().double().square().sum()) / int(self.parameters.hidden)
+        return float(self._shared_weights().double().square().sum()) / int(self.parameters.hidden)
 
     @property
     def hidden_width(self) -> int:
@@ -52,7 +52,7 @@ class ReluNetwork(FunctionFamily):
         hidden, dim = self.parameters.hidden, self.x_dim
         if self.parameters.shared_hidden:
             # A copy per episode, so that the truth has one row per episode.
-            hidden_weights = self._shared().repeat(episodes, 1, 1).to(generator.device)
+            hidden_weights = self._shared_weights().repeat(episodes, 1, 1).to(generator.device)
         else:
             hidden_weights = normal((episodes, hidden, dim), generator)
         return {"hidden": hidden_weights, "output": normal((episodes, hidden), generator)}
@@ -63,11 +63,11 @@ class ReluNetwork(FunctionFamily):
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N h"] | None:
         """The hidden units with `shared_hidden`, else None."""
-        return (x @ self._shared()[0].to(x).T).relu() if self.parameters.shared_hidden else None
+        return (x @ self._shared_weights()[0].to(x).T).relu() if self.parameters.shared_hidden else None
 
     def feature_directions(self) -> Float[Tensor, "h Dx"] | None:
-        return F.normalize(self._shared()[0], dim=-1) if self.parameters.shared_hidden else None
+        return F.normalize(self._shared_weights()[0], dim=-1) if self.parameters.shared_hidden else None
 
-    def _shared(self) -> Float[Tensor, "1 h Dx"]:
+    def _shared_weights(self) -> Float[Tensor, "1 h Dx"]:
         """The hidden weights with `shared_hidden`."""
         return fixed_normal((1, self.parameters.hidden, self.x_dim), self.parameters.hidden_seed, torch.device("cpu"))

@@ -57,7 +57,7 @@ def probe(
     Args:
         context: results folder, data sets, and device of the backbone.
         run: a finished run.
-        contexts: numbers of examples in context (default: that of the training).
+        contexts: numbers of examples in context (default: the number in training).
         fit: number of queries on which scale and shift are fitted.
         test: number of scored queries.
         tasks: number of episodes.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from iclbench.analysis.target_scores import overall
+from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.report.data import Slice
 
 # Largest number of predictions in a row.
@@ -34,7 +34,7 @@ class DrawnContestant:
         return self.contestant + (f", {self.n_related} related" if self.uses_related else "")
 
 
-def pixels(examples: pd.DataFrame) -> int | None:
+def pixel_count(examples: pd.DataFrame) -> int | None:
     """The number of pixels of an image; None unless the inputs are a complete grid of two coordinates."""
     inputs = examples.loc[examples["role"] == "predicted", ["x1", "x2"]].drop_duplicates()
     if inputs.empty or inputs["x2"].isna().any():
@@ -54,7 +54,7 @@ def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant
     predicted = examples[examples["role"] == "predicted"]
     by_contestant = predicted.groupby("contestant")["n_related"]
     counts = {str(name): sorted({int(v) for v in column.dropna()} or {0}) for name, column in by_contestant}
-    scores = overall(task.targets)
+    scores = over_all_episodes(task.targets)
     scores = scores[(scores["shift"] == "none") & scores["metric"].isin(["log_likelihood", "squared_error"])]
     # Any log-likelihood ranks above any squared error.
     merit = scores["value"].where(scores["metric"] == "log_likelihood", -1e6 - scores["value"])

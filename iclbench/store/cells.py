@@ -87,7 +87,7 @@ class Store:
 
         if cell.hash not in self._missing_metrics:
             self._missing_metrics[cell.hash] = (
-                missing_metrics(self.metrics(cell), cell.frozen.question) if evaluates(cell) else set()
+                missing_metrics(self.metrics(cell), cell.task_config.question) if evaluates(cell) else set()
             )
         return self._missing_metrics[cell.hash]
 
@@ -97,7 +97,7 @@ class Store:
         recorded = self.rows["metrics"].get(cell.hash)
         if not pd.isna(recorded):
             return set(str(recorded).split())
-        questions, metric_names = [cell.frozen.question, *cell.options.get("evaluators", ())], set[str]()
+        questions, metric_names = [cell.task_config.question, *cell.options.get("evaluators", ())], set[str]()
         for file in self._files[cell.hash]:
             if file.endswith("values.parquet"):
                 rows = self._measured(file)

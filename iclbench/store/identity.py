@@ -157,7 +157,7 @@ def cell_id(cell: GridCell) -> str:
 
     It contains the paths of data sets and not their contents, since a grid is planned without the files.
     """
-    task = cell.frozen
+    task = cell.task_config
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "reason": cell.reason}
     contents["asked"] = {
         key: sorted(value) if isinstance(value, list) else value for key, value in cell.options.items()
@@ -207,7 +207,7 @@ def episodes_id(task: TaskConfig, seed: int) -> str:
 def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
     """The identity of a cell of a language model. `versions` are those of the code of prompts and answers."""
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
-    contents |= {"task": [cell.task, cell.frozen.subset, cell.frozen.hash], "model": cell.identity}
+    contents |= {"task": [cell.task, cell.task_config.subset, cell.task_config.hash], "model": cell.identity}
     return content_hash(contents | {"versions": list(versions)}, 16)
 
 

@@ -167,7 +167,7 @@ def outcomes_of(plain_values: Mapping[str, dict[str, Any]]) -> dict[str, Outcome
 
 def _cell_fields(cell: GridCell) -> dict[str, Any]:
     plain = {field.name: getattr(cell, field.name) for field in fields(cell) if field.init}
-    models = {"frozen": cell.frozen, "config": cell.config}
+    models = {"task_config": cell.task_config, "config": cell.config}
     plain |= {
         name: TypeAdapter(type(model)).dump_python(model, mode="json", exclude_unset=True)
         for name, model in models.items()
@@ -181,7 +181,7 @@ def _cell(plain: dict[str, Any]) -> GridCell:
     cell_class: type[GridCell] = imported(plain.pop("class"))
     hints = get_type_hints(cell_class)
     plain["needs"] = tuple(plain["needs"])
-    for name in ("frozen", "config"):
+    for name in ("task_config", "config"):
         if plain[name] is not None:
             plain[name] = TypeAdapter(hints[name]).validate_python(plain[name])
     return cell_class(**plain)

@@ -34,7 +34,7 @@ class GridCell:
         kind: train, evaluate, probe or cost.
         run: name of the run; name of the baseline, or `summary`, if nothing is trained.
         contestant: name of the backbone or baseline in tables.
-        frozen: the task at its preset.
+        task_config: the task at its preset.
         preset: the preset.
         config: configuration of the training; None for baselines and summaries.
         options: options of the work, in plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and
@@ -48,7 +48,7 @@ class GridCell:
     kind: Kind
     run: str
     contestant: str
-    frozen: TaskConfig
+    task_config: TaskConfig
     preset: str
     config: RunConfig | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class GridCell:
 
     @property
     def task(self) -> str:
-        return self.frozen.name
+        return self.task_config.name
 
     @property
     def seed(self) -> int | None:
@@ -72,7 +72,7 @@ class GridCell:
 
     def read_data(self, data_dir: Path | None) -> None:
         """Read the data set of the cell's task, if it needs one; raises `DataError` on failure."""
-        family = self.frozen.build(data_dir)
+        family = self.task_config.build(data_dir)
         _ = family.needs_data and family.fingerprint  # the fingerprint reads the data
 
     @property
@@ -129,7 +129,7 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
     fields: dict[str, Any] = {
         "run": run.name,
         "contestant": contestant,
-        "frozen": config.task,
+        "task_config": config.task,
         "preset": config.preset,
         "config": config,
         "reason": run.exclusion,
@@ -171,13 +171,15 @@ def _summaries(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
     """One summary of all contestants for every set of episodes."""
     groups: dict[str, list[GridCell]] = {}
     for cell in evaluations:
-        groups.setdefault(identity.episodes_id(cell.frozen, cell.options["seed"]), []).append(cell)
+        groups.setdefault(identity.episodes_id(cell.task_config, cell.options["seed"]), []).append(cell)
     for cells in groups.values():
         options: dict[str, Any] = {}
         for cell in cells:
             options = _union(options or cell.options, cell.options)
         needs = tuple(sorted(cell.hash for cell in cells))
-        yield GridCell("evaluate", SUMMARY, SUMMARY, cells[0].frozen, cells[0].preset, options=options, needs=needs)
+        yield GridCell(
+            "evaluate", SUMMARY, SUMMARY, cells[0].task_config, cells[0].preset, options=options, needs=needs
+        )
 
 
 def _evaluation_options(run: GridRun) -> dict[str, Any]:

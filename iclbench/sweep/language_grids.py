@@ -110,12 +110,12 @@ class LanguageCell(GridCell):
     """One language model on one task, in all variants of a grid, which share their controls.
 
     Attributes:
-        frozen: the task.
+        task_config: the task.
         options: name and precision of the model, methods as typed, and further arguments of `evaluate_model`.
         identity: digest of the weights in a folder; None for a model on the hub, which its name identifies.
     """
 
-    frozen: LanguageTask  # type: ignore[assignment]
+    task_config: LanguageTask  # type: ignore[assignment]
     identity: str | None = None
 
     @property
@@ -128,7 +128,7 @@ class LanguageCell(GridCell):
         return self.run
 
     def read_data(self, data_dir: Path | None) -> None:
-        self.frozen.pool(data_dir)
+        self.task_config.pool(data_dir)
 
     @cached_property
     def hash(self) -> str:

@@ -80,8 +80,8 @@ def check_data(plan: Plan, context: Context) -> None:
     for cell in plan.cells:
         if cell.kind != "train" or cell.config is None or cell.reason is not None:
             continue
-        key = json.dumps([cell.task, cell.frozen.parameters, cell.frozen.files])
-        family = families[key] = families.get(key) or cell.frozen.build(context.data_dir)
+        key = json.dumps([cell.task, cell.task_config.parameters, cell.task_config.files])
+        family = families[key] = families.get(key) or cell.task_config.build(context.data_dir)
         run = Run(context.results / "runs" / cell.run)
         if not family.needs_data or not run.is_started:
             continue
@@ -132,9 +132,9 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
     from iclbench.evaluation.evaluate import prompt_sets
 
     try:
-        family = cell.frozen.build_held_out(data_dir)
+        family = cell.task_config.build_held_out(data_dir)
         sets = prompt_sets(
-            cell.frozen,
+            cell.task_config,
             cell.preset,
             cell.options["shifts"],
             cell.options["evaluators"],

@@ -184,7 +184,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
     # Summaries of this folder may have rows of runs that were trained on another task; no grid has such runs. If a card
     # has changed without an effect on the hashes of these cells, the current card gives the same rows.
     sources_of["values"] = [
-        replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].frozen.card))
+        replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].task_config.card))
         for source in sources_of["values"]
     ]
     sources_of["values"] += _scores_before_summary(cells, store, out, sources_of["values"])

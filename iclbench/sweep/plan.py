@@ -53,7 +53,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         # A summary changes with every contestant.
         if cell.is_summary and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
-            if by_episode(cell.frozen):
+            if by_episode(cell.task_config):
                 needs = [by_hash[need] for need in cell.needs if store.is_packed(need)]
                 todo.update(need.hash for need in needs if not store.has_episodes(need))
     for cell in cells:

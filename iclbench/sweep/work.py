@@ -152,7 +152,7 @@ def _evaluate(cell: GridCell, context: Context) -> list[Path]:
         return _summarise(cell, context)
     shifts, tests, seed = (cell.options[key] for key in ("shifts", "evaluators", "seed"))
     if cell.baseline is not None:
-        results = evaluate_baseline(context, cell.frozen, cell.preset, cell.baseline, shifts, tests, seed=seed)
+        results = evaluate_baseline(context, cell.task_config, cell.preset, cell.baseline, shifts, tests, seed=seed)
     else:
         results = evaluate_run(
             context, _run(cell, context), shifts, tests, seed=seed, baseline_names=[], summaries=False
@@ -163,7 +163,7 @@ def _evaluate(cell: GridCell, context: Context) -> list[Path]:
 def _summarise(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.evaluate import prompt_sets, summarise, write_published
 
-    task = cell.frozen
+    task = cell.task_config
     family = task.build_held_out(context.data_dir)
     write_published(context.results, task)
     files = sorted((context.results / "tables" / "published").glob(f"{task.name}.values.parquet"))
@@ -210,7 +210,7 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     path, warnings, _ = measure_costs(
         context,
         contestant,
-        cell.frozen,
+        cell.task_config,
         cell.preset,
         Sizes(cell.options["points"]),
         train=cell.config.train,
@@ -254,7 +254,7 @@ def _language(cell: LanguageCell, context: Context) -> list[Path]:
     model = _language_model(options.pop("model"), options.pop("dtype"), context.device)
     results: list[CellResult] = []
     for method in [method_as_typed(*each) for each in options.pop("methods")]:
-        results += evaluate_model(context, model, [cell.frozen], method, **options)
+        results += evaluate_model(context, model, [cell.task_config], method, **options)
     means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in results})
     return list(dict.fromkeys([*_files(context.results, results), *filter(Path.is_file, means)]))
 

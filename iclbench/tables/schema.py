@@ -244,7 +244,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "metrics": (
         "string",
         True,
-        "of an evaluation: its metrics and those that the code of the evaluation could compute, separated by blanks; "
+        "of an evaluation: its metrics and those that the code of the evaluation could compute, separated by spaces; "
         "missing in rows of earlier commits, whose metrics are in values",
     ),
     "seconds": ("Float64", True, "duration; of a training, the sum over all its processes"),

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from iclbench.analysis.target_scores import main_counts, overall, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeated_over_counts, shifts
 
 
 def rows(**columns: list[object]) -> pd.DataFrame:
@@ -12,8 +12,8 @@ def rows(**columns: list[object]) -> pd.DataFrame:
 
 def test_overall_rows_have_no_axis() -> None:
     frame = rows(axis=[None, "n_context", None], metric=["gap", "gap", "squared_error"])
-    assert overall(frame).index.tolist() == [0, 2]
-    assert overall(frame, "gap").index.tolist() == [0]
+    assert over_all_episodes(frame).index.tolist() == [0, 2]
+    assert over_all_episodes(frame, "gap").index.tolist() == [0]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def image_episodes(related: int = 0) -> Episodes:
     return example_episodes(dim=SIDE * SIDE, points=6, targets=2, classes=5, related=related)
 
 
-def ours(name: str, shape: TaskShape = SHAPE, encoder: EncoderName | None = "resnet-64") -> Backbone:
+def small_backbone(name: str, shape: TaskShape = SHAPE, encoder: EncoderName | None = "resnet-64") -> Backbone:
     torch.manual_seed(0)
     fields = BACKBONES.get(name).Settings.model_fields
     settings = {key: value for key, value in SMALL.items() if key in fields}
@@ -51,7 +51,7 @@ def test_images_are_unflattened_row_by_row() -> None:
     torch.testing.assert_close(encoder(image.flatten()), encoder.net(image[None])[0])
 
 
-# One backbone for each way of encoding images runs always; `make test-slow` runs the others.
+# One backbone for each way of encoding images is always tested. `make test-slow` tests the others.
 EVERY_RUN = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
 
 
@@ -65,7 +65,10 @@ EVERY_RUN = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp
 )
 def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
     """Its running mean after one loss is that of all images, including queries."""
-    model, episodes = ours(name, replace(SHAPE, related=2, related_points=6)).train(), image_episodes(related=2)
+    model, episodes = (
+        small_backbone(name, replace(SHAPE, related=2, related_points=6)).train(),
+        image_episodes(related=2),
+    )
     assert isinstance(model, ImageBackbone) and episodes.targets is not None and episodes.related is not None
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))
     net = model.images.net
@@ -75,7 +78,7 @@ def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
 
 
 def test_encoder_and_backbone_have_gradients() -> None:
-    model = ours("cmanp").train()
+    model = small_backbone("cmanp").train()
     model.loss(image_episodes(), 0.0, torch.Generator().manual_seed(0))[0].backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
     assert grads["images.net.stem.weight"] is not None and grads["images.net.stem.weight"].abs().max() > 0
@@ -83,14 +86,14 @@ def test_encoder_and_backbone_have_gradients() -> None:
 
 
 def test_a_state_holds_features() -> None:
-    model = ours("lbanp", encoder="contours-64").eval()
+    model = small_backbone("lbanp", encoder="contours-64").eval()
     assert model.condition(image_episodes().context).context.x.shape[-1] == 64
 
 
 def test_an_encoder_on_vectors_is_refused() -> None:
     with refused("not-applicable", "backbone.encoder=contours-64", 3):
-        ours("mamba", VECTORS, "contours-64")
-    assert not isinstance(ours("mamba", VECTORS, None), ImageBackbone)
+        small_backbone("mamba", VECTORS, "contours-64")
+    assert not isinstance(small_backbone("mamba", VECTORS, None), ImageBackbone)
 
 
 def test_colour_images_and_other_sizes_are_refused() -> None:
@@ -110,7 +113,7 @@ class ReadsPixels(Backbone):
         return Categorical(x_target[..., :5])
 
 
-def test_a_backbone_without_the_setting_reads_pixels() -> None:
+def test_a_backbone_without_an_encoder_setting_reads_pixels() -> None:
     model = for_task(ReadsPixels, BaseSettings(), SHAPE)
     episodes = image_episodes()
     assert isinstance(model, ReadsPixels) and episodes.targets is not None
@@ -118,5 +121,5 @@ def test_a_backbone_without_the_setting_reads_pixels() -> None:
 
 
 @pytest.mark.parametrize("name", BACKBONES.architectures())
-def test_all_backbones_of_iclbench_have_the_setting(name: str) -> None:
+def test_all_shipped_backbones_have_an_encoder_setting(name: str) -> None:
     assert issubclass(BACKBONES.get(name).Settings, BackboneSettings)

@@ -10,7 +10,7 @@ from iclbench.backbones import two_path_np
 from iclbench.backbones.base import TaskShape
 from iclbench.registry import BACKBONES
 from tests.backbones.naive_two_path import Naive
-from tests.backbones.two_path_models import SIZES, batch, build, rows
+from tests.backbones.two_path_models import batch, build, rows
 from tests.refusals import refused
 
 NAMES = ["two-path-cnp", "np", "bnp", "canp", "anp", "banp"]
@@ -49,7 +49,7 @@ def test_published_sizes(name: str, dx: int, dy: int, pre: int, post: int, decod
 def test_a_batch_equals_numpy_loops_over_episodes_and_heads(name: str) -> None:
     model, episodes = build(name, pre_depth=3, post_depth=3, decoder_depth=4), batch()
     actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
-    for b in range(len(SIZES)):
+    for b in range(len(episodes.context)):
         raw = naive.conditional(rows(episodes.context, b), episodes.targets.x[b].numpy())
         np.testing.assert_allclose(actual.mean[b].numpy(), raw[:, :2], rtol=1e-10, atol=1e-10)
         np.testing.assert_allclose(actual.std[b].numpy(), np.sqrt(np.logaddexp(0, raw[:, 2:])), rtol=1e-10)
@@ -78,7 +78,7 @@ def test_the_state_of_pooling_encoders_does_not_grow(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter_and_are_finite(name: str) -> None:
-    """Gradients are larger than rounding errors, which keys have for contexts of one point."""
+    """Gradients must exceed rounding error: with one context point, those of keys are only rounding error."""
     model, episodes = build(name), batch()
     model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].backward()
     for key, parameter in model.named_parameters():

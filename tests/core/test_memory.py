@@ -1,4 +1,4 @@
-"""The error of insufficient memory is one line that says what to make smaller, in all commands."""
+"""The out-of-memory error of every command is one line that says what to make smaller."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ def allocate_too_much(*arguments: object, **options: object) -> None:
 
 
 def raise_system_error(*arguments: object, **options: object) -> None:
-    """Raise the system's error for insufficient memory."""
+    """Raise the system's out-of-memory error."""
     raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
@@ -91,7 +91,7 @@ def test_commands_say_what_to_make_smaller(
 
 
 @pytest.mark.parametrize("where", ["families.tabular.table_file.read_csv", "evaluation.full_table.out_of_fold"])
-def test_the_error_of_a_table_too_large_for_the_memory_names_its_options(
+def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
     where: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Reading a table and fitting XGBoost on all its rows can run out of memory."""
@@ -107,7 +107,7 @@ def test_the_error_of_a_table_too_large_for_the_memory_names_its_options(
     assert code == 1
 
 
-def test_insufficient_memory_is_not_reported_as_damage(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_errors_are_not_reported_as_damage(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users delete files that are reported as damaged."""
     monkeypatch.setattr(GPT2, "load_state_dict", allocate_too_much)
     with pytest.raises(OutOfMemoryError):

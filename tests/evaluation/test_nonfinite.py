@@ -112,7 +112,7 @@ def test_the_accuracy_of_nan_logits_does_not_count():
     accuracy, entropy = (np.ones((2, 3)), np.array([[0.1, np.nan, 0.2], [0.1, 0.3, 0.2]]))
     curve = Curve((0, 1, 2), {"accuracy": accuracy, "cross_entropy": entropy}, 1.0)
     assert curve.failed.tolist() == [False, True, False]
-    assert "cross_entropy is nan" in str(curve.problem) and "1 of 2 episodes" in str(curve.problem)
+    assert "cross_entropy is nan" in str(curve.failure) and "1 of 2 episodes" in str(curve.failure)
     # The accuracy of NaN logits is finite.
     broken = Categorical(torch.full((1, 1, 3), float("nan"))).scores(torch.zeros(1, 1, dtype=torch.long))
     assert broken["accuracy"].isfinite().all() and not broken["cross_entropy"].isfinite().any()
@@ -138,7 +138,7 @@ def test_an_area_is_over_the_sizes_with_a_score_of_all_episodes():
 def test_positions_that_are_not_scored_do_not_fail(prompts):
     curve = learning_curve(Zero(), PromptSet(prompts.task, "smoke", "repeated-query"))
     assert curve.scored is not None and curve.scored.all(0).tolist() == [False] + 8 * [True]
-    assert curve.problem is None and not curve.failed.any()
+    assert curve.failure is None and not curve.failed.any()
 
 
 def test_a_failed_model_is_the_last_row_of_the_leaderboard(prompts, tmp_path):

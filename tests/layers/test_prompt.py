@@ -47,8 +47,8 @@ def draw(*shape: int, seed: int) -> Points:
 
 
 def example() -> tuple[Points, Points]:
-    """Five contexts with gaps, one of them empty, and 0 to 3 related datasets with gaps, one with an absent dataset
-    before it."""
+    """Five contexts, one of them empty, with 0 to 3 related datasets each. Masked points leave gaps in both, and one
+    episode has only the second dataset."""
     context, related = draw(5, 7, seed=1), draw(5, 3, 6, seed=2)
     has_dataset = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]], dtype=torch.bool)
     has_context = torch.tensor([1, 1, 0, 1, 1], dtype=torch.bool)
@@ -89,7 +89,7 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 
 @pytest.mark.parametrize("with_related", [True, False])
-def test_every_target_is_predicted_after_one_explicit_sequence(backbone: SequenceBackbone, with_related: bool) -> None:
+def test_target_predictions_match_one_explicit_sequence_each(backbone: SequenceBackbone, with_related: bool) -> None:
     """Compares predictions and gradients of all parameters."""
     context, datasets = example()
     related, x = datasets if with_related else None, draw(5, 2, seed=3).x
@@ -105,7 +105,7 @@ def test_every_target_is_predicted_after_one_explicit_sequence(backbone: Sequenc
 
 @pytest.mark.parametrize("segment", [3, 512])
 @pytest.mark.parametrize("shifted", [False, True])
-def test_every_prefix_is_predicted_after_one_explicit_sequence(
+def test_prefix_predictions_match_one_explicit_sequence_each(
     backbone: SequenceBackbone, segment: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", segment)
@@ -162,8 +162,8 @@ def test_related_datasets_of_batch_neighbours_change_nothing(backbone: SequenceB
 
 
 @torch.no_grad()
-def test_masked_points_do_not_change_a_start_state_in_any_bit() -> None:
-    """Checked in float32, where small changes would be rounded."""
+def test_masked_points_leave_a_start_state_at_exactly_zero() -> None:
+    """In float32, as models are used. The tolerances of the other tests would hide small values."""
     for name in ("mamba", "s4", "s4d"):
         backbone = model(name).float()
         tokens, no_tokens = torch.randn(2, 150, 8), torch.zeros(2, 150, dtype=torch.bool)

@@ -69,11 +69,8 @@ def test_a_failed_section_is_reported_and_others_are_written(
     assert "'broken'" in err and "KeyError" in err
 
 
-# Sections do not depend on processes, so the fast test has only a few of them.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "only", [["learning-curves", "leaderboard", "missing"], pytest.param([], marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.parametrize("only", [["learning-curves", "leaderboard", "missing"], []], ids=str)
 def test_several_processes_write_the_same_bytes(only: list[str], results: Path, tmp_path: Path) -> None:
     progress: list[tuple[int, int]] = []
     page = build(results, tmp_path / "one", tasks=["linear"] if only else [], only=only).page

@@ -15,7 +15,7 @@ from iclbench import tables
 from iclbench.report import exports
 from iclbench.report.blocks import Block, Figure, Gallery
 from iclbench.report.data import load
-from iclbench.report.drawn_episodes import DrawnContestant, pixels
+from iclbench.report.drawn_episodes import DrawnContestant, pixel_count
 from iclbench.report.sections import report
 from iclbench.report.sections.examples import _description
 from tests.report import synthetic_targets as synthetic
@@ -119,9 +119,9 @@ def test_widths_are_relative_to_widest_interval(gallery: Gallery) -> None:
 
 def test_only_complete_grids_are_images() -> None:
     grid = pd.DataFrame({"x1": [0, 0, 1, 1], "x2": [0, 1, 0, 1], "role": "predicted"})
-    assert pixels(grid) == 4
-    assert pixels(grid[:3]) is None
-    assert pixels(grid.assign(x2=None)) is None
+    assert pixel_count(grid) == 4
+    assert pixel_count(grid[:3]) is None
+    assert pixel_count(grid.assign(x2=None)) is None
 
 
 def test_sheet_names_rows_and_columns(gallery: Gallery) -> None:

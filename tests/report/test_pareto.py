@@ -48,17 +48,17 @@ def test_labels_of_front_do_not_overlap() -> None:
 def test_points_have_costs_and_scores(grid: Grid, grid_results: Results) -> None:
     contests = normalised.contests(grid_results, "grid")
     flops, seconds, state, _ = (points(contests, cost).set_index(["panel", "contestant"]) for cost in COSTS)
-    number = list(TASKS).index("relu-network")
+    task_index = list(TASKS).index("relu-network")
     for name, (_, cost) in BACKBONES.items():
         if name == "icicl-tnp":
             continue
         key = ("relu-network", name)
         scores = [score(grid.raw["relu-network", "next", name, seed].mean(), "next") for seed in (0, 1)]
         assert flops.loc[key, "score"] == pytest.approx(np.mean(scores))
-        assert flops.loc[key, "cost"] == pytest.approx(1e8 * cost * (1 + number))
-        assert seconds.loc[key, "cost"] == pytest.approx(10 * cost * (1 + number))
+        assert flops.loc[key, "cost"] == pytest.approx(1e8 * cost * (1 + task_index))
+        assert seconds.loc[key, "cost"] == pytest.approx(10 * cost * (1 + task_index))
         # The state after the larger of two numbers of points.
-        assert state.loc[key, "cost"] == pytest.approx(1e3 * cost * (1 + number))
+        assert state.loc[key, "cost"] == pytest.approx(1e3 * cost * (1 + task_index))
 
 
 def test_seconds_are_of_machine_with_most_runs(grid_results: Results) -> None:
@@ -143,7 +143,7 @@ def test_deviations_from_budget_exclude_encoders(grid_results: Results) -> None:
     assert frame["linear"].tolist() == pytest.approx(expected)
 
 
-def test_learning_rates_of_current_card_are_those_of_tables(grid_results: Results) -> None:
+def test_learning_rates_of_current_card_are_the_shipped_ones(grid_results: Results) -> None:
     """Rates of rows with another version of the card are unknown."""
     card = load_task("linear")[1]
     shipped = tomllib.loads(shipped_path("grid").read_text())["tuned"]
@@ -178,5 +178,5 @@ def test_learning_rates_of_stored_runs_are_those_of_their_settings(grid_results:
     rates = learning_rates([linear]).set_index("contestant")["linear"]
     assert rates["mamba"] == 0.5 and math.isnan(rates["gpt2"]), "seeds differ"
     assert rates["cnp"] == Rates.of("grid", "linear").chosen_settings["cnp"]["lr"], (
-        "the rate of the tables without stored runs"
+        "without stored runs, the shipped rate"
     )

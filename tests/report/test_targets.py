@@ -129,7 +129,7 @@ def test_figure_of_related_datasets_has_ours_and_published(
     assert len(set(level["value"])) == 1
     table = _table(targets_blocks, f"{GP}-published").frame.set_index("n_related")
     assert table.loc[1, "ours"] == values["value"].iloc[1] and table.loc[1, "published"] == synthetic.PUBLISHED[1]
-    assert pd.isna(table.loc[1, "difference"]), "of another preset"
+    assert pd.isna(table.loc[1, "difference"]), "the published number is for another preset"
 
 
 def test_gains_are_paired_and_name_share_of_single_episode(targets_blocks: dict[str, Block]) -> None:
@@ -158,7 +158,7 @@ def test_table_of_gains_has_intervals(targets_report: Report, monkeypatch: pytes
     assert table.frame[["gain", "gain_low", "gain_high", "median"]].iloc[0].tolist() == [0.1, 0.05, 0.2, 0.08]
 
 
-def test_cell_with_fewer_episodes_has_their_number() -> None:
+def test_cell_with_fewer_episodes_shows_their_number() -> None:
     frame = pd.DataFrame({"name": ["a", "b", "c"], "ll": [-1.0, -2.0, None], "n": [256, 128, None]})
     table = Table("t", "t", "", frame, (Column("name", "name"), Column("ll", "ll", fixed, True, episodes="n")))
     assert [row[1].text for row in table.rows()] == ["-1.000", "-2.000 (128 episodes)", "–"]
@@ -176,7 +176,7 @@ def test_published_numbers_are_compared_with_ceiling_adjusted_ones(targets_resul
     blocks = {block.name: block for s in sections for block in s.walk() if not isinstance(block, Text)}
     expected = adjusted[adjusted["contestant"].eq("icicl-tnp")].set_index("n_related")["value"]
     row = _table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
-    assert row["adjusted"] == expected[1] and pd.isna(row["difference"]), "the published number is of another preset"
+    assert row["adjusted"] == expected[1] and pd.isna(row["difference"]), "the published number is for another preset"
     numbers = _table(blocks, f"{GP}-related-numbers").frame.set_index("contestant")
     assert numbers.loc["icicl-tnp, ceiling-adjusted", "r1"] == expected[1]
     line = _figure(blocks, f"{GP}-related").data.query("panel == 'in-distribution' and contestant == 'icicl-tnp'")
@@ -280,7 +280,10 @@ def test_sections_are_those_of_targets(targets_sections: list[Section]) -> None:
 def test_mean_lines_exclude_contestants_with_failed_seed(
     targets_results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run of icicl-tnp failed completely, and a run of pt-tnp without related datasets. Published numbers stay."""
+    """A run of icicl-tnp fails with any number of related datasets, and a run of pt-tnp with none.
+
+    Published numbers are still drawn.
+    """
     monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
     loaded = load(targets_results)
     rows = loaded.rows[loaded.rows["task"].eq("gp-mixture") & loaded.rows["evaluator"].eq("targets")]

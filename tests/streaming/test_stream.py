@@ -83,7 +83,7 @@ def test_a_query_sees_all_points_before_it_and_none_after(name: str, at_once: bo
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_classifier_learns_labels_and_answers_with_probabilities(name: str) -> None:
-    """Numbers in a line are learned as classes; the answers are those to all points before them."""
+    """Numbers in a line are learned as classes. Answers depend on all points before them."""
     torch.manual_seed(0)
     cls = BACKBONES.get(name)
     shape = TaskShape(x_dim=2, points=9, classes=3, head="categorical", question="targets", related=0)
@@ -150,7 +150,7 @@ def test_all_lines_before_an_error_are_learned_and_answered() -> None:
         for at_once in (True, False):
             stream, answers = Stream(backbone, at_once=at_once), []
             with pytest.raises(type(error)):
-                answers += [answer for answer in stream.run(lines_until(error)) if answers.append(answer)]
+                answers.extend(stream.run(lines_until(error)))
             assert_as_expected(answers, expected(backbone, stream_lines))
             complete = Stream(backbone)
             list(complete.run(stream_lines))

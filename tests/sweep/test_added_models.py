@@ -1,4 +1,4 @@
-"""Models that are added to packed results of a task whose summary compares by episode."""
+"""Adding models to packed results, for a task whose summary compares contestants episode by episode."""
 
 import shutil
 from pathlib import Path
@@ -21,9 +21,10 @@ SHIFTS = ("none", "ood-lengthscale")
 
 def cells_of(folder: Path, *backbones: str) -> list[GridCell]:
     shipped = load_task("gp-mixture")[1]
-    smoke = shipped.presets["smoke"].model_copy(update={"episodes": 12})
+    smoke = shipped.presets["smoke"]
+    parameters = smoke.parameters | {"targets": 8, "max_related": 1, "related_points": [4, 8]}
+    smoke = smoke.model_copy(update={"episodes": 12, "parameters": parameters})
     changes = {"baselines": ["zero", "mean"], "oracles": ["oracle-kernel"], "presets": {"smoke": smoke}}
-    changes["presets"]["smoke"].parameters.update({"targets": 8, "max_related": 1, "related_points": [4, 8]})
     task = folder / "few-processes.toml"
     task.write_text(tomli_w.dumps(shipped.model_copy(update=changes).model_dump(mode="json", exclude_none=True)))
     card = {
@@ -106,7 +107,7 @@ def test_a_cell_has_episodes_if_all_likelihood_metrics_have_errors(
     assert incomplete == {"cnp", "icicl-cnp", "oracle-kernel"}
 
 
-def test_packed_errors_under_a_shift_are_those_of_compared_likelihoods(packed: tuple[Path, pd.DataFrame]) -> None:
+def test_packed_errors_under_a_shift_are_squared_only_for_point_predictors(packed: tuple[Path, pd.DataFrame]) -> None:
     folder = packed[0] / "reference"
     errors = tables.read("errors", folder / "few-processes-smoke.errors.parquet")
     values = tables.read("values", folder / "few-processes-smoke.values.parquet")

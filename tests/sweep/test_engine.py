@@ -73,8 +73,8 @@ class Recorder:
 
 
 def cell(kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t", reason: str | None = None) -> Cell:
-    frozen: TaskConfig = LINEAR.model_copy(update={"name": task})
-    return Cell(kind, run, run, frozen, "smoke", needs=tuple(need.hash for need in needs), reason=reason)  # type: ignore[arg-type]
+    task_config: TaskConfig = LINEAR.model_copy(update={"name": task})
+    return Cell(kind, run, run, task_config, "smoke", needs=tuple(need.hash for need in needs), reason=reason)  # type: ignore[arg-type]
 
 
 def task_cells(task: str, runs: tuple[str, ...]) -> list[Cell]:

@@ -69,7 +69,7 @@ def add_metric(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 EVALUATIONS = [("evaluate", "gpt2"), ("evaluate", SUMMARY), ("evaluate", "zero")]
 
 
-def test_a_new_metric_requires_new_evaluations_but_no_trainings(
+def test_a_new_metric_requires_new_evaluations_but_no_training(
     finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
     results, cells = finished_sweep
@@ -99,7 +99,7 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     if not has_column:
         tables.write("cells", rows.drop(columns="metrics"), path, tables.metadata(path) | {"older": "yes"})
     assert plan(cells, Store(clean)).todo == ()
-    (task,) = {cell.task: cell.frozen for cell in cells}.values()
+    (task,) = {cell.task: cell.task_config for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
     assert PackedBaselines(clean)(zero[0], prompts) is not None
@@ -114,7 +114,7 @@ def test_an_evaluation_without_the_metric_is_recomputed_once(
     finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None]
 ) -> None:
     results, cells = finished_sweep
-    (task,) = {cell.task: cell.frozen for cell in cells}.values()
+    (task,) = {cell.task: cell.task_config for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
     assert [cell.cached for cell in evaluate_cells(results, prompts, zero)] == [True]

@@ -590,7 +590,7 @@ def test_packed_rows_name_the_current_card(swept: tuple[Path, list[GridCell]], p
     """If the hash of a cell is unchanged, the current card gives the same rows."""
     again = Path(shutil.copytree(packed, tmp_path / "again"))
     cells = [
-        replace(cell, frozen=cell.frozen.model_copy(update={"card": "changed"}))
+        replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))
         for cell in swept[1]
         if cell.task == "tiny-linear"
     ]

@@ -77,9 +77,11 @@ def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
 ) -> None:
     """Packed files have all values, but only the errors that a report needs."""
     config = resolve_run(task, "gpt2", "smoke")
-    train, evaluate, zero = (replace(cell, frozen=config.task, config=cell.config and config) for cell in CELLS[:3])
+    train, evaluate, zero = (
+        replace(cell, task_config=config.task, config=cell.config and config) for cell in CELLS[:3]
+    )
     evaluate = replace(evaluate, needs=(train.hash,))
-    summary = replace(SUMMARY_CELL, frozen=config.task, needs=(zero.hash, evaluate.hash))
+    summary = replace(SUMMARY_CELL, task_config=config.task, needs=(zero.hash, evaluate.hash))
     (tmp_path / "reference").mkdir()
     tables.write("cells", [], tmp_path / "reference" / "packed.parquet", {})
     for cell in (train, evaluate, zero):

@@ -224,8 +224,8 @@ def test_the_first_difference_is_described(changes: dict[str, object], expected:
 
 @pytest.mark.parametrize(("task", "is_available"), [("tabular", False), ("linear", True)])
 def test_tasks_with_missing_data_are_not_verified(tmp_path: Path, task: str, is_available: bool) -> None:
-    frozen = resolve_run(task, "gpt2", "smoke").task
-    cell = GridCell("evaluate", "zero", "zero", frozen, "smoke", baseline="zero")
+    task_config = resolve_run(task, "gpt2", "smoke").task
+    cell = GridCell("evaluate", "zero", "zero", task_config, "smoke", baseline="zero")
     assert _has_data(cell, Context(tmp_path)) == is_available
 
 

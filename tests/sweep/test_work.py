@@ -214,8 +214,8 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     untrained = tables.read("costs", file)
     assert compute(results, cells) == {"train": None, "evaluate": None}
     run, sizes = find(results, RUN), Sizes(cells["cost"].options["points"])
-    train, frozen = run.config.train, cells["cost"].frozen
-    measured = measure_costs(Context(results), backbone(run), frozen, "smoke", sizes, train=train)
+    train, task_config = run.config.train, cells["cost"].task_config
+    measured = measure_costs(Context(results), backbone(run), task_config, "smoke", sizes, train=train)
     assert measured == (file, [], 0), "rows of the same configuration are in one file"
     columns = ["phase", "metric", "n_points", "n_episodes", "run", "value"]
     exact = ("parameters", "state_bytes", "flops")

@@ -50,9 +50,9 @@ def are_equal(weights_a: dict[str, torch.Tensor], weights_b: dict[str, torch.Ten
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with branches that was not interrupted."""
-    folder = tmp_path_factory.mktemp("straight")
+    folder = tmp_path_factory.mktemp("uninterrupted")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
     run = new_run(card, folder, *BRANCHED)
@@ -101,23 +101,25 @@ def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
 
 @pytest.mark.slow
 def test_the_training_is_the_same_bit_for_bit_with_and_without_branches(
-    straight: Run, card_path: Path, tmp_path: Path
+    uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
     unbranched = new_run(card_path, tmp_path, STABLE, "train.steps=40", "train.checkpoint_every=3")
     train(unbranched)
-    assert have_same_weights(straight, unbranched)
-    curves = [tables.read("values", run.path / "values.parquet") for run in (straight, unbranched)]
+    assert have_same_weights(uninterrupted, unbranched)
+    curves = [tables.read("values", run.path / "values.parquet") for run in (uninterrupted, unbranched)]
     pd.testing.assert_frame_equal(*curves)
     assert not list(unbranched.path.glob("branch-*")) and unbranched.config.train.all_steps == 40
 
 
 @pytest.mark.parametrize("steps", [10, 20])
-def test_a_branch_equals_a_training_of_its_length(straight: Run, steps: int, card_path: Path, tmp_path: Path) -> None:
+def test_a_branch_equals_a_training_of_its_length(
+    uninterrupted: Run, steps: int, card_path: Path, tmp_path: Path
+) -> None:
     """Warm-up and curriculum are the same, because the card gives them in steps."""
     separate = new_run(card_path, tmp_path, STABLE, f"train.steps={steps}")
     train(separate)
-    assert are_equal(branch(straight, steps), weights(separate))
-    assert not are_equal(branch(straight, steps), weights(straight))
+    assert are_equal(branch(uninterrupted, steps), weights(separate))
+    assert not are_equal(branch(uninterrupted, steps), weights(uninterrupted))
 
 
 def test_a_branch_has_the_episodes_and_the_progress_of_the_training(
@@ -152,8 +154,8 @@ def test_branches_are_reported_separately_from_the_training(card_path: Path, tmp
     assert training_steps == list(range(1, run.config.train.steps + 1)), "the reports of the training do not change"
 
 
-def test_branches_count_in_the_steps_and_seconds_of_the_training(straight: Run) -> None:
-    costs = tables.read("costs", straight.path / "costs.parquet").set_index(["phase", "metric"])["value"]
+def test_branches_count_in_the_steps_and_seconds_of_the_training(uninterrupted: Run) -> None:
+    costs = tables.read("costs", uninterrupted.path / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert costs["train", "steps"] == 40 + 2 + 4
     assert costs["train_step", "seconds"] == pytest.approx(costs["train", "seconds"] / 46)
 
@@ -209,7 +211,7 @@ def test_killed_after_any_write_and_continued_gives_the_same_bytes(
         typed = (STABLE, "train.steps=20", "train.branches=[0.5]", "train.checkpoint_every=9")
         return new_run(card_path, tmp_path / name, *typed)
 
-    run = straight = make_run("straight")
+    run = uninterrupted = make_run("uninterrupted")
     train(run)
     main, branch = (
         [f"checkpoints/{folder}step-{step:09d}.safetensors" for step in (8, 9, 10, 18, 20)]
@@ -223,13 +225,13 @@ def test_killed_after_any_write_and_continued_gives_the_same_bytes(
         writes_left = math.inf
         train(Run(run.path))
         for name in (WRITTEN[0], *WRITTEN[2:]):
-            assert (run.path / name).read_bytes() == (straight.path / name).read_bytes(), (kill_at, name)
+            assert (run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes(), (kill_at, name)
         assert not list((run.path / "checkpoints").glob("branch-*")), kill_at
 
 
 @pytest.mark.slow
 def test_a_branch_continues_from_its_own_checkpoint(
-    card_path: Path, tmp_path: Path, straight: Run, monkeypatch: pytest.MonkeyPatch
+    card_path: Path, tmp_path: Path, uninterrupted: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Training.step
     finished_steps: list[tuple[int, int]] = []
@@ -248,12 +250,12 @@ def test_a_branch_continues_from_its_own_checkpoint(
     finished_steps.clear()
     train(run)
     assert finished_steps[:3] == [(20, 19), (20, 20), (40, 17)]
-    assert all((run.path / name).read_bytes() == (straight.path / name).read_bytes() for name in WRITTEN)
+    assert all((run.path / name).read_bytes() == (uninterrupted.path / name).read_bytes() for name in WRITTEN)
 
 
 @pytest.mark.slow
 def test_a_missing_or_damaged_branch_is_retrained(
-    straight: Run, card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    uninterrupted: Run, card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)
@@ -264,7 +266,7 @@ def test_a_missing_or_damaged_branch_is_retrained(
         run.weights.unlink()
         train(run)
         assert "branch of 20 steps" in caplog.text
-        assert are_equal(branch(run, 20), branch(straight, 20)) and have_same_weights(run, straight)
+        assert are_equal(branch(run, 20), branch(uninterrupted, 20)) and have_same_weights(run, uninterrupted)
 
 
 def test_weights_of_another_branch_are_refused(card_path: Path, tmp_path: Path) -> None:
@@ -296,8 +298,8 @@ def test_a_branch_that_diverges_ends_the_training_at_its_start(
     assert values.loc[values["status"].eq("ok"), "axis_value"].tolist() == list(range(1, 17))
 
 
-def test_branches_in_memory_are_refused(straight: Run) -> None:
-    config = straight.config
+def test_branches_in_memory_are_refused(uninterrupted: Run) -> None:
+    config = uninterrupted.config
     with refused("bad-value", "branches"):
         fit(config.build(config.task.build()), config.task, config.train)
 
@@ -310,9 +312,9 @@ def evaluated(results: Path, run: Run) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_evaluated_rows_of_branches_equal_those_of_shorter_trainings(
-    straight: Run, card_path: Path, tmp_path: Path
+    uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
-    values = evaluated(straight.path.parents[1], straight)
+    values = evaluated(uninterrupted.path.parents[1], uninterrupted)
     main = values[values["axis"].isna()]
     columns = ["shift", "n_context", "metric", "value", "low", "high", "n_episodes", "normaliser", "status"]
     assert len(values) == 3 * len(main)

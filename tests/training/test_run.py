@@ -52,15 +52,15 @@ def have_same_weights(a: Run, b: Run) -> bool:
 
 
 def test_an_interrupted_run_equals_an_uninterrupted_one_bit_for_bit(card_path: Path, tmp_path: Path) -> None:
-    straight = new_run(card_path, tmp_path / "a")
-    train(straight)
-    broken = new_run(card_path, tmp_path / "b")
-    with refused("interrupted", broken.name, "step 4", exit_code=130):
-        train(broken, report=stop_at(4))
-    assert not broken.finished
-    train(broken)
-    assert have_same_weights(straight, broken)
-    assert (straight.path / "values.parquet").read_bytes() == (broken.path / "values.parquet").read_bytes()
+    uninterrupted = new_run(card_path, tmp_path / "a")
+    train(uninterrupted)
+    interrupted = new_run(card_path, tmp_path / "b")
+    with refused("interrupted", interrupted.name, "step 4", exit_code=130):
+        train(interrupted, report=stop_at(4))
+    assert not interrupted.finished
+    train(interrupted)
+    assert have_same_weights(uninterrupted, interrupted)
+    assert (uninterrupted.path / "values.parquet").read_bytes() == (interrupted.path / "values.parquet").read_bytes()
 
 
 def test_weights_depend_on_the_seed_only(card_path: Path, tmp_path: Path) -> None:
@@ -86,23 +86,23 @@ def test_training_ignores_the_random_state_of_the_caller(card_path: Path, tmp_pa
 def test_a_truncated_checkpoint_is_replaced_by_the_previous_one(
     card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    straight = new_run(card_path, tmp_path / "a")
-    train(straight)
-    broken = new_run(card_path, tmp_path / "b")
+    uninterrupted = new_run(card_path, tmp_path / "a")
+    train(uninterrupted)
+    interrupted = new_run(card_path, tmp_path / "b")
     with pytest.raises(Interrupted):
-        train(broken, report=stop_at(8))
-    newest = sorted(broken.path.glob("checkpoints/*.safetensors"))[-1]
+        train(interrupted, report=stop_at(8))
+    newest = sorted(interrupted.path.glob("checkpoints/*.safetensors"))[-1]
     newest.write_bytes(newest.read_bytes()[:1000])
-    train(broken)
+    train(interrupted)
     assert newest.name in caplog.text
-    assert have_same_weights(straight, broken)
+    assert have_same_weights(uninterrupted, interrupted)
 
 
 def test_a_checkpoint_of_another_run_is_not_used(
     card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    straight = new_run(card_path, tmp_path / "a")
-    train(straight)
+    uninterrupted = new_run(card_path, tmp_path / "a")
+    train(uninterrupted)
     other = new_run(card_path, tmp_path / "b")
     folder = other.path / "checkpoints"
     folder.mkdir()
@@ -113,7 +113,7 @@ def test_a_checkpoint_of_another_run_is_not_used(
     (folder / "step-000000010.safetensors").write_bytes(last.read_bytes())
     train(other)
     assert "step-000000010" in caplog.text and "step-000000009" in caplog.text
-    assert have_same_weights(straight, other)
+    assert have_same_weights(uninterrupted, other)
 
 
 def test_a_valid_checkpoint_is_used_despite_unusable_ones_of_later_steps(card_path: Path, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_valid_checkpoint_is_used_despite_unusable_ones_of_later_steps(card_pa
 
 
 def test_a_checkpoint_of_another_size_does_not_change_the_weights(card_path: Path, tmp_path: Path) -> None:
-    straight = new_run(card_path, tmp_path / "a")
-    train(straight)
+    uninterrupted = new_run(card_path, tmp_path / "a")
+    train(uninterrupted)
     wide = new_run(card_path, tmp_path / "b", "backbone.width=32")
     train(wide)
     run = new_run(card_path, tmp_path / "c")
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_size_does_not_change_the_weights(card_path: Pat
         metadata = (file.metadata() or {}) | {"config": run.hash, "step": "9"}
     save_file(tensors, folder / "step-000000009.safetensors", sealed(metadata, tensors))
     train(run)
-    assert have_same_weights(straight, run)
+    assert have_same_weights(uninterrupted, run)
 
 
 def test_weights_of_another_run_are_refused(card_path: Path, tmp_path: Path) -> None:

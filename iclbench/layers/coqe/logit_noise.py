@@ -1,8 +1,8 @@
 """Gaussian noise on logits in training, with growing mean and standard deviation (CoQE, section 4.2, appendix C.2).
 
-Without it, predictions depend only on the static class vectors in the end. An equal shift of all logits does not change
-their softmax, so that the mean has an effect only if a subset gets it: the lowest static logits (released code) or the
-classes in the context.
+Without it, training converges to predictions that depend only on the static class vectors. An equal shift of all logits
+does not change their softmax, so the mean has an effect only if it is added to some of them: the lowest static logits
+(released code) or those of the classes in the context.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class LogitNoise:
-    """Noise N(mean, std) whose parameters grow in steps.
+    """Noise N(mean, std²) whose mean and standard deviation grow in steps.
 
     Attributes:
         mean: mean at the start.

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.pairs import mean_of
-from iclbench.analysis.target_scores import main_counts, overall, repeated_over_counts
+from iclbench.analysis.target_scores import main_counts, over_all_episodes, repeated_over_counts
 from iclbench.report.blocks import Section
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import pixels
+from iclbench.report.drawn_episodes import pixel_count
 from iclbench.report.figures import targets
 from iclbench.report.titles import related_title
 
@@ -24,9 +24,9 @@ def section(task: Slice) -> Section | None:
     sizes = None if prompt_set is None else task.results.errors.context_sizes(prompt_set)
     if prompt_set is None or sizes is None or sizes.nunique() < 4 or len(sizes) < 3 * _MIN_EPISODES:
         return None
-    lines = overall(task.targets_by_run, "log_likelihood")
+    lines = over_all_episodes(task.targets_by_run, "log_likelihood")
     lines = lines[(lines["shift"] == "none") & lines["n_related"].isin(main_counts(lines))]
-    n_pixels = pixels(task.examples)
+    n_pixels = pixel_count(task.examples)
     size_of_point = 100 / n_pixels if n_pixels else 1.0
     rows = pd.DataFrame(_binned(task, lines, prompt_set, sizes, size_of_point))
     if rows.empty:

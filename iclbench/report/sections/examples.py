@@ -10,7 +10,7 @@ from iclbench.analysis.target_scores import shifts
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import DrawnContestant, all_contestants, main_contestants, one_run, pixels
+from iclbench.report.drawn_episodes import DrawnContestant, all_contestants, main_contestants, one_run, pixel_count
 from iclbench.report.figures import bands, draws, images
 from iclbench.report.titles import shift_title
 
@@ -24,15 +24,15 @@ def section(task: Slice) -> Section | None:
     shifts_with_context = set(examples.loc[examples["role"] == "context", "shift"])
     names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in shifts_with_context]
     names = [s for s in names if s not in task.extrapolations]
-    mismatched = [s for s in names if s in task.related_from]
+    mismatched = [s for s in names if s in task.related_processes]
     matched = [s for s in names if s not in mismatched]
-    draw = _images if pixels(examples) else _bands
+    draw = _images if pixel_count(examples) else _bands
     blocks: list[Block] = []
     for shift in matched:
         blocks += draw(task, shift, examples[examples["shift"] == shift])
     if "none" in matched:
         blocks += _joint_samples(task, examples[examples["shift"] == "none"])
-    if mismatched and not pixels(examples):
+    if mismatched and not pixel_count(examples):
         blocks += _mismatched(task, mismatched, examples)
     return Section(f"{task.id}-examples", "Examples", tuple(blocks)) if blocks else None
 
@@ -47,7 +47,9 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     blocks: list[Block] = []
     if best:
         panels = {
-            f"episode {e + 1}: {one.title}": (examples[examples["episode"] == e], one) for e in episodes for one in best
+            f"episode {e + 1}: {drawn.title}": (examples[examples["episode"] == e], drawn)
+            for e in episodes
+            for drawn in best
         }
         blocks.append(
             bands.figure(
@@ -61,15 +63,15 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
             )
         )
     # Each contestant with its largest number of related datasets.
-    contestants = list({one.contestant: one for one in candidates if one.contestant != oracle}.values())
-    if shift == "none" and {one.contestant for one in contestants} > {one.contestant for one in best}:
+    contestants = list({drawn.contestant: drawn for drawn in candidates if drawn.contestant != oracle}.values())
+    if shift == "none" and {drawn.contestant for drawn in contestants} > {drawn.contestant for drawn in best}:
         first_episode = examples[examples["episode"] == episodes[0]]
         blocks.append(
             bands.figure(
                 f"{task.id}-examples-all",
                 f"{task.task}: predictions of the first episode",
                 "Predictions of all models and baselines on the first episode, best first.",
-                {one.title: (first_episode, one) for one in contestants},
+                {drawn.title: (first_episode, drawn) for drawn in contestants},
                 oracle,
                 task.looks,
                 4,
@@ -80,8 +82,8 @@ def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
 
 def _description(task: Slice, best: Sequence[DrawnContestant]) -> str:
     """The contestants of a figure in words, in the order of `main_contestants`."""
-    backbones = [one for one in best if task.kinds.get(one.contestant) == "backbone"]
-    n_alone = sum(not one.uses_related for one in backbones)
+    backbones = [drawn for drawn in best if task.kinds.get(drawn.contestant) == "backbone"]
+    n_alone = sum(not drawn.uses_related for drawn in backbones)
     groups = [f"the best model{'s' if n_alone > 1 else ''} without related datasets"] if n_alone else []
     groups += ["the best model with related datasets"] if n_alone < len(backbones) else []
     return " and ".join(groups) or "the best baselines"
@@ -92,7 +94,7 @@ def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
     rows = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
     with_samples = set(rows.loc[rows["role"] == "drawn", "contestant"])
     names = list(
-        dict.fromkeys(one.contestant for one in all_contestants(task, examples) if one.contestant in with_samples)
+        dict.fromkeys(drawn.contestant for drawn in all_contestants(task, examples) if drawn.contestant in with_samples)
     )
     if not names:
         return []
@@ -114,20 +116,22 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
     """Predictions of the best backbone that uses related datasets: without any, then with those of each process."""
     rows = examples[examples["shift"].isin(names)]
     with_related = [
-        one for one in all_contestants(task, rows) if one.uses_related and task.kinds.get(one.contestant) == "backbone"
+        drawn
+        for drawn in all_contestants(task, rows)
+        if drawn.uses_related and task.kinds.get(drawn.contestant) == "backbone"
     ]
     if not with_related:
         return []
-    best = [one for one in with_related if one.contestant == with_related[0].contestant]
+    best = [drawn for drawn in with_related if drawn.contestant == with_related[0].contestant]
     fewest, most = best[0], best[-1]
-    process = task.related_from
+    process = task.related_processes
     near_to_far = sorted(names, key=lambda shift: (*_NEAR_TO_FAR, process[shift]).index(process[shift]))
     scenarios = {"no related datasets": (near_to_far[0], fewest)}
     scenarios |= {f"related: {process[shift]}": (shift, most) for shift in near_to_far}
     panels = {
-        f"episode {e + 1}: {title}": (rows[(rows["shift"] == shift) & (rows["episode"] == e)], one)
+        f"episode {e + 1}: {title}": (rows[(rows["shift"] == shift) & (rows["episode"] == e)], drawn)
         for e in sorted(rows["episode"].unique())
-        for title, (shift, one) in scenarios.items()
+        for title, (shift, drawn) in scenarios.items()
     }
     figure = bands.figure(
         f"{task.id}-examples-mismatch",
@@ -145,8 +149,8 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
     """Images of every episode, completed by all contestants."""
     candidates = all_contestants(task, examples)
-    backbones = [one for one in candidates if task.kinds.get(one.contestant) == "backbone"]
-    others = [one for one in candidates if one not in backbones]
+    backbones = [drawn for drawn in candidates if task.kinds.get(drawn.contestant) == "backbone"]
+    others = [drawn for drawn in candidates if drawn not in backbones]
     numbers = sorted(int(e) for e in examples["episode"].unique())
     episodes = {f"episode {e + 1}": examples[examples["episode"] == e] for e in numbers}
     gallery = images.gallery(
@@ -162,5 +166,6 @@ def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
 def _oracle(task: Slice, examples: pd.DataFrame) -> str | None:
     """The best oracle among the examples."""
     return next(
-        (one.contestant for one in all_contestants(task, examples) if task.kinds.get(one.contestant) == "oracle"), None
+        (drawn.contestant for drawn in all_contestants(task, examples) if task.kinds.get(drawn.contestant) == "oracle"),
+        None,
     )

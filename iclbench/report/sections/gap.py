@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.target_scores import main_counts, overall, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeated_over_counts, shifts
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
@@ -37,7 +37,7 @@ def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     n_related = related_counts(rows)
     if len(n_related) < 2:
         return []
-    panels = {"all episodes": overall(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
+    panels = {"all episodes": over_all_episodes(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
     figure = targets.figure(
         task,
         {title: repeated_over_counts(in_panel, n_related) for title, in_panel in panels.items() if len(in_panel)},
@@ -72,7 +72,7 @@ def _against_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
 def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> Table:
     """A row per contestant and number of related datasets, a column for all episodes and one per bin and stratum."""
     ends = sorted(float(end) for end in rows.loc[rows["axis"] == "n_context", "axis_value"].unique())
-    groups = {"all": ("all episodes", overall(rows))}
+    groups = {"all": ("all episodes", over_all_episodes(rows))}
     for end, title in zip(ends, _bin_titles(ends), strict=True):
         groups[f"n{end:g}"] = (title, rows[(rows["axis"] == "n_context") & (rows["axis_value"] == end)])
     groups |= {f"s_{name}": (name, rows[rows["stratum"] == name]) for name in _strata(rows)}

@@ -259,7 +259,7 @@ def _score_table(
     frame = frame.assign(one=[c.reference for c in contests], metric=[metric(c.metric).label for c in contests])
     if (best := scores[scores["contestant"] == BEST]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
-    columns = [Column("row", "family"), *(Column(n, n, _two, numeric=True, shade=shade) for n in names)]
+    columns = [Column("row", "family"), *(Column(n, n, _two_decimals, numeric=True, shade=shade) for n in names)]
     columns += [Column("best", "name of the best baseline")] if "best" in frame else []
     return Table(
         name=f"{name}-numbers",
@@ -300,7 +300,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
             Column("contestants", "models", integer, numeric=True),
             Column("gap", "gap between quartiles", _three, numeric=True),
             Column("sd", "sd over seeds", _three, numeric=True),
-            Column("ratio", "gap / sd", _one, numeric=True),
+            Column("ratio", "gap / sd", _one_decimal, numeric=True),
             Column("tells", "separates"),
         ),
         folded=True,
@@ -335,11 +335,11 @@ def _related_table(contests: Sequence[Contest], name: str) -> Table | None:
     )
 
 
-def _one(ratio: float) -> str:
+def _one_decimal(ratio: float) -> str:
     return fixed(ratio, 1)
 
 
-def _two(score: float) -> str:
+def _two_decimals(score: float) -> str:
     return fixed(score, 2)
 
 

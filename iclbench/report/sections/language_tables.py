@@ -11,7 +11,7 @@ from iclbench.report.blocks import Column, Table, Text
 from iclbench.report.language import HEADLINE, MAJORITY, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.overview import shade
 
-# The table shows larger families only by their mean; a further table lists their tasks.
+# A family with more tasks than this has a separate table; the main table shows only its mean.
 _MAX_TASKS = 12
 ALL = "mean of all tasks"
 # With more models, the tables of controls are folded.
@@ -80,7 +80,7 @@ def controls(language: Language) -> list[Text | Table]:
             columns,
             f"language-controls-{slug(model)}",
             f"{model} and its controls",
-            "Accuracy with demonstrations and of its controls: zero-shot, shuffled labels, repeated demonstrations. "
+            "Accuracy with demonstrations and under controls: zero-shot, shuffled labels, repeated demonstrations. "
             "Intervals as above.",
             folded=len(models) > _MAX_UNFOLDED_MODELS,
         )
@@ -106,7 +106,7 @@ def scores(language: Language) -> Table | None:
     )
     return Table(
         name="language-scores",
-        title="Scores by name",
+        title="Scores by metric",
         caption="Accuracy by the rule that selects the answer (log-probability in total, per token, per character or "
         "per byte; greedy: first token), balanced accuracy and log-likelihood. Intervals as above.",
         frame=frame,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, oracles
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.scores import COLUMNS, curve_of, in_words, leaderboard
+from iclbench.analysis.scores import COLUMNS, for_display, leaderboard, metric_of_curves
 from iclbench.core.formats import fixed, integer, number, slug
 from iclbench.core.metrics import GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -52,8 +52,8 @@ def paper_tables(task: Slice) -> Iterator[Table]:
         name=f"{task.id}-paper",
         title="Table for a paper",
         caption=f"Scores on {task.task}, preset {task.preset}: 0 is as good as guessing, 1 as good as {references}. "
-        f"Means over seeds with 95 % intervals over prompts (n = {_range(frame['n_episodes'])} prompts{seeds}; "
-        f"several seeds: the range of their intervals).",
+        f"Means over seeds with 95 % intervals over prompts (n = {_range(frame['n_episodes'])} prompts{seeds}). "
+        "With several seeds, an interval spans those of all seeds.",
         frame=frame,
         columns=(
             Column("contestant", "model"),
@@ -67,8 +67,10 @@ def paper_tables(task: Slice) -> Iterator[Table]:
 
 
 def _paper_rows(contest: Contest, max_baselines: int | None) -> pd.DataFrame:
-    """The scores of all models and oracles and of the best baselines that do not guess (None: of all contestants), the
-    best first."""
+    """The scores of all models and oracles and of the `max_baselines` best baselines that do not guess, best first.
+
+    If `max_baselines` is None, the scores of all contestants.
+    """
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     if max_baselines is not None:
         scores = scores[~scores["contestant"].isin(GUESSING_BASELINES)]
@@ -109,9 +111,9 @@ def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question: a row per contestant, by area under the learning curve."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
-    name = curve_of(task, evaluator)
+    name = metric_of_curves(task, evaluator)
     compared = leaderboard(task, evaluator, by="auc")
-    frame = in_words(compared).merge(_summary(summaries, "auc"), "left", "contestant")
+    frame = for_display(compared).merge(_summary(summaries, "auc"), "left", "contestant")
     frame = frame.merge(_summary(summaries, "score").drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
@@ -140,8 +142,8 @@ def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def shown_columns(frame: pd.DataFrame, value: Column, *further: Column) -> tuple[Column, ...]:
-    """The columns of a leaderboard that are not empty: those of `analysis.scores`, with `value` for its column of this
-    name, and the `further` columns before the reason of a failure."""
+    """The nonempty columns of a leaderboard: those of `analysis.scores`, with the argument `value` as their column
+    of this name, and the `further` columns before the reason of a failure."""
     shared = {name: _shared_column(name) for name, column in COLUMNS.items() if column.title or name == "value"}
     reason = shared.pop("reason")
     columns = (*(shared | {"value": value}).values(), *further, reason)
@@ -156,15 +158,15 @@ def _shared_column(name: str) -> Column:
 
 
 def meanings(columns: Iterable[Column]) -> str:
-    """A sentence on the meaning of the columns of `analysis.scores`, with a leading blank."""
+    """A sentence on the meaning of the columns of `analysis.scores`, with a leading space."""
     shared = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
     sentence = "; ".join(f"{header}: {text}" for header, text in shared if text)
     return f" {sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """The frame with columns n<k>, the errors after k examples, and these k: up to three sizes that all contestants
-    with an area have."""
+    """The frame with the errors after k examples in columns `n<k>`, and the list of these k: up to three context sizes
+    that all contestants with an area have."""
     ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
     counts = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in counts[counts == counts.max()].index if n > 0)

@@ -17,8 +17,8 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.sections.pareto import FLOPS, mean_costs
 
 _READING = (
-    "Scores after shorter training runs, which branch off from each run and decay their learning rate as the full run "
-    "does, by number of steps and by training FLOPs."
+    "Scores by number of steps and by training FLOPs. Shorter training runs branch off each full run, and decay their "
+    "learning rate as the full run does."
 )
 
 
@@ -29,7 +29,7 @@ def section(results: Results) -> Section | None:
     return Section("over-training", "Scores over training", (Text(_READING), *blocks)) if blocks else None
 
 
-def trained(contest: Contest) -> pd.DataFrame:
+def scores_by_steps(contest: Contest) -> pd.DataFrame:
     """Scores by contestant and number of training steps, averaged over seeds.
 
     Columns of `over_training.means`, flops (of the training up to these steps) and panel.
@@ -42,11 +42,11 @@ def trained(contest: Contest) -> pd.DataFrame:
 
 
 def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> list[Block]:
-    by_contest = _of_several({contest.title: trained(contest) for contest in contests})
+    by_contest = _with_three_models({contest.title: scores_by_steps(contest) for contest in contests})
     if not by_contest:
         return []
     name = f"over-training-{slug(preset)}"
-    with_flops = _of_several({title: rows[rows["flops"].notna()] for title, rows in by_contest.items()})
+    with_flops = _with_three_models({title: rows[rows["flops"].notna()] for title, rows in by_contest.items()})
     blocks: list[Block] = [_figure(results, name, preset, with_flops)] if with_flops else []
     shares = shared_shares(by_contest.values())
     if (table := _at_steps(by_contest, shares, name, preset)) is not None:
@@ -57,7 +57,7 @@ def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> li
     return blocks
 
 
-def _of_several(by_contest: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+def _with_three_models(by_contest: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The contests with at least three models. A rank among two is not informative."""
     return {title: rows for title, rows in by_contest.items() if len(rows) and rows["contestant"].nunique() > 2}
 
@@ -110,7 +110,7 @@ def _at_steps(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name
         frame[f"score{i}"], frame[f"rank{i}"] = frame["contestant"].map(at_share), frame["contestant"].map(ranks)
         label = _share_title(share)
         columns += [
-            Column(f"score{i}", f"score, {label}", _two, numeric=True),
+            Column(f"score{i}", f"score, {label}", _two_decimals, numeric=True),
             Column(f"rank{i}", f"rank, {label}", integer, numeric=True),
         ]
     return Table(
@@ -142,14 +142,16 @@ def _stability(
         row["seeds"] = _between_seeds(contest)
         rows.append(row)
     columns = [Column("row", "family"), Column("contestants", "models", integer, numeric=True)]
-    columns += [Column(f"tau{i}", f"after {_share_title(s)}", _two, numeric=True) for i, s in enumerate(shares[:-1])]
+    columns += [
+        Column(f"tau{i}", f"after {_share_title(s)}", _two_decimals, numeric=True) for i, s in enumerate(shares[:-1])
+    ]
     return Table(
         name=f"{name}-stability",
         title=f"{preset}: stability of the order",
         caption="Kendall's tau between the order of models after a share of the steps and the final order (1: the same "
         "order), and between the final orders of two seeds.",
         frame=pd.DataFrame(rows),
-        columns=(*columns, Column("seeds", "between seeds", _two, numeric=True)),
+        columns=(*columns, Column("seeds", "between seeds", _two_decimals, numeric=True)),
     )
 
 
@@ -180,17 +182,17 @@ def _at_compute(by_contest: dict[str, pd.DataFrame], name: str, preset: str) -> 
     return Table(
         name=f"{name}-compute",
         title=f"{preset}: equal steps and equal computation",
-        caption="Scores after the full run, and after the FLOPs of the cheapest model's full run. Times: FLOPs of the "
-        "full run as a multiple of these; a dash: the shortest run takes more.",
+        caption="Scores after the full run, and after the FLOPs of the cheapest model's full run. Times: the FLOPs of "
+        "a model's full run as a multiple of the cheapest. A dash: the model's shortest run needs more FLOPs.",
         frame=pd.concat(frames, ignore_index=True),
         columns=(
             Column("contestant", "model"),
             Column("row", "family"),
             Column("flops", "FLOPs", flops, numeric=True),
-            Column("times", "times", _one, numeric=True),
-            Column("steps_score", "score, equal steps", _two, numeric=True),
+            Column("times", "times", _one_decimal, numeric=True),
+            Column("steps_score", "score, equal steps", _two_decimals, numeric=True),
             Column("steps_rank", "rank", integer, numeric=True),
-            Column("compute_score", "score, equal FLOPs", _two, numeric=True),
+            Column("compute_score", "score, equal FLOPs", _two_decimals, numeric=True),
             Column("compute_rank", "rank", integer, numeric=True),
         ),
         group="row",
@@ -217,9 +219,9 @@ def _share_title(share: float) -> str:
     return "all steps" if share == 1 else f"{integer(round(100 * share))} % of the steps"
 
 
-def _two(value: float) -> str:
+def _two_decimals(value: float) -> str:
     return fixed(value, 2)
 
 
-def _one(value: float) -> str:
+def _one_decimal(value: float) -> str:
     return fixed(value, 1)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import accuracies
 from iclbench.analysis.evaluators import is_test, meaning
-from iclbench.analysis.target_scores import overall
+from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.core.formats import integer, number, signed, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Figure, Section, Table
@@ -129,7 +129,7 @@ def comparison(task: Slice) -> pd.DataFrame | None:
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
     # Metrics with one number per curve or sequence, such as the error per event.
     summaries = task.summaries[task.summaries["evaluator"].eq("next")]
-    measured = pd.concat([task.curves, summaries, overall(task.targets), tests])
+    measured = pd.concat([task.curves, summaries, over_all_episodes(task.targets), tests])
     measured = measured.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
     # Keys must have the same type in both frames, even if all values are missing.
     measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
@@ -153,7 +153,7 @@ def comparison(task: Slice) -> pd.DataFrame | None:
 
 def _adjusted_scores(task: Slice) -> pd.DataFrame:
     """Our ceiling-adjusted log-likelihoods; empty if the task has no ceiling."""
-    rows = overall(task.targets, "log_likelihood_adjusted").assign(metric="log_likelihood")
+    rows = over_all_episodes(task.targets, "log_likelihood_adjusted").assign(metric="log_likelihood")
     rows = rows.rename(columns={"value": "adjusted", "low": "adjusted_low", "high": "adjusted_high"})
     rows = rows.reindex(columns=[*_KEYS, "adjusted", "adjusted_low", "adjusted_high"])
     rows = rows.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})

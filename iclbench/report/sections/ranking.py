@@ -48,7 +48,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
             columns=(
                 Column("contestant", "model"),
                 Column("rank", "rank", numeric=True),
-                Column("mean_rank", "mean rank", _two, numeric=True),
+                Column("mean_rank", "mean rank", _two_decimals, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
                 Column("behind", "difference to the row above", signed, numeric=True),
                 Column("p", "p (Holm)", number, numeric=True),
@@ -83,7 +83,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
             Column("contestant", "model"),
             Column("tasks", "shared tasks", integer, numeric=True),
             Column("place", "place", numeric=True),
-            Column("mean_rank", "mean rank", _two, numeric=True),
+            Column("mean_rank", "mean rank", _two_decimals, numeric=True),
             Column("mean_score", "mean score", fixed, numeric=True),
             Column("neighbour", "neighbour"),
             Column("behind", "difference to the neighbour", signed, numeric=True),
@@ -118,5 +118,5 @@ def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: st
     )
 
 
-def _two(value: float) -> str:
+def _two_decimals(value: float) -> str:
     return fixed(value, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.analysis.gains import NAMED_SHARE, gains
-from iclbench.analysis.target_scores import overall, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.target_scores import over_all_episodes, related_counts, repeated_over_counts, shifts
 from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
@@ -15,13 +15,13 @@ from iclbench.report.titles import ADJUSTED, shift_title
 
 def section(task: Slice) -> Section | None:
     published = _published(task)
-    lines = overall(task.targets_by_run, "log_likelihood")
-    n_related = related_counts(lines)
-    if lines.empty or (len(n_related) < 2 and lines["shift"].nunique() < 2):
+    likelihoods = over_all_episodes(task.targets_by_run, "log_likelihood")
+    n_related = related_counts(likelihoods)
+    if likelihoods.empty or (len(n_related) < 2 and likelihoods["shift"].nunique() < 2):
         return None
     blocks: list[Block] = []
     if len(n_related) > 1:
-        comparable = _adjusted(task.targets_by_run, lines, published)
+        comparable = _adjusted(task.targets_by_run, likelihoods, published)
         panels = {
             shift_title(shift): pd.concat(
                 [
@@ -29,7 +29,7 @@ def section(task: Slice) -> Section | None:
                     published[published["shift"] == shift],
                 ]
             )
-            for shift in shifts(lines)
+            for shift in shifts(likelihoods)
         }
         blocks.append(
             targets.figure(
@@ -39,11 +39,11 @@ def section(task: Slice) -> Section | None:
                 name="related",
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "
-                "level lines: models that do not use them."
-                + (f" {ADJUSTED}" if len(comparable) and comparable is not lines else ""),
+                "horizontal lines: models that do not use them."
+                + (f" {ADJUSTED}" if len(comparable) and comparable is not likelihoods else ""),
             )
         )
-    blocks.append(_likelihood_table(task, overall(task.targets, "log_likelihood"), published))
+    blocks.append(_likelihood_table(task, over_all_episodes(task.targets, "log_likelihood"), published))
     if (table := _gain_table(task)) is not None:
         blocks.append(table)
     title = "Related datasets" if len(n_related) > 1 else "Shifts"
@@ -51,8 +51,8 @@ def section(task: Slice) -> Section | None:
 
 
 def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """The log-likelihoods, with ceiling-adjusted ones under the shifts that have both these and published numbers."""
-    adjusted = overall(rows, "log_likelihood_adjusted")
+    """The log-likelihoods, replaced by ceiling-adjusted ones under the shifts that also have published numbers."""
+    adjusted = over_all_episodes(rows, "log_likelihood_adjusted")
     adjusted = adjusted[adjusted["shift"].isin(published["shift"])]
     if adjusted.empty:
         return likelihoods
@@ -61,7 +61,7 @@ def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataF
 
 def _gain_table(task: Slice) -> Table | None:
     """A row per contestant and number of related datasets; None if no model uses them."""
-    rows = overall(task.targets, "log_likelihood")
+    rows = over_all_episodes(task.targets, "log_likelihood")
     largest = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
     n_related = {str(name): int(n) for name, n in largest.items() if n > 0}
     by_contestant = gains(lambda name, n: _likelihoods(task, name, n), n_related)
@@ -98,8 +98,8 @@ def _gain_table(task: Slice) -> Table | None:
 
 def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | None:
     """The log-likelihood of each episode, averaged over runs."""
-    lines = overall(task.targets_by_run, "log_likelihood")
-    runs = lines.loc[(lines["shift"] == "none") & (lines["contestant"] == contestant), "run"].unique()
+    likelihoods = over_all_episodes(task.targets_by_run, "log_likelihood")
+    runs = likelihoods.loc[(likelihoods["shift"] == "none") & (likelihoods["contestant"] == contestant), "run"].unique()
     prompt_set = task.target_prompts
     if prompt_set is None:
         return None
@@ -120,7 +120,7 @@ def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) 
     theirs = published.assign(contestant=published["contestant"] + published["note"])
     theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
     theirs = theirs[theirs["shift"].isin(rows["shift"])]
-    adjusted = overall(task.targets, "log_likelihood_adjusted")
+    adjusted = over_all_episodes(task.targets, "log_likelihood_adjusted")
     adjusted = adjusted[adjusted["shift"].isin(theirs["shift"])]
     adjusted = adjusted.assign(contestant=adjusted["contestant"] + ", ceiling-adjusted")
     all_rows = pd.concat([rows, adjusted, theirs], ignore_index=True)

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import in_words, leaderboard
-from iclbench.analysis.target_scores import overall
+from iclbench.analysis.scores import for_display, leaderboard
+from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table
@@ -22,7 +22,7 @@ _OF_OTHER_SECTIONS = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
 
 
 def section(task: Slice) -> Section | None:
-    rows = overall(task.targets)
+    rows = over_all_episodes(task.targets)
     rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_OF_OTHER_SECTIONS)]
     if not rows["metric"].isin(_METRICS).any():
         return None
@@ -41,7 +41,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     comparisons = ("rank", "behind", "behind_low", "behind_high")
     compared = compared.assign(**{name: compared[name].where(has_likelihood) for name in comparisons})
     values = _by_metric(rows, (*_METRICS, *further))
-    frame = with_costs(task, in_words(compared).merge(values, "left", ["contestant", "n_related"]))
+    frame = with_costs(task, for_display(compared).merge(values, "left", ["contestant", "n_related"]))
     columns = shown_columns(
         frame,
         _metric_column("log_likelihood", "log-likelihood", fixed),

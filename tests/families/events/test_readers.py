@@ -1,4 +1,4 @@
-"""Reading event sequences: right values in all formats, and errors with codes for other files."""
+"""Reading event sequences: correct values from all formats, and error codes for invalid files."""
 
 import gzip
 import io
@@ -52,7 +52,7 @@ def test_jodie_files_have_one_sequence_per_user_in_order_of_appearance(tmp_path)
     assert data.mark_count == 4
 
 
-def test_items_are_marks_in_order_of_appearance_unless_they_are_numbers_from_0_on(tmp_path):
+def test_items_are_marks_in_order_of_appearance_unless_they_are_consecutive_numbers_from_0(tmp_path):
     path = tmp_path / "events.csv"
     rows = ["user,item,timestamp", "7,cats,1.5", "a,9,2", "7,dogs,2.5", "7,cats,4"]
     path.write_text("\r\n".join(rows))
@@ -79,7 +79,7 @@ def test_marks_and_masks_are_optional(tmp_path):
     assert gaps_and_marks(read_events(only_times))[0] == gaps_and_marks(read_events(complete))[0]
 
 
-def test_the_number_of_marks_is_the_option_and_larger_marks_are_refused(tmp_path):
+def test_the_option_sets_the_number_of_marks_and_larger_marks_are_refused(tmp_path):
     times, marks = [np.array([1.0, 2.0]), np.array([0.5])], [np.array([0, 4]), np.array([1])]
     npz = sequence_files.write_npz(tmp_path / "events.npz", times, marks)
     jsonl = sequence_files.write_jsonl(tmp_path / "events.jsonl", times, marks)

@@ -289,7 +289,7 @@ def test_labels_with_too_few_images_are_refused(folder, tmp_path):
         family(tmp_path, images="mnist").sample(Request(1, 5, new_generator()))
 
 
-@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: real MNIST is elsewhere")
+@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real MNIST: ICLBENCH_DATA is not set")
 def test_real_mnist():
     mnist = family(Path(os.environ["ICLBENCH_DATA"]), images="mnist")
     episodes = mnist.sample(Request(2000, 156, new_generator()))

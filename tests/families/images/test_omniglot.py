@@ -119,7 +119,7 @@ def test_reduction_averages_areas():
     expected = image.reshape(2, 4, 3, 4, 3).mean((2, 4)).round()
     assert np.abs(reduced(image, 4) - expected).max() <= 1
     third = reduced(np.pad(np.full((1, 2, 2), 90, np.uint8), ((0, 0), (0, 1), (0, 1))), 2)
-    assert third[0].tolist() == [[90, 30], [30, 10]], "the pixel between both counts half for each"
+    assert third[0].tolist() == [[90, 30], [30, 10]], "the middle pixel counts half for each side"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ class TestCache:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: real Omniglot is elsewhere")
+@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real Omniglot: ICLBENCH_DATA is not set")
 def test_real_omniglot(monkeypatch):
     monkeypatch.setattr(omniglot, "CLASSES", {"images_background": 964, "images_evaluation": 659})
     images = read_omniglot(Path(os.environ["ICLBENCH_DATA"]) / "omniglot")

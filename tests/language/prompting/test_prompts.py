@@ -254,7 +254,7 @@ def test_too_many_demonstrations_of_each_query_are_refused():
         own_prompts(shots=20).drawn_episodes  # noqa: B018
 
 
-@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: corpora are elsewhere")
+@pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real corpora: ICLBENCH_DATA is not set")
 @pytest.mark.parametrize("name", ["sst2", "trec", "mr", "bbh-hyperbaton", "bbh-navigate", "mmlu-college-physics"])
 def test_real_queries_are_not_demonstrations(name):
     (task,) = language_tasks([name])

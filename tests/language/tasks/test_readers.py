@@ -20,7 +20,7 @@ from tests.refusals import refused
 SHIPPED = {task.name: task for task in shipped_tasks()}
 OURS = sorted(name for name, task in SHIPPED.items() if not task.reader.needs_data)
 MAPPINGS = sorted(name for name, task in SHIPPED.items() if task.card.reader == "mapping")
-real = pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="ICLBENCH_DATA is not set: corpora are elsewhere")
+real = pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real corpora: ICLBENCH_DATA is not set")
 
 
 def pool(name, data_dir=None):
