@@ -32,7 +32,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
 
     An episode's score is the mean height of its curve (trapezoids, as in `auc`) over the common context sizes. In event
     sequences of different lengths all events have the same weight. If either frame has only mean heights (column
-    `AREA`), mean heights are compared.
+    `MEAN_HEIGHT`), mean heights are compared.
 
     Args:
         a: scores, episodes x context sizes.

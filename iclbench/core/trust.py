@@ -72,11 +72,11 @@ def trust(*names: str) -> None:
             log.info("'%s' is taken from the current folder: %s", package, path)
 
 
-def typed(name: str) -> None:
+def trust_typed(name: str) -> None:
     """Trust the package of a class that the user typed; registered names need no trust.
 
     Raises:
-        UsageError: the name is that of a file, or of a class in another spelling; the message has the right one.
+        UsageError: the name is a file or is not written as `package.module:Class`; the message has the correct form.
     """
     place, _, cls = name.partition(":")
     file = Path(place)

@@ -8,7 +8,7 @@ from scipy import stats
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import difference, ranks
-from iclbench.tables.curves import AREA
+from iclbench.tables.curves import MEAN_HEIGHT
 
 
 def _errors(mean: float, seed: int, sizes: tuple[int, ...] = (0, 1, 2, 4)) -> pd.DataFrame:
@@ -94,5 +94,5 @@ def test_curves_and_packed_heights_are_averaged_by_height() -> None:
     shared = {"prompt_set": "p", "metric": "squared_error"}
     frame = tables.frame("errors", [shared | row for row in rows])
     mean = EpisodeScores([frame], {"p"}).curves(["local", "packed"], "p", "squared_error")
-    assert mean is not None and mean.columns.tolist() == [AREA]
-    assert mean[AREA].tolist() == pytest.approx(np.mean(areas, axis=0).tolist())
+    assert mean is not None and mean.columns.tolist() == [MEAN_HEIGHT]
+    assert mean[MEAN_HEIGHT].tolist() == pytest.approx(np.mean(areas, axis=0).tolist())

@@ -192,7 +192,7 @@ def test_a_run_is_loaded_by_name_folder_or_object(run: Run, results: Path) -> No
         icl.load("tuor", results)
 
 
-def test_examples_of_the_documentation_hold() -> None:
+def test_examples_in_docstrings_are_correct() -> None:
     assert doctest.testmod(module).failed == 0
 
 

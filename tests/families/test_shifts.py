@@ -272,7 +272,7 @@ def test_the_order_in_which_parts_are_written_has_no_effect():
     assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
 
 
-def test_other_parts_apply_to_the_queries_of_a_part():
+def test_parts_also_transform_queries_that_another_part_sets():
     orthants = draw("orthants+input-scale-3+noisy-1")
     torch.testing.assert_close(orthants.targets.x, 3 * draw("orthants").targets.x)
     # The label of the query is noisy.
