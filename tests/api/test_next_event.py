@@ -70,7 +70,7 @@ def test_an_empty_sequence_predicts_the_first_event(model: Backbone) -> None:
         ([1.0, 1e38], None, "not-finite", ["times"]),
     ],
 )
-def test_invalid_sequences_are_errors(
+def test_invalid_sequences_are_refused(
     model: Backbone, times: list[float], marks: list[int], code: str, names: list[object]
 ) -> None:
     with refused(code, *names):
@@ -150,7 +150,7 @@ def test_predictions_are_those_of_a_stream(name: str, start: float | None, date_
 
 @pytest.mark.parametrize("name", ["cnp", "gpt2"])
 def test_no_prediction_is_infinite(name: str, date_models: dict[str, Trained]) -> None:
-    """Dates in a sequence that starts at 0 have finite predictions or are an error."""
+    """Dates in a sequence that starts at 0 have finite predictions or raise an error."""
     try:
         frame = icl.next_event(date_models[name], 1.7e9 + 40 * TIMES, MARKS, start=0.0)
     except UsageError as error:

@@ -163,7 +163,7 @@ def test_models_of_the_same_name_are_numbered() -> None:
     assert set(icl.evaluate(models[0], task)["contestant"]) == {"cnp"}
 
 
-def test_models_and_baselines_of_the_same_name_have_rows() -> None:
+def test_models_and_baselines_of_the_same_name_have_separate_rows() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     one, other = (icl.CNP(task, width=8, seed=seed) for seed in (0, 1))
     same_name_model = type("ridge", (type(one),), {})(one.settings, one.shape)  # a class by the name of a baseline

@@ -45,7 +45,7 @@ def test_invalid_arguments_are_refused_when_the_task_is_made(
         icl.task(name, preset, **changes)
 
 
-def test_the_representation_of_a_task_is_its_call() -> None:
+def test_the_repr_of_a_task_is_its_call() -> None:
     assert repr(icl.task("linear", "smoke", dim=2)) == "task('linear', preset='smoke', dim=2)"
 
 

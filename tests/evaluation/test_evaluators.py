@@ -47,11 +47,11 @@ def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(e
     rows = tables.read_all("values", evaluated[0] / "tables")
     rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
     four = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
-    found = {name: set(part["contestant"]) for name, part in rows.groupby("evaluator")}
-    assert found == {"targets": four, "icl": four | {"chance"}, "icl_paired": four | {"chance"}}
+    names = {name: set(part["contestant"]) for name, part in rows.groupby("evaluator")}
+    assert names == {"targets": four, "icl": four | {"chance"}, "icl_paired": four | {"chance"}}
     assert rows["shift"].eq("none").all()
     counts = rows[rows["contestant"].ne("chance")].groupby("evaluator")["n_episodes"].unique()
-    assert {name: found.tolist() for name, found in counts.items()} == {
+    assert {name: episodes.tolist() for name, episodes in counts.items()} == {
         "icl": [70],
         "icl_paired": [35],
         "targets": [70],
@@ -97,9 +97,9 @@ def test_groups_have_the_smallest_accuracy_and_the_mean_of_other_scores() -> Non
         "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
         "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
     }
-    found = group_scores(scores, 2)
-    assert found["accuracy"].tolist() == [[0.0], [1.0]]
-    assert found["cross_entropy"].tolist() == [[2.0], [0.5]]
+    by_group = group_scores(scores, 2)
+    assert by_group["accuracy"].tolist() == [[0.0], [1.0]]
+    assert by_group["cross_entropy"].tolist() == [[2.0], [0.5]]
 
 
 class Zero(Predictor):

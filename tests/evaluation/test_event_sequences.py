@@ -74,10 +74,10 @@ def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
         return pd.DataFrame(next_gap_rows(values, pd.concat(frames), prompts))
 
     model, packed_oracle = errors("renewal", False), errors("oracle-events", True)
-    found, complete = gaps(model, packed_oracle), gaps(model, errors("oracle-events", False))
-    assert len(complete) == 18 and len(found) == 1
+    from_packed, complete = gaps(model, packed_oracle), gaps(model, errors("oracle-events", False))
+    assert len(complete) == 18 and len(from_packed) == 1
     area = complete[complete["n_context"].isna()]
-    np.testing.assert_allclose(found[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
+    np.testing.assert_allclose(from_packed[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
     assert gaps(model).empty, "the oracle has no errors"
     assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
 
@@ -127,10 +127,10 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
     # A curve at every other size has about the same area.
     grid = learning_curve(poisson.predictor, prompts, range(0, episodes.context.count, 2))
     assert grid.area("nll").mean() == pytest.approx(expected, abs=0.15)
-    found = evaluate([poisson], prompts)
-    columns, ((_, _, _, *cells),) = leaderboard(found)
+    rows = evaluate([poisson], prompts)
+    columns, ((_, _, _, *cells),) = leaderboard(rows)
     assert columns[3] == "n=1" and len(columns) == 6 and all(map(float, cells))
-    values = found.query("n_context.isna()").set_index("metric")["value"]
+    values = rows.query("n_context.isna()").set_index("metric")["value"]
     assert values["nll"] == pytest.approx(expected, rel=1e-6)
     assert values["auc"] == values["nll"]
     assert values["nll_open"] == pytest.approx(nll[is_open].mean(), rel=1e-6)

@@ -93,7 +93,7 @@ def test_a_predictor_in_memory_has_no_cached_cell(card_path: Path, tmp_path: Pat
 
 
 def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:
-    """Batch statistics do not change, dropout is off, and the training continues unchanged."""
+    """Batch statistics do not change, dropout is off, and training continues unchanged."""
     config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
     prompts = PromptSet(config.task, "smoke")
     model = config.build(config.task.build()).train()

@@ -141,8 +141,8 @@ def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: 
     """So a cell with values is complete."""
     written: list[str] = []
     monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
-    found: cells.Tables = {"values": [], "errors": [], "costs": []}
-    cells.write_finished(tmp_path, contestant(), PromptSet(task, "smoke"), found, {})
+    frames: cells.Tables = {"values": [], "errors": [], "costs": []}
+    cells.write_finished(tmp_path, contestant(), PromptSet(task, "smoke"), frames, {})
     assert sorted(written[:-1]) == ["costs", "errors"] and written[-1] == "values"
 
 
@@ -150,8 +150,8 @@ def test_a_table_with_a_failed_row_is_written_and_its_cell_is_not_done(task: Tas
     one, prompts = contestant(), PromptSet(task, "smoke")
     row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1}
     rows = [row | {"value": 1.0}, row | {"n_context": 2, "status": "failed", "reason": "out of luck"}]
-    found = tables.frame("values", rows)
-    assert cells.compute_cell(tmp_path, one, prompts, row, lambda: {"values": found}) == "out of luck"
+    table = tables.frame("values", rows)
+    assert cells.compute_cell(tmp_path, one, prompts, row, lambda: {"values": table}) == "out of luck"
     assert len(tables.read("values", cells.cell_path(tmp_path, one, prompts))) == 2
     assert not cells.is_done(tmp_path, one, prompts)
 
@@ -244,8 +244,8 @@ def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_pa
     assert [without_numbers(row) for row in means] == [
         expected | {"metric": "log_likelihood", "n_related": n} for n in (0, 1, 2)
     ]
-    found = [row for row in rows_of("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
-    assert found == [
+    areas = [row for row in rows_of("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
+    assert areas == [
         expected | {"metric": gap, "n_related": n, "value": 0.0, "low": 0.0, "high": 0.0}
         for gap in ("gap", "gap_joint")
         for n in (0, 1, 2)

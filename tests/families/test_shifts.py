@@ -140,7 +140,7 @@ def test_the_wide_query_is_three_times_wider_by_default():
     assert torch.equal(draw("wide-query").targets.x, draw("wide-query-3").targets.x)
 
 
-def test_points_n_changes_only_the_number_of_examples_that_callers_request():
+def test_points_n_changes_only_the_requested_number_of_examples():
     assert LINEAR.parse_shift("points-160").examples == 160
     assert LINEAR.parse_shift("noisy-2").examples is None
     assert torch.equal(draw("points-160").context.y, draw("none").context.y)

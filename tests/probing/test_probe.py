@@ -151,7 +151,7 @@ def _fail(*arguments: object) -> None:
     raise RuntimeError("out of luck")
 
 
-def test_a_layer_that_is_nan_in_some_tasks_fails_alone(
+def test_a_layer_that_is_nan_in_some_tasks_does_not_fail_other_layers(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode_layers = module.decode_layers

@@ -209,7 +209,7 @@ def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path
     assert "coqe" not in set(frames["bursty-small-in-context"]["contestant"])
 
 
-def test_missing_trainings_are_of_backbones_not_variants(bursty: Results, tmp_path: Path) -> None:
+def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: Path) -> None:
     rows = stored(bursty)
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     other = other.assign(task="other", run="other-" + other["run"])

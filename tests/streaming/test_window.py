@@ -258,7 +258,7 @@ def test_states_with_another_window_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["lbanp", "gpt2", "mamba"])
-def test_a_model_that_cannot_forget_points_is_refused_and_others_named(name: str) -> None:
+def test_the_error_for_a_model_that_cannot_forget_points_names_others(name: str) -> None:
     with refused("not-applicable", "--window", "cmanp", "cnp") as error:
         Stream(model(name), window=5)
     assert "gpt2" not in str(error.value)

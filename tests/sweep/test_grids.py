@@ -425,7 +425,7 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ({"overrides": {"small": {"x": ["trian.lr=1"]}}}, ("'trian'", "'train'")),
     ],
 )
-def test_an_invalid_card_is_refused_in_one_line_with_its_path(
+def test_the_error_for_an_invalid_card_is_one_line_and_names_its_path(
     tmp_path: Path, changes: dict[str, object], names: tuple[object, ...]
 ) -> None:
     path = write(tmp_path, CARD | changes)
@@ -449,7 +449,7 @@ def test_an_invalid_card_is_refused_in_one_line_with_its_path(
         ({"overrides": {"small": {"x": ["backbone.widht=8"]}}}, ("'widht'", "'width'")),
     ],
 )
-def test_a_card_that_does_not_fit_a_task_is_refused_in_one_line_with_the_grid(
+def test_the_error_for_a_card_that_does_not_fit_a_task_is_one_line_and_names_the_grid(
     tmp_path: Path, changes: dict[str, object], names: tuple[object, ...]
 ) -> None:
     with pytest.raises(UsageError) as error:

@@ -267,7 +267,7 @@ def _hold(run: Run, ready, release) -> None:
         release.wait(60)
 
 
-def test_a_name_with_other_settings_is_refused_with_the_difference(card_path: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_name_with_other_settings_names_the_difference(card_path: Path, tmp_path: Path) -> None:
     train(new_run(card_path, tmp_path))
     with pytest.raises(UsageError, match=r"train\.lr: 0\.001 -> 0\.5"):
         new_run(card_path, tmp_path, "train.lr=0.5")
