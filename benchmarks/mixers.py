@@ -240,8 +240,8 @@ def main() -> None:
     lines += ["", f"One episode of a training step of `mamba` takes {times}.", "", "## The recurrence alone", ""]
     lines += [
         f"Chunks of {CHUNK} tokens, or fewer if decays are strong, compared with only the matrix products and "
-        "triangular systems of the same chunks, measured in turn: forward; and forward and backward, compared with three "
-        "times these products.",
+        "triangular systems of the same chunks, measured in turn: forward; and forward and backward, compared with "
+        "three times these products.",
         "",
         "| size | recurrence | products, ms | forward, ms | forward / products | forward and backward, ms | "
         "both / 3 products |",

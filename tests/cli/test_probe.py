@@ -21,7 +21,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
@@ -30,8 +30,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def results(trained: Path, tmp_path: Path) -> tuple[str, Path]:
-    return "--results", shutil.copytree(trained, tmp_path / "results")
+def results(trained_results: Path, tmp_path: Path) -> tuple[str, Path]:
+    return "--results", shutil.copytree(trained_results, tmp_path / "results")
 
 
 @pytest.mark.slow

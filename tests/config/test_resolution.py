@@ -144,7 +144,7 @@ class Colliding(Linear):
 
 
 @pytest.fixture
-def colliding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def colliding_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A card whose family has parameters with the names of keys of a task."""
     (tmp_path / "colliding.py").write_text(COLLIDING)
     monkeypatch.syspath_prepend(tmp_path)
@@ -154,9 +154,9 @@ def colliding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_a_parameter_of_a_family_may_have_the_name_of_a_key_of_the_task(colliding: str) -> None:
+def test_a_parameter_of_a_family_may_have_the_name_of_a_key_of_the_task(colliding_card: str) -> None:
     def task(*overrides: str) -> tuple[int, int, int, int]:
-        config = resolve_run(colliding, "gpt2", "smoke", 0, overrides).task
+        config = resolve_run(colliding_card, "gpt2", "smoke", 0, overrides).task
         return config.points, *(config.parameters[key] for key in ("points", "protocol", "dim"))
 
     assert task() == (8, 5, 2, 3)

@@ -41,7 +41,7 @@ def test_images_of_one_bit_per_pixel_are_decoded():
     assert np.array_equal(png.decode(file_of(13, 4, 1, raw)), bits)
 
 
-def filtered(image, kind):
+def filter_rows(image, kind):
     """The naive encoder of section 9 of the specification."""
     lines = b""
     for y, row in enumerate(image.astype(int)):
@@ -59,7 +59,7 @@ def filtered(image, kind):
 
 @pytest.mark.parametrize("kind", range(5))
 def test_all_filters_are_decoded(kind):
-    assert np.array_equal(png.decode(file_of(7, 5, 8, filtered(GREY, kind))), GREY)
+    assert np.array_equal(png.decode(file_of(7, 5, 8, filter_rows(GREY, kind))), GREY)
 
 
 def test_colour_images_have_three_bytes_per_pixel():
@@ -85,12 +85,12 @@ def with_wrong_checksum(data):
         png.encode(GREY)[:-20],
         png.encode(GREY).replace(b"IDAT", b"IDAU"),
         with_wrong_checksum(png.encode(GREY)),
-        file_of(7, 5, 8, filtered(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"pHYs", b"")),
-        file_of(7, 5, 8, filtered(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"tRNS", b"")),
-        file_of(7, 5, 8, filtered(GREY, 0)[:-1]),
+        file_of(7, 5, 8, filter_rows(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"pHYs", b"")),
+        file_of(7, 5, 8, filter_rows(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"tRNS", b"")),
+        file_of(7, 5, 8, filter_rows(GREY, 0)[:-1]),
         file_of(7, 5, 8, b"\x07" + bytes(7) + bytes(32)),
         file_of(7, 5, 16, bytes(75)),
-        file_of(7, 5, 8, filtered(GREY, 0), colour=2),
+        file_of(7, 5, 8, filter_rows(GREY, 0), colour=2),
         file_of(30000, 30000, 8, bytes(4000)),
     ],
     ids=[

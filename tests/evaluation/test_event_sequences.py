@@ -17,7 +17,7 @@ from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.evaluate import evaluate
 from iclbench.evaluation.gaps import next_gap_rows
 from iclbench.evaluation.prompts import PromptSet
-from tests.families.events import sequence_files as made
+from tests.families.events import sequence_files
 
 NAMES = ("oracle-events", "oracle-bayes-events", "poisson", "renewal", "hawkes-mle")
 
@@ -109,9 +109,9 @@ def test_without_an_oracle_the_best_baseline_scores_1() -> None:
 
 
 def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path: Path) -> None:
-    times, marks = made.sequences(count=60, longest=9)
+    times, marks = sequence_files.sequences(count=60, longest=9)
     (tmp_path / "events").mkdir()
-    made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
+    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
     task, _ = resolve_task("events", "smoke")
     prompts = PromptSet(task, "smoke", data_dir=tmp_path)
     (poisson,) = baselines(prompts, ["poisson"])
@@ -140,9 +140,9 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
 
 
 def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_lengths(tmp_path: Path) -> None:
-    times, marks = made.sequences(count=60, longest=9, kinds=2)
+    times, marks = sequence_files.sequences(count=60, longest=9, kinds=2)
     (tmp_path / "events").mkdir()
-    made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)
+    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)
     prompts = PromptSet(resolve_task("events", "smoke")[0], "smoke", data_dir=tmp_path)
     values = evaluate(baselines(prompts, ["poisson", "hawkes-mle"]), prompts)
     areas = values[values["metric"].eq("auc")].set_index("run")["value"]

@@ -109,11 +109,11 @@ def test_evaluations_during_training_do_not_change_the_weights() -> None:
     prompts = PromptSet(config.task, "smoke")
     settings = config.train.model_copy(update={"steps": 2, "evaluate_every": 0})
 
-    def trained(is_evaluated: bool) -> dict[str, torch.Tensor]:
+    def train_weights(is_evaluated: bool) -> dict[str, torch.Tensor]:
         model = config.build(config.task.build())
         callbacks = [lambda training: evaluate([in_memory("model", training.backbone)], prompts)]
         fit(model, config.task, settings, callbacks if is_evaluated else [])
         return model.state_dict()
 
-    evaluated, plain = trained(is_evaluated=True), trained(is_evaluated=False)
+    evaluated, plain = train_weights(is_evaluated=True), train_weights(is_evaluated=False)
     assert all(torch.equal(evaluated[name], plain[name]) for name in plain)

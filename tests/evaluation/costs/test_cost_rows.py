@@ -31,14 +31,14 @@ def task(card_path: Path) -> TaskConfig:
     return resolve_task(str(card_path), "smoke")[0]
 
 
-def fixed(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak: int | None = 4096) -> None:
+def fix_measurements(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak: int | None = 4096) -> None:
     """Replace all measurements by these values."""
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds)
     monkeypatch.setattr(costs, "peak_of", lambda work, device: peak)
 
 
 def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed(monkeypatch)
+    fix_measurements(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     one = replace(contestant("gpt2", heads=2), variant="as trained")
     path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
@@ -107,7 +107,7 @@ def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time(
 def test_without_a_peak_or_with_a_peak_of_0_there_is_no_row_of_bytes(
     peak: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixed(monkeypatch, peak=peak)
+    fix_measurements(monkeypatch, peak=peak)
     measured_costs = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
     assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "a training step is of a batch"
 
@@ -120,7 +120,7 @@ def test_the_measured_training_step_is_that_of_training(
     one, family = contestant("gpt2", heads=2), task.build()
     work: list[Callable[[], object]] = []
     descend_calls, loss_calls, compile_calls = [], [], []
-    fixed(monkeypatch)
+    fix_measurements(monkeypatch)
     monkeypatch.setattr(costs, "seconds_of", lambda step, device: work.append(step) or 1.0)
     monkeypatch.setattr(costs, "descend", lambda *args: descend_calls.append(args))
     monkeypatch.setattr(torch, "compile", lambda function: compile_calls.append(function) or function)
