@@ -120,7 +120,7 @@ def _computed_rows(cell: GridCell, table: tables.TableName, folder: Path) -> pd.
 def _prompt_sets(cell: GridCell) -> dict[str, PromptSet]:
     """The prompt sets of a cell, by identity."""
     prompt_sets = [
-        PromptSet(cell.frozen, cell.preset, shift, cell.options["seed"], DATA) for shift in cell.options["shifts"]
+        PromptSet(cell.task_config, cell.preset, shift, cell.options["seed"], DATA) for shift in cell.options["shifts"]
     ]
     return {prompts.id: prompts for prompts in prompt_sets}
 
@@ -156,7 +156,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
     assert np.allclose(*ends, rtol=1e-3, atol=0, equal_nan=True), both[~np.isclose(*ends, rtol=1e-3).all(1)].to_string()
     far = ~np.isclose(*ends, rtol=1e-6, atol=0, equal_nan=True).all(axis=1)
     runs = both.loc[far, "run"].value_counts().to_dict()
-    print(f"  values asked before: {len(both)}, further apart than 1e-6: {runs or 'none'}")
+    print(f"  values at the old sizes: {len(both)}, different by more than 1e-6: {runs or 'none'}")
     scores = [
         rows[rows["metric"].eq("score")].set_index(["run", "prompt_set"]) for rows in (old["values"], new["values"])
     ]

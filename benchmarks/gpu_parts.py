@@ -225,7 +225,7 @@ class Step:
         self.model = cls(cls.Settings(**sizes.models[name]), TaskShape(sizes.dim, sizes.points)).to(sizes.device)
         family = FAMILIES.get("linear")
         self.family = family(family.Parameters(dim=sizes.dim))
-        self.task = TaskConfig(name="linear", card="", family="linear", points=sizes.points - 1, episodes=1)
+        self.task = TaskConfig(name="linear", card="", code=0, family="linear", points=sizes.points - 1, episodes=1)
         self.sizes, self.precision, self.as_trained, self.count = sizes, precision, as_trained, 0
         self.settings = TrainSettings(steps=1, batch=sizes.batch)
         self.generator = torch.Generator(sizes.device).manual_seed(0)

@@ -78,7 +78,7 @@ def ours(llama: LanguageModel, queries: Sequence[Question], how: Method, scored_
         lambda rows, memory, at_end: candidate_scores(llama, rows, batches, memory, at_end),
         batches,
         shared=True,
-        wanted=scored_passes,
+        pass_counts=scored_passes,
     )
     return np.array(rounds[max(scored_passes)].replies)
 

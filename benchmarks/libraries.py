@@ -29,7 +29,7 @@ from iclbench.report import exports
 from iclbench.report.blocks import Table
 from iclbench.report.data import load as load_report
 from iclbench.report.sections import report
-from tests.language.tiny_models import tiny
+from tests.language.tiny_models import save_tiny_model
 from tests.report import browser
 
 _SIZES = {
@@ -104,7 +104,7 @@ def exported_tables() -> None:
 
 def greedy_answers(folder: Path) -> None:
     for kind, size in _SIZES.items():
-        model = load(str(tiny(kind, folder / kind, **size)))
+        model = load(str(save_tiny_model(kind, folder / kind, **size)))
         for length, tokens in ((64, 6), (256, 20)):
             ids = torch.randint(3, 280, (4, length), generator=torch.Generator().manual_seed(0))
             queries = [Question((), (Continuation(tuple(row), length),)) for row in ids.tolist()]

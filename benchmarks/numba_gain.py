@@ -42,8 +42,8 @@ def demo_boosting() -> dict[str, float]:
     spent = {"library": 0.0, "auto": 0.0}
     os.environ["ICLBENCH_WORKERS"] = "1"
     for cell in grid_cells(["demo"]):
-        for shift in cell.asked["shifts"] if cell.baseline == "xgboost" else ():
-            prompts = PromptSet(cell.frozen, cell.preset, shift)
+        for shift in cell.options["shifts"] if cell.baseline == "xgboost" else ():
+            prompts = PromptSet(cell.task_config, cell.preset, shift)
             [contestant] = baselines(prompts, ["xgboost"])
             prompts.episodes  # noqa: B018  (drawn before the clock starts)
             for backend in spent:
