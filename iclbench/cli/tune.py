@@ -63,7 +63,8 @@ def command(
     """Choose learning rates on validation episodes, which no result uses. The same command continues after an
     interruption.
 
-    The command trains every contestant on every task with each rate and seed, and chooses the rate with the best mean.
+    The command trains every contestant on every task with each rate and seed, and chooses the smallest
+    rate whose mean is within one standard error of the best mean.
 
     If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
 
