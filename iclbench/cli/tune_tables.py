@@ -73,7 +73,7 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
 
 
 def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
-    """The number of tried choices, the scores of the preset's settings and of the chosen ones, and the chosen settings."""
+    """The number of tried choices, the scores of the preset's and the chosen settings, and the chosen settings."""
     rows = []
     for pair in pairs:
         points, chosen_point = pair.points(), pair.choice()

@@ -40,7 +40,8 @@ def choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
     """The point with the smallest rate whose mean is within one standard error of the best mean; None if all failed.
 
     The largest good rate is often next to one at which training fails, and some seeds then fail at it too. The
-    standard error is that of the best point over its seeds, zero with one seed: the one-standard-error rule of Breiman et al. (1984).
+    standard error is that of the best point over its seeds, zero with one seed: the one-standard-error rule of Breiman
+    et al. (1984).
 
     Args:
         points: the points of a search.
