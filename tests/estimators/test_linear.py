@@ -217,6 +217,7 @@ def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear,
     return family, family.sample(Request(40, 9, torch.Generator().manual_seed(2), shift=shift)).context
 
 
+@pytest.mark.slow
 def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
     """The reference has, for each support, the normal density of all labels and the posterior mean in closed form."""
     from scipy.stats import multivariate_normal

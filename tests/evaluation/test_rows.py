@@ -402,6 +402,7 @@ def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
         assert row == expected | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
 
 
+@pytest.mark.slow
 def test_an_error_of_writing_names_the_results_folder(
     task: TaskConfig, related: PromptSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,6 +251,7 @@ def test_another_prompt_set_is_listed_and_not_used(tmp_path: Path) -> None:
     assert line in text and "ex-knn" not in text
 
 
+@pytest.mark.slow
 def test_unreadable_files_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _write(tmp_path / "results", _rows())
     (folder / "broken.values.parquet").write_bytes((folder / "a.values.parquet").read_bytes()[:200])
