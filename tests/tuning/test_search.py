@@ -57,9 +57,7 @@ def test_the_smallest_rate_within_one_standard_error_of_the_best_is_chosen() -> 
     assert choice(all_points, 1, seeds=4) == near, "0.12 / 2 = 0.06"
     assert choice(all_points, 1, seeds=2) == far, "0.12 / sqrt(2) = 0.085"
     assert choice(all_points, 1, seeds=16) == best_point
-    negated_points = [
-        Point(each.settings, None if each.value is None else -each.value, each.sd) for each in all_points
-    ]
+    negated_points = [Point(each.settings, None if each.value is None else -each.value, each.sd) for each in all_points]
     assert choice(negated_points, -1, seeds=4).settings == near.settings  # type: ignore[union-attr]
     assert choice([Point({"lr": 1e-2}, 1.0)], 1, seeds=1) == Point({"lr": 1e-2}, 1.0)
     assert choice([Point({"lr": 1e-2}, None)], 1, seeds=3) is None
