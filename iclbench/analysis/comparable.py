@@ -1,7 +1,7 @@
 """Which rows are comparable, and which runs are repetitions of one another.
 
 Numbers are comparable if they were scored on the same frozen prompts, whatever else has changed in the card. Runs are
-repetitions (seeds) of one contestant if their trainings differ in the seed only.
+repetitions (seeds) of one contestant if their training runs differ in the seed only.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
 
 
 def _failed_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
-    """Rows of failed evaluations and of trainings that diverged."""
+    """Rows of failed evaluations and of training runs that diverged."""
     rows = task.failed[task.failed["shift"].eq(shift) & task.failed["evaluator"].eq(evaluator)]
     return pd.concat([rows, task.diverged])
 

@@ -177,8 +177,8 @@ class Slice:
 
     @cached_property
     def diverged(self) -> pd.DataFrame:
-        """Rows of trainings that diverged. A diverged run does not count if runs of the same contestant have finished
-        with other settings, such as a lower learning rate."""
+        """Rows of diverged training runs. They do not count if runs of the same contestant have finished with other
+        settings, such as a lower learning rate."""
         v = self.rows
         failed_rows = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
         in_training = v["axis"].eq("train_step").fillna(False).astype(bool) | v["evaluator"].isin(INSIDE)
@@ -191,7 +191,7 @@ class Slice:
 
     @cached_property
     def _diverged_contestants(self) -> frozenset[str]:
-        """Contestants with a diverged training, with and without methods applied to them."""
+        """Contestants with a diverged run, with and without methods applied to them."""
         names = set(self.diverged["contestant"])
         by_method = self.rows.loc[self.rows["method"].notna(), ["contestant", "method"]].drop_duplicates()
         pairs = zip(by_method["contestant"], by_method["method"], strict=True)
@@ -206,16 +206,16 @@ class Slice:
         return f" Not shown, as a training run diverged: {names}." if names else ""
 
     def without_diverged(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of contestants without a diverged training."""
+        """The rows of contestants without a diverged run."""
         return rows[~rows["contestant"].isin(self._diverged_contestants)]
 
     def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of contestants without a diverged training or a failed evaluation of the same question and shift."""
+        """The rows of contestants without a diverged run or a failed evaluation of the same question and shift."""
         keys = ["evaluator", "shift", "contestant"]
         return unfailed(self.without_diverged(rows), self.failed, keys).reset_index(drop=True)
 
     def complete_curves(self, curves: pd.DataFrame) -> pd.DataFrame:
-        """The rows of curves at context sizes at which no run of the contestant failed; none if a training diverged."""
+        """The rows of curves at context sizes at which no run of the contestant failed; none if a run diverged."""
         keys = ["evaluator", "shift", "contestant"]
         failed_entirely = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
         curves = unfailed(self.without_diverged(curves), failed_entirely, keys)
@@ -272,7 +272,7 @@ class Slice:
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The scores of the question `targets`, with the columns of `targets_by_run`, at which no run of the contestant
-        failed; none if a training diverged."""
+        failed; none if a run diverged."""
         v, keys = self.rows, ["shift", "contestant"]
         failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
         at_one_count = failed["n_related"].notna()
@@ -347,7 +347,7 @@ class Slice:
 
 
 def of_branches(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row is of a shorter training that branched off from a run."""
+    """Whether each row is of a shorter training run that branched off from a run."""
     return rows["axis"].eq("branch").fillna(False).astype(bool)
 
 

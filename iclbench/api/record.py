@@ -38,7 +38,7 @@ class MemoryTraining:
 
 
 def add_training(model: Backbone, training: MemoryTraining) -> None:
-    """Add a training to the record of a model."""
+    """Add a training run to the record of a model."""
     setattr(model, _ATTRIBUTE, (*trainings(model), training))
 
 
@@ -49,7 +49,7 @@ def trainings(model: Backbone) -> tuple[MemoryTraining, ...]:
 
 
 def variant_of(model: Backbone) -> str:
-    """Hash of class, settings, task and trainings, the same for all seeds."""
+    """Hash of class, settings, task and training, the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
     parts = {

@@ -135,9 +135,9 @@ class TrainSettings(BaseSettings):
         warmup: number of steps in which the learning rate rises from 0.
         schedule: schedule of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or
             warmup-stable-decay (constant, then linearly to 0 in the last fifth of the steps).
-        branches: shorter trainings that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
+        branches: shorter training runs that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
             warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0. Warm-up,
-            curriculum, episodes and scheduled noise are those of this training, which does not depend on its branches.
+            curriculum, episodes and scheduled noise are those of this run, which does not depend on its branches.
         clip: largest norm of the gradient (0: no limit).
         curriculum: quantities of the task that grow during training.
         precision: precision of the forward pass. Weights are float32.
@@ -204,7 +204,7 @@ class TrainSettings(BaseSettings):
 
 
 def decay_begins(steps: int) -> int:
-    """The first step (from 0) of the last fifth of a training."""
+    """The first step (from 0) of the last fifth of a training run."""
     return steps - steps // 5
 
 

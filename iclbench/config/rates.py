@@ -44,14 +44,14 @@ class TunedSettings(BaseSettings):
 
 
 class Tuning(BaseSettings):
-    """Chosen settings for some tasks, and the trainings that they are based on.
+    """Chosen settings for some tasks, and the training runs that they are based on.
 
     Attributes:
         tasks: names of the tasks that use the settings.
-        on: the task of the trainings, if several tasks use its settings.
-        steps: number of steps of every training.
+        on: the task of the training runs, if several tasks use its settings.
+        steps: number of steps of every training run.
         budget: number of parameters of every backbone (default: the preset has no budget).
-        seeds: number of trainings of every learning rate, with different seeds.
+        seeds: number of training runs of every learning rate, with different seeds.
         how: the criterion of the choice and further remarks.
         train: the chosen settings, by contestant.
     """

@@ -179,8 +179,8 @@ def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
 
 
 def check_data(trained: TaskConfig, family: Family) -> None:
-    """Raise `DataChangedError` if a family has other data than those of a model's training. Families with facts learned
-    in a training have been checked already."""
+    """Raise `DataChangedError` if the data of a family differ from a model's training data. Families with facts learned
+    in training have been checked already."""
     if not family.learned:
         family.check_data(trained.learned)
 

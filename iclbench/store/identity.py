@@ -51,7 +51,7 @@ def run_id(config: RunConfig) -> str:
 
 
 def variant_id(config: RunConfig) -> str:
-    """The identity of a training without its seed and its monitoring settings."""
+    """The identity of a training run without its seed and its monitoring settings."""
     contents = training(config)
     del contents["seed"]
     contents["train"] = {

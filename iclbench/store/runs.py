@@ -5,7 +5,7 @@ checkpoints/step-N.safetensors   the last two checkpoints during training; those
 model.safetensors                the trained weights, with a file of their digest (.sha256)
 branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
-diverged.json                    step and reason of the divergence of a training with this configuration
+diverged.json                    step and reason of the divergence of a training run with this configuration
 unpacked.txt                     the archive of a run that was unpacked, which has no branches and tables
 """
 
@@ -132,7 +132,7 @@ class Run:
 
     @property
     def diverged(self) -> DivergedError | None:
-        """The recorded divergence of a training with this configuration; None without one."""
+        """The recorded divergence of a training run with this configuration; None without one."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
             if record["config"] == self.hash:
@@ -142,7 +142,7 @@ class Run:
         return None
 
     def forget_divergence(self) -> None:
-        """Remove the files of a training that diverged with another configuration."""
+        """Remove the files of a training run that diverged with another configuration."""
         if (self.path / self.DIVERGED).is_file():
             for name in ("values.parquet", self.DIVERGED):
                 (self.path / name).unlink(missing_ok=True)
@@ -174,7 +174,7 @@ class Run:
 
     @property
     def training_files(self) -> list[Path]:
-        """The files of a finished training."""
+        """The files of a finished training run."""
         try:
             branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
         except UsageError:  # no configuration
@@ -339,7 +339,7 @@ class DivergedError(IclbenchError):
 
     @property
     def failure_files(self) -> list[Path]:
-        """Files of the diverged training: its curve and the record of the divergence."""
+        """Files of the diverged training run: its curve and the record of the divergence."""
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
 

@@ -270,7 +270,7 @@ def _weights_to_pack(
     store: Store,
     archive_entries: Callable[[], dict[str, archives.PackedWeights]],
 ) -> archives.PackedWeights | None:
-    """The weights of this training, from the folder of the run or from the existing archive; None if both lack them."""
+    """The weights of this training run, from its folder or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
     if run_weights is not None and run_weights.trained == training:
         return run_weights

@@ -151,7 +151,7 @@ def _progress(metadata: Mapping[str, str], tensors: dict[str, Tensor]) -> Progre
 
 
 def _check_possible(progress: Progress, steps: int) -> None:
-    """Raise `ValueError` if a training of so many steps cannot have this progress."""
+    """Raise `ValueError` if a training run of so many steps cannot have this progress."""
     logged_steps = [0, *progress.steps]
     if not 0 < progress.step <= steps:
         raise ValueError(f"it has step {progress.step} of {steps}")

@@ -113,7 +113,7 @@ class Processes:
             yield
         except RuntimeError as error:
             raise IclbenchError(
-                f"another of the {self.count} processes of this training has ended "
+                f"another of the {self.count} processes of this training run has ended "
                 f"({str(error).splitlines()[0]:.80}); the same command continues from the last checkpoint",
                 code="worker-died",
             ) from None
@@ -218,7 +218,7 @@ def _rendezvous(process: Processes) -> dist.Store:
     """The store through which the processes exchange their addresses, after all of them have started."""
     address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
     other_processes = (
-        f"the other {process.count - 1} of {process.count} processes of this training at {address} (MASTER_ADDR)"
+        f"the other {process.count - 1} of {process.count} processes of this training run at {address} (MASTER_ADDR)"
     )
     timeout_text = f"{_START_TIMEOUT.total_seconds():g} seconds"
     note = Timer(_SECONDS_BEFORE_NOTE, log.info, (f"waiting for {other_processes}, for at most {timeout_text}",))
@@ -311,7 +311,7 @@ def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: E
         last_line = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         reason = last_line[0] if last_line else f"exit code {dead.returncode}"
         sys.stderr.write(
-            f"error: another process of this training has ended ({reason:.200}); the same command continues\n"
+            f"error: another process of this training run has ended ({reason:.200}); the same command continues\n"
         )
         sys.stderr.flush()
         for other in others:

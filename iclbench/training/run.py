@@ -33,7 +33,7 @@ ReportOfBranch = Callable[[int, int, float], None]
 # Creates the callback that evaluates a model during training, see `iclbench.evaluation.monitor`.
 MonitorOf = Callable[[RunConfig, Family], Callback]
 
-# This number of signals ends a training at once, without a checkpoint, because a step may take minutes.
+# This number of signals ends a training run at once, without a checkpoint, because a step may take minutes.
 _SIGNALS_TO_END = 3
 
 

@@ -46,7 +46,7 @@ class ValidationSet(PromptSet):
 
 @dataclass(frozen=True)
 class Objective:
-    """The quality of a training as one number.
+    """The quality of a training run as one number.
 
     - For question `next`: the area under the learning curve of the normalised squared error, or of the negative
       log-likelihood for events.

@@ -10,8 +10,8 @@ so that inputs, state and weights do not count. Work that needs less than a few 
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
 machines. FLOPs of a training step are those of loss and gradients, without the optimiser (about ten per parameter).
-FLOPs of a training (phase `train`) are those of one step times the number of steps, including those of branches; a
-training with a curriculum needs fewer. Methods that compute outside torch have no row of FLOPs.
+FLOPs of a training run (phase `train`) are those of one step times the number of steps, including those of branches; a
+curriculum reduces them. Methods that compute outside torch have no row of FLOPs.
 """
 
 from __future__ import annotations
