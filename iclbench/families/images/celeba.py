@@ -34,7 +34,7 @@ _PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 
 
 class CelebA(ImageSet):
-    """Faces to train or to evaluate on, all of one label.
+    """Faces for training or for evaluation, all with the same label.
 
     Raises:
         DataError: files are missing or damaged.

@@ -51,7 +51,7 @@ class LanguageModel:
         self.device = str(module.device)
         self.dtype: torch.dtype = module.dtype
         self.end_tokens = architectures.end_tokens(module, tokenizer)
-        self.longest = architectures.longest(module.config)
+        self.longest = architectures.context_length(module.config)
         checks.causal(self)
         if not checks.keeps(self):
             self._head = None
