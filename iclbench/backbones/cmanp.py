@@ -6,8 +6,8 @@ be removed from it. The latents are computed from the state for each query, in a
 of points either. The differences to the released code are those of `eqtnp`: the residual branch, the initialisation of
 layers, masks and the standard deviation.
 
-Points, including their embeddings, and queries are processed in chunks of `chunk` points, so that memory beyond the
-predictions does not grow with them. In training the backward pass recomputes the chunks of the context, so that
+Points, including their embeddings, and queries are processed in chunks of `chunk` points, so memory beyond the
+predictions does not grow with them. In training the backward pass recomputes the chunks of the context, so
 memory does not grow with the context either; queries with gradients are in memory at once.
 """
 

@@ -8,7 +8,7 @@ and the product of these densities is the joint density (`joint_scores`, with te
 
 A prediction must not use true targets. It consists of paths, which are drawn target by target: each drawn output is
 read before the next target is predicted, with cached keys and values. With `permute` each path has its own order.
-Random numbers come from a fixed table, the same for every episode, so that predictions are deterministic and do not
+Random numbers come from a fixed table, the same for every episode, so predictions are deterministic and do not
 depend on the batch; `sample_targets` draws new paths. The prediction of a single target is exact, as it has no
 targets before it. So is that of events, where only the next one is predicted: for them TNP-A is TNP-D.
 

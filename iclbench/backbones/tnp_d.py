@@ -4,7 +4,7 @@ One Transformer with post-norm layers over the sequence of context points (x, y)
 only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
 from a context point with output 0. `tnp` is the pre-norm Transformer of the same idea in its later form.
 
-Context rows do not attend to targets, so that keys and values of all layers are computed once per context. The released
+Context rows do not attend to targets, so keys and values of all layers are computed once per context. The released
 code computes PyTorch's encoder on the complete sequence for every query, with that mask; the numbers are the same
 (tested against that encoder). Differences to the released code:
 

@@ -14,7 +14,7 @@ column `normaliser` is the distance of the two points in units of the metric.
   because an oracle given the kernel is better than any predictor that has to infer it. Scores with related datasets are
   on the same scale and can exceed 1.
 - Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
-  it is better than the zero predictor, so that a predictor without context cannot score above 0. If no baseline is
+  it is better than the zero predictor, so a predictor without context cannot score above 0. If no baseline is
   significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
 - A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the best baseline if the context has
   the answer, and an accuracy of 1 if only training can teach the answer. The score is missing if none of two answers is

@@ -149,7 +149,7 @@ class Run:
 
     @property
     def is_started(self) -> bool:
-        """Whether there are weights or checkpoints, so that the configuration of the training cannot change."""
+        """Whether there are weights or checkpoints. If so, the configuration can no longer change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
@@ -319,7 +319,7 @@ class DivergedError(IclbenchError):
         run: the run.
         step: number of finished steps.
         what: description of the value that is not finite.
-        is_recorded: whether the divergence was recorded earlier, so that the training was not tried again.
+        is_recorded: whether the divergence was recorded earlier; if so, the run was not trained again.
     """
 
     code = "diverged"

@@ -1,7 +1,7 @@
 """Data-parallel training in several processes, each of which computes its share of every batch.
 
 All processes draw the complete batch from the same counted stream and take their share. Losses are weighted by the
-share and gradients are summed, so that the training equals that of one process up to rounding. This does not hold if
+share and gradients are summed, so the training equals that of one process up to rounding. This does not hold if
 the loss draws random numbers or is not a mean over episodes; several processes are then refused. Only the first process
 writes files.
 """

@@ -167,7 +167,7 @@ def _branch(
     """Train the branch that ends after `steps` steps, write its weights, and restore the training.
 
     The seconds of the branch are added to the training. Its checkpoint is written before the weights of the branch,
-    which mark the branch as finished, so that a killed process counts the seconds exactly once.
+    which mark the branch as finished, so a killed process counts the seconds exactly once.
     """
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()

@@ -5,8 +5,8 @@ The phases in the table `costs` are `model` (parameters), `train_step` (one batc
 sampling its episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that
 state. A query and an update have one point, or the number in the column `n_at_once`. The last three phases are measured
 on a batch of episodes and divided by their number, which is in the column `n_episodes`; compare only values of equal
-batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes are the increase of memory at its peak,
-so that inputs, state and weights do not count. Work that needs less than a few pages has no row of bytes.
+batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes are the peak increase of memory, without
+inputs, state and weights. Work that needs less than a few pages has no row of bytes.
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
 machines. FLOPs of a training step are those of loss and gradients, without the optimiser (about ten per parameter).

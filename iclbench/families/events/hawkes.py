@@ -77,7 +77,7 @@ def excitations(
     """X after each of the first 0, 1, ..., N events; invalid events are ignored.
 
     The recurrence X_n = a_n X_(n-1) + b_n with a_n = exp(-decay gap_n) and b_n the jump is evaluated by a parallel scan
-    with log N steps. Factors are at most 1 and never divisors, so that it is as stable as the recurrence.
+    with log N steps. Factors are at most 1 and never divisors, so it is as stable as the recurrence.
     """
     factors = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~valid, 1).unsqueeze(-1)
     added = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)

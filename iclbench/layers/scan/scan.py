@@ -87,7 +87,7 @@ def selective_peek(
 
 
 def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
-    """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so that `auto`
+    """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so `auto`
     is torch for float64.
 
     Raises:
