@@ -53,7 +53,7 @@ class Results:
 
     @cached_property
     def other_training_tasks(self) -> dict[str, str]:
-        """The contestants that were trained on another task than the evaluated one, each with that task."""
+        """The contestants whose training task is not the evaluated task, each with its training task."""
         rows = self.rows[self.rows["trained_on"].notna()]
         return dict(zip(rows["contestant"], rows["trained_on"], strict=True))
 
@@ -172,20 +172,20 @@ class Slice:
     @cached_property
     def failed(self) -> pd.DataFrame:
         """Rows of failed and skipped evaluations: of all context sizes or (with `n_context`) of one."""
-        v = self.rows
-        return v[v["status"].ne("ok") & v["axis"].isna() & ~v["evaluator"].isin(INSIDE)]
+        rows = self.rows
+        return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(INSIDE)]
 
     @cached_property
     def diverged(self) -> pd.DataFrame:
         """Rows of diverged training runs. They do not count if runs of the same contestant have finished with other
         settings, such as a lower learning rate."""
-        v = self.rows
-        failed_rows = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
-        in_training = v["axis"].eq("train_step").fillna(False).astype(bool) | v["evaluator"].isin(INSIDE)
-        is_finished = v["kind"].eq("backbone") & v["status"].eq("ok") & ~in_training
+        rows = self.rows
+        failed_rows = rows[rows["evaluator"].eq("train") & rows["status"].eq("failed")]
+        in_training = rows["axis"].eq("train_step").fillna(False).astype(bool) | rows["evaluator"].isin(INSIDE)
+        is_finished = rows["kind"].eq("backbone") & rows["status"].eq("ok") & ~in_training
         if self.length is not None:
-            is_finished &= self.results.trained_lengths[v.index].notna()
-        finished_rows = v[is_finished]
+            is_finished &= self.results.trained_lengths[rows.index].notna()
+        finished_rows = rows[is_finished]
         same_variant = failed_rows["variant"].isna() | failed_rows["variant"].isin(finished_rows["variant"].dropna())
         return failed_rows[same_variant | ~failed_rows["contestant"].isin(finished_rows["contestant"])]
 
@@ -241,16 +241,20 @@ class Slice:
     @cached_property
     def _curve_rows(self) -> pd.DataFrame:
         """Successful rows of learning curves."""
-        v = self.rows
-        rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        rows = self.rows
+        rows = rows[
+            rows["axis"].isna() & rows["n_context"].notna() & (rows["status"] == "ok") & (rows["kind"] != "published")
+        ]
         return rows[~rows["evaluator"].isin(INSIDE)]
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves; none of contestants of
         which a run failed, even if only at one context size."""
-        v = self.rows
-        rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        rows = self.rows
+        rows = rows[
+            rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")
+        ]
         rows = rows[~rows["evaluator"].isin(INSIDE) & rows["n_related"].isna()]
         return self.unfailed(over_seeds(rows, _CURVE_KEYS))
 
@@ -273,16 +277,16 @@ class Slice:
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The scores of the question `targets`, with the columns of `targets_by_run`, at which no run of the contestant
         failed; none if a run diverged."""
-        v, keys = self.rows, ["shift", "contestant"]
-        failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
+        failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
+        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~of_branches(failed_rows)]
         at_one_count = failed["n_related"].notna()
         rows = unfailed(self.without_diverged(rows), failed[~at_one_count], keys)
         return unfailed(rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
-        v = self.rows
-        rows = v[(v["evaluator"] == "targets") & v["n_related"].notna() & (v["status"] == "ok")]
+        rows = self.rows
+        rows = rows[(rows["evaluator"] == "targets") & rows["n_related"].notna() & (rows["status"] == "ok")]
         return rows[(rows["kind"] != "published") & ~of_branches(rows)]
 
     @property
@@ -295,20 +299,22 @@ class Slice:
     @cached_property
     def accuracies_by_run(self) -> pd.DataFrame:
         """Accuracies of single runs among the admitted labels: on the tests of the family and on fresh sequences
-        (evaluator `targets`), after and, with the step in `axis_value`, during training. None of contestants of which
-        a run diverged: it has no final accuracy.
+        (evaluator `targets`), after and, with the step in `axis_value`, during training. Contestants with a diverged
+        run have no rows, because it has no final accuracy.
 
         Columns evaluator, kind, contestant, run, axis, axis_value, value, low, high, runs, n_episodes.
         """
-        v = self.rows
-        rows = v[(v["metric"] == HEADLINE) & ~v["evaluator"].isin(["next", *INSIDE]) & (v["shift"] == "none")]
+        rows = self.rows
+        rows = rows[
+            (rows["metric"] == HEADLINE) & ~rows["evaluator"].isin(["next", *INSIDE]) & (rows["shift"] == "none")
+        ]
         rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
         keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
         return over_seeds(self.without_diverged(rows[rows["kind"] != "published"]), keys)
 
     @cached_property
     def inside(self) -> pd.DataFrame:
-        """Rows of single runs on ranks and learned representations; none of contestants of which a run failed."""
+        """Rows of single runs on ranks and learned representations, without contestants with a failed run."""
         rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
         failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]
         return unfailed(self.without_diverged(rows[rows["status"] == "ok"]), failed, keys)
@@ -342,8 +348,8 @@ class Slice:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of every contestant of the slice."""
-        v = self.rows[self.rows["kind"] != "published"]
-        return dict(zip(v["contestant"], v["kind"], strict=True))
+        rows = self.rows[self.rows["kind"] != "published"]
+        return dict(zip(rows["contestant"], rows["kind"], strict=True))
 
 
 def of_branches(rows: pd.DataFrame) -> pd.Series:

@@ -125,7 +125,7 @@ def check_values(model: torch.nn.Module) -> None:
 
 
 def check_precision(model: torch.nn.Module) -> None:
-    """Raise `UsageError` if weights have another precision than episodes, or no values."""
+    """Raise `UsageError` if the precision of weights differs from that of episodes, or weights have no values."""
     check_values(model)
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:

@@ -257,7 +257,7 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
     """A Mamba block instead of positions, and then alternating attention and Mamba blocks, with Mamba instead of the
     channel MLPs of a Transformer (Park et al. 2024, arXiv 2402.04248, section 5). The last block is Mamba.
 
-    Attention and norms are those of `hybrid`; the released code has layer norms (`backbone.norm=layer`).
+    Attention and norms are as in `hybrid`; the released code has layer norms (`backbone.norm=layer`).
     """
 
     Settings = MambaFormerSettings

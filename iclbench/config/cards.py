@@ -137,7 +137,7 @@ class TrainSettings(BaseSettings):
             warmup-stable-decay (constant, then linearly to 0 in the last fifth of the steps).
         branches: shorter training runs that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
             warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0. Warm-up,
-            curriculum, episodes and scheduled noise are those of this run, which does not depend on its branches.
+            curriculum, episodes and scheduled noise are the same as in this run, which does not depend on its branches.
         clip: largest norm of the gradient (0: no limit).
         curriculum: quantities of the task that grow during training.
         precision: precision of the forward pass. Weights are float32.

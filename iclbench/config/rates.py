@@ -159,8 +159,8 @@ class Rates:
         return cls(table.settings(task), table.tuning_tasks(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:
-        """The chosen settings of a backbone, in the form of a table `train`. A variant that was not tuned has those of
-        its backbone."""
+        """The chosen settings of a backbone, in the form of a table `train`. A variant that was not tuned uses the
+        settings of its backbone."""
         names = [name for name in BACKBONES.names_in_cards(backbone) if name in self.chosen_settings]
         return self.chosen_settings[names[-1]] if names else {}
 

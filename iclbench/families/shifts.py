@@ -86,7 +86,7 @@ class Shift:
 
     @classmethod
     def parse(cls, name: str, kinds: Kinds) -> Shift:
-        """Parse a shift; `kinds` are those of the family, in order.
+        """Parse a shift; `kinds` are the kinds of the family, in order.
 
         Raises:
             UsageError: the family has no such kind; a number is missing, not positive, or given to a kind without a

@@ -54,7 +54,7 @@ CHUNK = 32
 # Chunks per span, unless decays are too strong.
 _SPAN = 2
 # Sequences of at most this many tokens save the intermediate results of their chunks for the backward pass. Longer ones
-# recompute them chunk by chunk, so memory beyond tokens and states is that of one chunk.
+# recompute them chunk by chunk, so that only one chunk needs memory beyond tokens and states.
 _MAX_SAVED_TOKENS = 8 * CHUNK
 # In double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1), the
 # smallest number of tokens per chunk, and the lowest sum of log decays over half a span.

@@ -115,7 +115,7 @@ class Run:
         return self.path / f"branch-{steps:09d}.safetensors"
 
     def has_branch(self, steps: int) -> bool:
-        """Whether the weights of a branch exist, are intact and are those of this run."""
+        """Whether the weights of a branch exist, are intact and belong to this run."""
         return self.verified_metadata(self.branch(steps), steps) is not None
 
     def verified_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
@@ -590,7 +590,7 @@ def check_name(name: str, noun: str = "a run name") -> str:
 
 
 def check_not_reserved(name: str, advice: str) -> None:
-    """Raise `UsageError` with advice if a name is that of a baseline or a published row."""
+    """Raise `UsageError` with advice if a name belongs to a baseline or a published row."""
     if name in names("baselines") or name.startswith("published-"):
         raise UsageError(
             f"'{name}' is the name of a baseline or published row in the tables; choose {advice}", code="exists"

@@ -10,7 +10,7 @@ stores its points, and the state is recomputed from them
 - after `MAX_STEPS` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
 - if that is cheaper than sliding: for a window of at most `CHEAP_SIZE` points, or not larger than the change.
 
-Memory is that of the points in the window and one state.
+It needs memory for the points in the window and one state.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedW
         and run_weights.digest != packed.digest
     ):
         raise UsageError(
-            f"run '{cell.run}' in {run_weights.path.parent} has other weights than "
+            f"run '{cell.run}' in {run_weights.path.parent} has weights that differ from those of "
             f"'{packed.path.parent.name}/{cell.run}', whose results are packed: move it away, or replace them with "
             "--replace",
             code="exists",

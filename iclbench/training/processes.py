@@ -68,7 +68,7 @@ class Processes:
         return self.rank == 0
 
     def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
-        """This process's part of a batch, and the weight of its mean loss in that of the batch."""
+        """This process's part of a batch, and the weight of its mean loss in the loss of the batch."""
         size = len(batch.scored)
         part = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
         total = _loss_count(backbone, batch)

@@ -9,9 +9,9 @@ batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes a
 inputs, state and weights. Work that needs less than a few pages has no row of bytes.
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
-machines. FLOPs of a training step are those of loss and gradients, without the optimiser (about ten per parameter).
-FLOPs of a training run (phase `train`) are those of one step times the number of steps, including those of branches; a
-curriculum reduces them. Methods that compute outside torch have no row of FLOPs.
+machines. FLOPs of a training step count loss and gradients, without the optimiser (about ten per parameter).
+FLOPs of a training run (phase `train`) are the FLOPs of one step times the number of steps, including the steps of
+branches; a curriculum reduces them. Methods that compute outside torch have no row of FLOPs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Mark i has the intensity base_i + X_i(t). An event of mark j adds branching_ij * decay to X_i, which decays as
 exp(-decay t): `branching_ij` is the expected number of children of mark i per event of mark j.
 
-Between events the total intensity is that of two independent Poisson processes, one with the constant rate of the bases
-and one with the decaying rate X. The next event is the earlier of their first points, both in closed form (Dassios and
+Between events, the process is the sum of two independent Poisson processes, one with the constant rate of the bases and
+one with the decaying rate X. The next event is the earlier of their first points, both in closed form (Dassios and
 Zhao 2013, exact simulation of Hawkes processes with exponentially decaying intensity). No rejection is needed.
 """
 

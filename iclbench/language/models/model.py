@@ -251,7 +251,7 @@ def load(
     Args:
         name: folder or hub id.
         revision: branch, tag or commit of a hub id.
-        dtype: precision; `auto` is that of the checkpoint.
+        dtype: precision; `auto` uses the precision of the checkpoint.
         device: the device.
         trust_remote_code: whether code of the checkpoint may run.
         offline: search hub ids in the local cache only, without network access.

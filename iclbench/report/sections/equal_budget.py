@@ -102,7 +102,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """Learning rates: a row per backbone, a column per task.
 
-    The rate is that of the runs in the results folder; without them, that of the tables of tuned rates or of the card.
+    The rate is taken from the runs in the results folder or, without them, from the tables of tuned rates or the card.
     It is missing where runs differ. Rows of another version of the card are ignored.
     """
     rates: dict[str, dict[str, float]] = {}

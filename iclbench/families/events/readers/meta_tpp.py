@@ -96,7 +96,7 @@ def _unpack(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of numbers, whose size is that of its header."""
+    """An array of numbers, whose size is given in its header."""
     with archive.open(f"{name}.npy") as member:
         version = np.lib.format.read_magic(member)
         readers: dict[Any, Callable[..., Any]] = {
