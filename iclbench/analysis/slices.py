@@ -249,8 +249,8 @@ class Slice:
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
-        """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves; none of contestants of
-        which a run failed, even if only at one context size."""
+        """Rows with one number per curve (`auc`, `score`), averaged over runs like the curves, without contestants with
+        a failed run, even if it failed at one context size only."""
         rows = self.rows
         rows = rows[
             rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")
@@ -332,8 +332,8 @@ class Slice:
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Rows of single runs on layer-wise probes and their references; none of runs that failed at some layer, as
-        their last or best layer is unknown."""
+        """Rows of single runs on layer-wise probes and their references, without runs that failed at some layer,
+        because their last or best layer is unknown."""
         rows = self.rows[self.rows["evaluator"].isin(PROBES)]
         keys = ["run", "shift", "n_context", "prompt_set"]
         return unfailed(rows[rows["status"] == "ok"], rows[rows["status"] == "failed"], keys)

@@ -23,10 +23,10 @@ class MemoryTraining:
     """One training in memory.
 
     Attributes:
-        task: the task of the training.
+        task: the training task.
         preset: the preset of the task.
         settings: the settings of training.
-        seed: the seed of the training.
+        seed: the training seed.
         steps: number of finished steps, fewer than those of `settings` after an interruption.
     """
 
@@ -43,7 +43,7 @@ def add_training(model: Backbone, training: MemoryTraining) -> None:
 
 
 def trainings(model: Backbone) -> tuple[MemoryTraining, ...]:
-    """The trainings of a model in memory, in order."""
+    """The training runs of a model in memory, in order."""
     record: tuple[MemoryTraining, ...] = getattr(model, _ATTRIBUTE, ())
     return record
 

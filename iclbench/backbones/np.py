@@ -16,7 +16,7 @@ class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
     - The loss scores the targets; that of the released code also scores context points (`reconstruct=all`;
       `task.context_targets=true` is refused, because the latent encoder would see every context point twice).
     - The loss is a mean over episodes, each divided by its number of points; in the released code all episodes of a
-      batch have equally many points.
+      batch have the same number of points.
     - Predictions draw z with one table of numbers for all episodes; the released code draws new numbers each time.
     - The standard deviation is as in all models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).

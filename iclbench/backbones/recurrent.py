@@ -70,7 +70,7 @@ class RecurrentBlock(nn.Module, ABC):
 
     @abstractmethod
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        """Outputs for queries each of which is the first token after the state."""
+        """Outputs for queries, each read as the first token after the state."""
 
     @abstractmethod
     def fork(

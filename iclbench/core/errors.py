@@ -207,7 +207,7 @@ class DataError(UsageError):
 
 
 class DataChangedError(DataError):
-    """The data are not the data of a run's training.
+    """The data differ from a run's training data.
 
     Args:
         then: fingerprint of the data in training.

@@ -141,7 +141,7 @@ def on_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Fami
     """The backbone of a run on the prompts of `task`. If it was trained on another task, its name has that task.
 
     Raises:
-        DataChangedError: it is the task of the training with other data.
+        DataChangedError: it is the training task, but its data have changed.
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
     trained_family, trained = run.config.task.build(), run.config.task
@@ -186,7 +186,7 @@ def check_data(trained: TaskConfig, family: Family) -> None:
 
 
 def with_training_task(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
-    """The contestant with the task of its training in its name."""
+    """The contestant with its training task in its name."""
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 

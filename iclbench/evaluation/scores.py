@@ -121,11 +121,13 @@ def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> p
     if zero_rows.empty:
         return None
     zero, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
-    one = _one(other_rows, str(zero_rows.index[0]), zero, failed, is_unbounded=metric_of(metric).of_sequences)
-    return None if one is None else Scale(metric, zero, *one).score_rows(rows)
+    top = _error_of_score_one(
+        other_rows, str(zero_rows.index[0]), zero, failed, is_unbounded=metric_of(metric).of_sequences
+    )
+    return None if top is None else Scale(metric, zero, *top).score_rows(rows)
 
 
-def _one(
+def _error_of_score_one(
     candidates: pd.DataFrame, zero_run: str, zero: float, failed: Sequence[str], is_unbounded: bool
 ) -> tuple[float, str] | None:
     """The error that scores 1 and its name; None if the contestants cannot be compared.

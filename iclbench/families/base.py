@@ -122,7 +122,7 @@ class Family(ABC):
 
     @property
     def training_fingerprint(self) -> str:
-        """Hash of the data that training draws from, also of the family to evaluate on."""
+        """Hash of the training data; the held-out family has the same hash."""
         return self.fingerprint
 
     @property
@@ -137,7 +137,7 @@ class Family(ABC):
         return False
 
     def learn(self) -> dict[str, Any]:
-        """Facts of the data that training uses, as plain values: the `fingerprint` and, in some families, units,
+        """Facts of the training data, as plain values: the `fingerprint` and, in some families, units,
         moments and the number of marks. A run stores them and does not recompute them. Empty for a family that needs
         no data.
 

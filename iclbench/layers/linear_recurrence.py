@@ -104,7 +104,7 @@ def full_pass(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
 
 
 def peek(terms: Terms, state: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H Q V"]:
-    """The outputs of tokens each of which is the first after the state: o = S^T r + (k.q) v with r = e^g q + a
+    """The outputs of tokens, each read as the first one after the state: o = S^T r + (k.q) v with r = e^g q + a
     (b.q)."""
     return _query_rows(terms) @ state + _self_answers(terms)
 

@@ -135,7 +135,7 @@ def check_state(state: State, window: int | None) -> None:
 
 
 def _drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:
-    """Whether the estimated rounding error of so many steps, relative to the current sums, exceeds `TOLERATED`."""
+    """Whether the estimated rounding error after this many steps, relative to the current sums, exceeds `TOLERATED`."""
     if highest is None or weight is None:
         return False
     rounding = torch.finfo(weight.dtype).eps * math.sqrt(steps)

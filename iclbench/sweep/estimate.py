@@ -1,8 +1,8 @@
 """Estimates for a plan: seconds from measured steps and recorded cells, bytes from parameter counts.
 
-Trainings: the seconds of a step, recorded with runs of the same task, backbone and preset or measured now, times the
-remaining steps. Other cells: the mean of recorded cells, of the same contestant if possible. Without any of these the
-seconds are unknown.
+Training runs: the seconds of a step, recorded with runs of the same task, backbone and preset or measured now, times
+the remaining steps. Other cells: the mean of recorded cells, of the same contestant if possible. Without any of these
+the seconds are unknown.
 """
 
 from __future__ import annotations

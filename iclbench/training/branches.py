@@ -1,7 +1,7 @@
 """Branches: shorter training runs that share the beginning of a longer run and have their own learning-rate decay.
 
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a run of n steps equals a longer run until
- its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
+its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
 written (`Run.branch`), and the training continues from the copied state, bit for bit as without branches. A branch has
 the episodes, the curriculum and the scheduled noise of the training at the same steps. So if these are functions of the
 share of steps, a branch has not reached the same point as a separate run of its length.

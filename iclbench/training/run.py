@@ -228,7 +228,7 @@ class _Stop:
         return self._signals_seen > 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Count a signal; raise `Interrupted` at the third one, for a user who does not wait for a long step."""
+        """Count a signal; raise `Interrupted` at the third one, for users who do not want to wait for a long step."""
         self._signals_seen += 1
         if self._signals_seen >= _SIGNALS_TO_END and not self._held:
             step = self._run.checkpoint_step

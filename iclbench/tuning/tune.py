@@ -95,7 +95,7 @@ class Pair:
 
 
 class Report(Protocol):
-    """An observer of a tuning."""
+    """An observer of a search."""
 
     def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
         """These trials run next."""

@@ -1,7 +1,7 @@
 """The objective for choosing learning rates: the metric that ranks a family, on separate validation episodes.
 
 The validation episodes of `tabular` differ from the episodes of its prompt sets, but use the same table rows, because
- the family has no held-out rows.
+the family has no held-out rows.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _names(folder: Path, partitions: Sequence[str]) -> list[str]:
         raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}", code="bad-syntax")
     names = [name for name, part in rows if part in partitions]
     if not names:
-        raise DataError(f"{path} names no image of partition {' or '.join(partitions)}; {_ADVICE}")
+        raise DataError(f"{path} lists no image of partition {' or '.join(partitions)}; {_ADVICE}")
     return names
 
 

@@ -34,7 +34,8 @@ def generate(
 
     Args:
         model: the model.
-        questions: questions without candidates. Their prompts include the demonstrations unless `memory` holds them.
+        questions: questions without candidates. Without a memory, demonstrations must be part of the query
+            (`Question.merge_demonstrations`).
         batches: sizes of the batches.
         tokens: maximum number of tokens; a row ends earlier with the first token that completes an ending.
         endings: texts that end an answer; the end tokens of the model end it, too.
