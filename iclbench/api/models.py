@@ -138,8 +138,8 @@ def check_trains(model: Backbone, task: Task) -> None:
     """Raise `UsageError` if a model cannot be trained on the task.
 
     Possible reasons: the model does not fit the task, it was built for the other question (under `next` every target
-    would be in its context), it reads fewer examples than the task has, or its weights have no gradients or another
-    precision than the episodes.
+    would be in its context), it reads fewer examples than the task has, or its weights have no gradients or not the
+    precision of the episodes.
     """
     check_fits(model, task)
     check_precision(model)

@@ -20,7 +20,7 @@ _ATTRIBUTE = "_trained_in_memory"
 
 @dataclass(frozen=True)
 class MemoryTraining:
-    """One training in memory.
+    """One training run in memory.
 
     Attributes:
         task: the training task.

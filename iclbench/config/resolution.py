@@ -148,7 +148,7 @@ class TaskConfig(BaseSettings):
         """The family from which evaluation prompts are drawn.
 
         Raises:
-            DataError: the data are not those of the training, unless `data_changed` allows it.
+            DataError: the data differ from the training data, unless `data_changed` allows it.
         """
         from iclbench.core.answers import check_normaliser
 

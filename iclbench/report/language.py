@@ -83,8 +83,8 @@ class Language:
 
     def _without_failed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants that did not fail on another set of demonstrations of the same setting."""
-        rows = self.rows
-        failed = rows[rows["status"].eq("failed") & rows["prompt_set"].notna() & rows["order"].eq(0)]
+        failed = self.rows[self.rows["status"].eq("failed")]
+        failed = failed[failed["prompt_set"].notna() & failed["order"].eq(0)]
         is_pass = failed["axis"].eq("passes").fillna(False).astype(bool)
         keys = ["task", "contestant", "n_context", "shift"]
         rows = unfailed(rows, failed[~is_pass], keys)
