@@ -70,7 +70,7 @@ class Results:
 
     @cached_property
     def backbones(self) -> dict[str, dict[str, list[str]]]:
-        """By preset and task the backbones that have rows without a method, variants by the name of their backbone."""
+        """The backbones that have rows without a method, by preset and task. A variant counts as its backbone."""
         is_trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna() & self.rows["method"].isna()
         trained_rows = self.rows.loc[is_trained, ["preset", "task", "backbone"]].drop_duplicates()
         by_preset: dict[str, dict[str, list[str]]] = {}
@@ -80,7 +80,7 @@ class Results:
 
     @cached_property
     def trained_lengths(self) -> pd.Series:
-        """For every row the number of examples in the training of its run (`comparable.trained_lengths`)."""
+        """The number of examples in the training of each row's run (`comparable.trained_lengths`)."""
         if self.hidden.empty:
             return trained_lengths(self.rows)
         return trained_lengths(pd.concat([self.rows, self.hidden])).loc[self.rows.index]
@@ -150,7 +150,7 @@ class Slice:
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
-        """By name the shifts to another number of examples: the shift without this change, and the number."""
+        """The shifts to another number of examples, by name: the shift without this change, and the number."""
         shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
         columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}

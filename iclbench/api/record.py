@@ -25,7 +25,7 @@ class MemoryTraining:
     Attributes:
         task: the training task.
         preset: the preset of the task.
-        settings: the settings of training.
+        settings: the training settings.
         seed: the training seed.
         steps: number of finished steps, fewer than those of `settings` after an interruption.
     """

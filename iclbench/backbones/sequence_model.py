@@ -1,8 +1,8 @@
 """Sequence models with any mixers: a block is (norm, mixer, norm, optional channel MLP).
 
 Factors that differ between the papers on these architectures are settings: the short convolution, the channel MLP, and
-the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models equally many
-parameters. `iclbench.layers.mixers` has one file per mixer.
+the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models the same
+number of parameters. `iclbench.layers.mixers` has one file per mixer.
 """
 
 from __future__ import annotations

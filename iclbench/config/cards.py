@@ -224,8 +224,8 @@ class Preset(BaseSettings):
         points: number of examples in context (question `next`), or points of the largest context (`targets`).
         episodes: number of episodes of every prompt set.
         parameters: parameters of the family that differ from those of the card.
-        train: settings of training for all backbones.
-        train_for: settings of training that differ for one backbone, by name.
+        train: training settings for all backbones.
+        train_for: training settings that differ for one backbone, by name.
         budget: number of parameters of a backbone without its image encoder. Sizes of backbones are within 3 % of it.
         encoder: image encoder of all backbones.
         backbones: settings of backbones, by name: published sizes, for presets without a budget.

@@ -19,7 +19,7 @@ from iclbench.registry import BACKBONES
 
 
 class TunedSettings(BaseSettings):
-    """Settings of training that were chosen for one contestant (default: those of the preset).
+    """Training settings that were chosen for one contestant (default: those of the preset).
 
     Attributes:
         lr: peak learning rate.
@@ -118,7 +118,7 @@ def tuning_task(preset: str, task: str) -> str:
 
 @dataclass(frozen=True)
 class Rates:
-    """Settings of training that were chosen for one task at one preset.
+    """Training settings that were chosen for one task at one preset.
 
     Attributes:
         chosen_settings: the settings, by contestant.
@@ -165,7 +165,7 @@ class Rates:
         return self.chosen_settings[names[-1]] if names else {}
 
     def is_chosen(self, backbone: str, train: Mapping[str, Any]) -> bool:
-        """Whether settings of training contain those that were chosen for a backbone or variant of this name."""
+        """Whether training settings contain those that were chosen for a backbone or variant of this name."""
         settings = self.chosen_settings.get(backbone)
         return settings is not None and all(train.get(key) == value for key, value in settings.items())
 

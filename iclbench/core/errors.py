@@ -201,7 +201,7 @@ def error_text(error: BaseException) -> str:
 
 
 class DataError(UsageError):
-    """A file of the user does not have the expected content."""
+    """A user's file does not have the expected content."""
 
     code = "bad-data"
 

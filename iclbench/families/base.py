@@ -133,7 +133,7 @@ class Family(ABC):
 
     @property
     def needs_data(self) -> bool:
-        """Whether episodes are drawn from files of the user below `data_dir`."""
+        """Whether episodes are drawn from the user's files below `data_dir`."""
         return False
 
     def learn(self) -> dict[str, Any]:

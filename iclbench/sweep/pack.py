@@ -161,7 +161,7 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
 
 
 def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedWeights) -> None:
-    """Raise `UsageError` if the weights of the run's folder would replace different packed ones of equal settings."""
+    """Raise `UsageError` if the weights of the run's folder would replace packed weights of the same settings."""
     assert cell.config is not None
     run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (

@@ -36,7 +36,7 @@ class Point:
     """The score of some settings, over all seeds.
 
     Attributes:
-        settings: settings of training.
+        settings: training settings.
         value: mean over seeds; None if a training run diverged or its scores failed.
         sd: standard deviation over seeds; None with one seed.
     """

@@ -55,7 +55,7 @@ class Pair:
 
     @property
     def preset_settings(self) -> dict[str, Any]:
-        """The preset's settings of training."""
+        """The preset's training settings."""
         return self.curve.base.train.model_dump(mode="json")
 
     def points(self) -> list[Point]:

@@ -153,7 +153,7 @@ def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
     """The preset of the task's current card, and the backbones whose rows have the hash of this card."""
     try:
         card = load_task(task.task)[1]
-    except UsageError:  # a card of the user in another folder
+    except UsageError:  # a user's card in another folder
         return None, []
     with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
     backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in with_card]

@@ -41,7 +41,7 @@ def section(results: Results) -> Section | None:
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
-    """The contests without those on which only models of other tasks were evaluated, such as tables of the user."""
+    """The contests without those on which only models of other tasks were evaluated, such as the user's tables."""
     return [contest for contest in contests if not _has_only_other_models(contest.task)]
 
 

@@ -95,7 +95,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
 
 
 def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
-    """A row per task or test: the difference of each model to the model above it in `order`."""
+    """A row per task or test: the difference of each model from the model above it in `order`."""
     rows = []
     for contest in contests:
         row: dict[str, object] = {"row": contest.title}
