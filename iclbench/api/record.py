@@ -20,13 +20,13 @@ _ATTRIBUTE = "_trained_in_memory"
 
 @dataclass(frozen=True)
 class MemoryTraining:
-    """One training in memory.
+    """One training run in memory.
 
     Attributes:
-        task: the task of the training.
+        task: the training task.
         preset: the preset of the task.
-        settings: the settings of training.
-        seed: the seed of the training.
+        settings: the training settings.
+        seed: the training seed.
         steps: number of finished steps, fewer than those of `settings` after an interruption.
     """
 
@@ -38,18 +38,18 @@ class MemoryTraining:
 
 
 def add_training(model: Backbone, training: MemoryTraining) -> None:
-    """Add a training to the record of a model."""
+    """Add a training run to the record of a model."""
     setattr(model, _ATTRIBUTE, (*trainings(model), training))
 
 
 def trainings(model: Backbone) -> tuple[MemoryTraining, ...]:
-    """The trainings of a model in memory, in order."""
+    """The training runs of a model in memory, in order."""
     record: tuple[MemoryTraining, ...] = getattr(model, _ATTRIBUTE, ())
     return record
 
 
 def variant_of(model: Backbone) -> str:
-    """Hash of class, settings, task and trainings, the same for all seeds."""
+    """Hash of class, settings, task and training, the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
     parts = {

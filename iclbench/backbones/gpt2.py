@@ -1,6 +1,6 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-Positions are part of a model's name. `gpt2` has none, as in Grazzi et al., so that contexts may be longer than in
+Positions are part of a model's name. `gpt2` has none, as in Grazzi et al., so contexts may be longer than in
 training; Garg et al. learn them (`gpt2-learned`). Learned positions restart in every related dataset and in the context
 (a vector that is added to the tokens of related datasets distinguishes them); other positions do not restart.
 """
@@ -89,7 +89,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
                     code="not-applicable",
                 )
             self.read_in = SampleEncoder(shape, sizes["width"])
-        # The size of the table affects the draws of all other weights, so that it is fixed without learned positions.
+        # The size of the table affects the draws of all other weights, so it is fixed if positions are not learned.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
         self.build(
             **sizes,

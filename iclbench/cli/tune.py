@@ -46,7 +46,7 @@ def command(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Number of trainings of each choice. No grid uses their seeds.")
+        int, typer.Option("--seeds", min=1, help="Number of training runs of each choice. No grid uses their seeds.")
     ] = 3,
     workers: Workers = None,
     per_gpu: PerGpu = 1,

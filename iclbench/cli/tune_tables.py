@@ -11,7 +11,7 @@ from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED
 from iclbench.tuning.tune import Pair
 
-# The settings of training that a search may choose, in words. Weight decay implies AdamW.
+# The training settings that a search may choose, in words. Weight decay implies AdamW.
 SETTING_LABELS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
 
 
@@ -120,7 +120,7 @@ def _tasks_of(pair: Pair) -> list[str]:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings of training in words.
+    """Training settings in words.
 
     >>> settings_text({"lr": 0.003, "optimiser": "adamw", "warmup": 30, "betas": [0.9, 0.99]})
     'rate 0.003, warm-up 30, betas 0.9 0.99'

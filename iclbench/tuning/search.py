@@ -26,7 +26,7 @@ class Search(Protocol):
 
 
 def best(points: Sequence[Point], sign: int) -> Point | None:
-    """The point with the best mean, in case of a tie that with the smallest rate; None if all failed.
+    """The point with the best mean, with the smallest rate in case of a tie; None if all failed.
 
     Args:
         points: the points of a search.

@@ -55,7 +55,7 @@ class Pair:
 
     @property
     def preset_settings(self) -> dict[str, Any]:
-        """The preset's settings of training."""
+        """The preset's training settings."""
         return self.curve.base.train.model_dump(mode="json")
 
     def points(self) -> list[Point]:
@@ -95,7 +95,7 @@ class Pair:
 
 
 class Report(Protocol):
-    """An observer of a tuning."""
+    """An observer of a search."""
 
     def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
         """These trials run next."""
