@@ -34,7 +34,7 @@ from iclbench.registry import BACKBONES
 from iclbench.report.data import Results, load
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections import published as published_results
-from iclbench.report.sections.over_training import trained as trained_for
+from iclbench.report.sections.over_training import scores_by_steps
 from iclbench.sweep.grids import GridCard, GridPart, load_grid
 
 ROOT = Path(__file__).parents[1]
@@ -194,22 +194,30 @@ class Reference:
         return found
 
     def ahead(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        """The tasks (default: function classes) where the interval of a's lead is above 0."""
-        return [t for t in tasks or self.quantities["CLASSES"] if self.lead(a, b, t, preset).low > 0]
+        """The tasks (default: function classes) where every training run of a scores more than every one of b."""
+        tasks = tasks or self.quantities["FUNCTIONS"]
+        return [task for task in tasks if min(self.scores(a, task, preset)) > max(self.scores(b, task, preset))]
 
-    def behind(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        return self.ahead(b, a, tasks, preset)
+    def undecided(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
+        """The tasks (default: function classes) where some runs of a score more and some less than some of b."""
+        tasks = tasks or self.quantities["FUNCTIONS"]
+        decided = {*self.ahead(a, b, tasks, preset), *self.ahead(b, a, tasks, preset)}
+        return [task for task in tasks if task not in decided]
 
-    def tied(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
-        return [t for t in tasks or self.quantities["CLASSES"] if not self.lead(a, b, t, preset).is_significant]
+    def best_baseline(self, task: str, preset: str = "grid") -> tuple[str, float]:
+        """The baseline with the highest score, and its score. Methods that are optimal on the task are oracles."""
+        rows = self._contest(task, preset).rows
+        means = rows[rows["kind"].eq("baseline")].groupby("contestant")["value"].mean()
+        return str(means.idxmax()), float(means.max())
 
-    def least(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> str:
-        """The task where a's lead is smallest."""
-        return min(tasks or self.quantities["CLASSES"], key=lambda t: self.lead(a, b, t, preset).value)
+    def n_runs(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> int:
+        """The number of training runs of several models on several tasks."""
+        return sum(len(self.scores(model, task, preset)) for model in models for task in tasks)
 
-    def most(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> str:
-        """The task where a's lead is largest."""
-        return max(tasks or self.quantities["CLASSES"], key=lambda t: self.lead(a, b, t, preset).value)
+    def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[str]:
+        """The model and task of every training run that scores more than 0.15 below the best run of its model."""
+        runs = [(model, task, self.scores(model, task, preset)) for model in models for task in tasks]
+        return [f"{model}, {task}" for model, task, own in runs for score in own if score < max(own) - 0.15]
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """Score of a minus score of b over trainings, with Student's 95 % interval over seeds.
@@ -328,7 +336,7 @@ class Reference:
     def _trainings(self, task: str, preset: str) -> pd.DataFrame:
         """Scores of complete and shorter trainings with their operations."""
         if (task, preset) not in self._over_training:
-            self._over_training[task, preset] = trained_for(self._contest(task, preset))
+            self._over_training[task, preset] = scores_by_steps(self._contest(task, preset))
         return self._over_training[task, preset]
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:

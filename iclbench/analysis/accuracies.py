@@ -30,7 +30,7 @@ def trajectory(task: Slice) -> pd.DataFrame:
 
 
 def peaks(steps: pd.DataFrame, evaluator: str = "icl") -> pd.DataFrame:
-    """For each contestant the first step of a `trajectory` with the highest mean over runs."""
+    """The first step of a `trajectory` with the highest mean over runs, for each contestant."""
     steps = steps[steps["evaluator"] == evaluator].sort_values("axis_value")
     best = steps.sort_values("value", ascending=False, kind="stable").drop_duplicates("contestant")
     return best.sort_values("contestant", ignore_index=True)

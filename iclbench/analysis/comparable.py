@@ -1,7 +1,7 @@
 """Which rows are comparable, and which runs are repetitions of one another.
 
 Numbers are comparable if they were scored on the same frozen prompts, whatever else has changed in the card. Runs are
-repetitions (seeds) of one contestant if their trainings differ in the seed only.
+repetitions (seeds) of one contestant if their training runs differ in the seed only.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def on_one_prompt_set(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
 
 
 def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of runs on the data of their training, and a line for each prompt set of other data."""
+    """The rows of runs on their training data, and a line for each prompt set with other data."""
     is_other_data = values["trained_data"].notna()
     keys = ["task", "preset", "data", "trained_data", "prompt_set"]
     lines = [
@@ -166,7 +166,7 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def _variant_names(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
-    """For every run of a varied backbone the name of its variant; variants with equal names get their hashes."""
+    """The variant of each run of a varied backbone, by name; variants with the same name get their hashes."""
     names = {
         str(variant): variant_name(rows["run"].tolist(), rows["seed"].tolist(), task, preset, rows["method"].iloc[0])
         for variant, rows in runs.groupby("variant")
@@ -193,7 +193,7 @@ def variant_name(runs: Sequence[str], seeds: Sequence[int], task: str, preset: s
 
 
 def trained_lengths(values: pd.DataFrame) -> pd.Series:
-    """For every row the number of examples in the training of its run: the end of its in-distribution learning curve.
+    """The number of examples in the training of each row's run: the end of its in-distribution learning curve.
 
     Baselines, and runs of another task, get the number of the backbones on the same prompts. It is missing if these
     backbones differ in it or if it is unknown.

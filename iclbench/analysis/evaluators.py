@@ -41,5 +41,5 @@ def in_order(evaluators: pd.Series) -> list[str]:
 
 
 def is_test(evaluators: pd.Series) -> pd.Series:
-    """For every row whether its evaluator is a test of a family."""
+    """Whether the evaluator of each row is a test of a family."""
     return ~evaluators.isin(["train", *QUESTIONS, *INSIDE])

@@ -175,9 +175,9 @@ def related_scores(task: Slice) -> pd.DataFrame:
 def _scores(task: Slice) -> pd.DataFrame:
     """Score rows of single runs on the training distribution, of contestants that were trained on it and have no failed
     run; without tests that refine another one."""
-    v = task.rows
-    is_score = v["metric"].eq("score") & v["status"].eq("ok") & v["shift"].eq("none") & v["axis"].isna()
-    is_measured = ~v["evaluator"].isin(INSIDE) & v["kind"].ne("published") & v["trained_on"].isna()
-    rows = task.unfailed(v[is_score & is_measured & v["n_context"].isna()])
+    rows = task.rows
+    is_score = rows["metric"].eq("score") & rows["status"].eq("ok") & rows["shift"].eq("none") & rows["axis"].isna()
+    is_measured = ~rows["evaluator"].isin(INSIDE) & rows["kind"].ne("published") & rows["trained_on"].isna()
+    rows = task.unfailed(rows[is_score & is_measured & rows["n_context"].isna()])
     finer_tests = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
     return rows[~rows["evaluator"].isin(finer_tests)]

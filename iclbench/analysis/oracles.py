@@ -6,7 +6,8 @@ not optimal on these prompts: the card was copied from another task, or it does 
 
 A false oracle may fail so badly in a few episodes (least squares with as many examples as dimensions) that the interval
 of the mean difference includes 0. A second interval therefore winsorises the differences at their upper quartile. The
-mean difference to a true oracle is at most 0, and winsorising only lowers it, so a lower end above 0 is still evidence.
+mean difference from a true oracle is at most 0, and winsorising only lowers it, so a lower end above 0 is still
+evidence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class BeatenOracle:
     Attributes:
         oracle: its name.
         winners: the better contestants, the best first.
-        value: mean difference to the first winner over episodes.
+        value: mean difference from the first winner over episodes.
         low: the lower end of the interval of `value`.
         measure: the score that was compared.
         has_backbone: whether a backbone is among the winners. It may be better because it looks ahead.

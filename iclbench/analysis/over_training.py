@@ -1,7 +1,7 @@
-"""Scores over training: of the shorter trainings that branch off from a run, and of the run.
+"""Scores over training: those of a run and of the shorter training runs that branch off from it.
 
-A branch of N steps ends like a training of N steps, with a decayed learning rate. Scores of branches at N steps are
-therefore comparable with those of other trainings of N steps; scores in the middle of a training are not.
+The learning rate of a branch of N steps decays as in a run of N steps. Its scores are therefore comparable with those
+of other runs of N steps; scores in the middle of a longer run are not.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from iclbench.tables.related import without_related
 
 
 def by_run(contest: Contest) -> pd.DataFrame:
-    """Scores of single runs after each branch and after the complete training.
+    """Scores of single runs at the end of each branch and at the end of the run.
 
     Columns contestant, run, steps, share (of all steps) and score. Empty without branches or without a score scale.
     """
     columns = ["contestant", "run", "steps", "share", "score"]
     scores = contest.rows[contest.rows["kind"].eq("backbone")].set_index("run")
-    v = contest.task.rows
-    v = v[v["evaluator"].eq(contest.evaluator) & v["shift"].eq("none") & v["status"].eq("ok")]
-    v = v[v["run"].isin(scores.index) & v["trained_on"].isna() & v["stratum"].isna()]
-    v = without_related(v[v["axis"].isna() | of_branches(v)])
-    v = v[v["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & v["n_context"].isna()]
-    final_values, branches = v[v["axis"].isna()].set_index("run")["value"].astype(float), v[of_branches(v)]
+    rows = contest.task.rows
+    rows = rows[rows["evaluator"].eq(contest.evaluator) & rows["shift"].eq("none") & rows["status"].eq("ok")]
+    rows = rows[rows["run"].isin(scores.index) & rows["trained_on"].isna() & rows["stratum"].isna()]
+    rows = without_related(rows[rows["axis"].isna() | of_branches(rows)])
+    rows = rows[rows["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & rows["n_context"].isna()]
+    final_values, branches = rows[rows["axis"].isna()].set_index("run")["value"].astype(float), rows[of_branches(rows)]
     last_steps = _last_steps(contest)
     branches = branches[branches["run"].isin(final_values.index) & branches["run"].isin(list(last_steps))]
     if branches.empty or np.isnan(contest.span):
@@ -44,15 +44,15 @@ def by_run(contest: Contest) -> pd.DataFrame:
     )
     final = scores.loc[sorted(set(branch_scores["run"]))].reset_index()
     final = final.assign(steps=final["run"].map(last_steps).astype(float), score=final["value"].astype(float))
-    rows = pd.concat([branch_scores, final])
-    rows = rows.assign(share=rows["steps"] / rows["run"].map(last_steps).astype(float))[columns]
-    return rows.sort_values(["contestant", "run", "steps"], ignore_index=True)
+    scored = pd.concat([branch_scores, final])
+    scored = scored.assign(share=scored["steps"] / scored["run"].map(last_steps).astype(float))[columns]
+    return scored.sort_values(["contestant", "run", "steps"], ignore_index=True)
 
 
 def _last_steps(contest: Contest) -> dict[str, float]:
     """The number of training steps of every run."""
-    v = contest.task.rows
-    curve = v[v["evaluator"].eq("train") & v["axis"].eq("train_step").fillna(False)]
+    rows = contest.task.rows
+    curve = rows[rows["evaluator"].eq("train") & rows["axis"].eq("train_step").fillna(False)]
     return {str(run): float(step) for run, step in curve.groupby("run")["axis_value"].max().items()}
 
 
@@ -80,13 +80,13 @@ def kendall(a: pd.Series, b: pd.Series) -> float:
 
 
 def at_compute(trained: pd.DataFrame, flops: float) -> pd.Series:
-    """Scores at a number of training operations, interpolated linearly in the logarithm of operations.
+    """Scores at a number of training FLOPs, interpolated linearly in their logarithm.
 
-    Contestants without both a shorter and a longer training are omitted.
+    Contestants whose training runs are all shorter, or all longer, are omitted.
 
     Args:
-        trained: columns contestant, flops and value, a row per training.
-        flops: floating-point operations of the training.
+        trained: columns contestant, flops and value, a row per training run.
+        flops: floating-point operations of a training run.
     """
     scores = {}
     for name, rows in trained.groupby("contestant"):
@@ -97,7 +97,7 @@ def at_compute(trained: pd.DataFrame, flops: float) -> pd.Series:
 
 
 def shared_compute(trained: pd.DataFrame) -> float:
-    """The largest number of operations that the longest training of every contestant reaches."""
+    """The largest number of operations that every contestant reaches in its longest training run."""
     return float(trained.groupby("contestant")["flops"].max().min())
 
 

@@ -78,7 +78,7 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 def unranked(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
     """A row per backbone that lacks tasks of the ranking: its place on the tasks that it shares with all ranked
-    backbones, and the difference to the neighbour above (below, for the first)."""
+    backbones, and the difference from the neighbour above (below, for the first)."""
     scores, rows = by_task(contests), []
     for name in sorted(set(scores.columns) - set(ranked)):
         shared = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]

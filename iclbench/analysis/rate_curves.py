@@ -27,7 +27,7 @@ class RateCurves:
         rows: columns contestant, lr, value (mean over seeds; missing if one diverged), spread (standard deviation),
             lowest, highest, seeds.
         metric: of `value`.
-        steps: number of steps of every training.
+        steps: number of steps of every training run.
     """
 
     rows: pd.DataFrame
@@ -36,7 +36,7 @@ class RateCurves:
 
     @cached_property
     def by_contestant(self) -> dict[str, dict[float, float | None]]:
-        """The mean scores of each contestant by rate; None if a training diverged."""
+        """The mean scores of each contestant by rate; None if a training run diverged."""
         scores: dict[str, dict[float, float | None]] = {}
         for contestant, lr, value in self.rows[["contestant", "lr", "value"]].itertuples(index=False):
             scores.setdefault(str(contestant), {})[float(lr)] = None if pd.isna(value) else float(value)
@@ -53,7 +53,7 @@ class RateCurves:
         return [lr for lr in self.rates if all(lr in scores for scores in self.by_contestant.values())]
 
     def best(self, contestant: str, among: Iterable[float] | None = None) -> float | None:
-        """The rate with the best mean, of all rates or of `among`; None if a training diverged at each."""
+        """The rate with the best mean, of all rates or of `among`; None if a training run diverged at each."""
         scores = self.by_contestant[contestant]
         rates = [lr for lr in (scores if among is None else among) if scores.get(lr) is not None]
         return min(rates, key=lambda lr: self._sign * scores[lr], default=None)  # type: ignore[operator]
@@ -74,7 +74,7 @@ class RateCurves:
 
     def expected(self, contestant: str, k: int) -> float | None:
         """The expected score at the best of k common rates, over all choices of k rates (Dodge et al. 2019, for rates
-        instead of random trials); None if a training diverged at all rates of a choice."""
+        instead of random trials); None if a training run diverged at all rates of a choice."""
         scores = self.by_contestant[contestant]
         choices = [[scores[lr] for lr in rates if scores[lr] is not None] for rates in combinations(self.common, k)]
         if not choices or not all(choices):
@@ -83,7 +83,7 @@ class RateCurves:
 
     def ranks(self, lr: float | None) -> dict[str, int | None]:
         """Ranks at one rate for all contestants or, for None, at the best rate of each. Equal scores share a rank; a
-        contestant with a diverged training has none."""
+        contestant with a diverged run has none."""
         values = {}
         for name, scores in self.by_contestant.items():
             rate = self.best(name) if lr is None else lr
@@ -94,7 +94,7 @@ class RateCurves:
     def agreement(self, lr: float) -> float | None:
         """Kendall's tau between the ranks at one rate for all contestants and those at the best rate of each.
 
-        Contestants with a diverged training are last. None for fewer than two contestants, or if all ranks are equal.
+        Contestants with a diverged run are last. None for fewer than two contestants, or if all ranks are equal.
         """
         ranks, best_ranks = self.ranks(lr), self.ranks(None)
         if len(ranks) < 2:

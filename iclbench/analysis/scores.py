@@ -180,8 +180,8 @@ def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
 
 def _questions(task: Slice) -> list[tuple[str, str]]:
     """The evaluators and shifts with rows of one number per contestant."""
-    v = task.rows
-    rows = v[v["kind"].ne("published") & v["axis"].isna() & ~v["evaluator"].isin(["train", *INSIDE])]
+    rows = task.rows
+    rows = rows[rows["kind"].ne("published") & rows["axis"].isna() & ~rows["evaluator"].isin(["train", *INSIDE])]
     questions = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
     return [(str(evaluator), str(shift)) for evaluator, shift in questions.itertuples(index=False)]
 
@@ -198,9 +198,9 @@ def _means(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
 
 
 def _answers(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
-    v = task.rows
-    is_question = v["evaluator"].eq(evaluator) & v["shift"].eq(shift) & v["kind"].ne("published")
-    return v[is_question & v["axis"].isna() & v["status"].eq("ok")]
+    rows = task.rows
+    is_question = rows["evaluator"].eq(evaluator) & rows["shift"].eq(shift) & rows["kind"].ne("published")
+    return rows[is_question & rows["axis"].isna() & rows["status"].eq("ok")]
 
 
 def _shared_metric(means: pd.DataFrame, by: str) -> str:
@@ -233,7 +233,7 @@ def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
 
 
 def _failed_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
-    """Rows of failed evaluations and of trainings that diverged."""
+    """Rows of failed evaluations and of training runs that diverged."""
     rows = task.failed[task.failed["shift"].eq(shift) & task.failed["evaluator"].eq(evaluator)]
     return pd.concat([rows, task.diverged])
 

@@ -53,7 +53,7 @@ class Results:
 
     @cached_property
     def other_training_tasks(self) -> dict[str, str]:
-        """The contestants that were trained on another task than the evaluated one, each with that task."""
+        """The contestants whose training task is not the evaluated task, each with its training task."""
         rows = self.rows[self.rows["trained_on"].notna()]
         return dict(zip(rows["contestant"], rows["trained_on"], strict=True))
 
@@ -70,7 +70,7 @@ class Results:
 
     @cached_property
     def backbones(self) -> dict[str, dict[str, list[str]]]:
-        """By preset and task the backbones that have rows without a method, variants by the name of their backbone."""
+        """The backbones that have rows without a method, by preset and task. A variant counts as its backbone."""
         is_trained = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna() & self.rows["method"].isna()
         trained_rows = self.rows.loc[is_trained, ["preset", "task", "backbone"]].drop_duplicates()
         by_preset: dict[str, dict[str, list[str]]] = {}
@@ -80,7 +80,7 @@ class Results:
 
     @cached_property
     def trained_lengths(self) -> pd.Series:
-        """For every row the number of examples in the training of its run (`comparable.trained_lengths`)."""
+        """The number of examples in the training of each row's run (`comparable.trained_lengths`)."""
         if self.hidden.empty:
             return trained_lengths(self.rows)
         return trained_lengths(pd.concat([self.rows, self.hidden])).loc[self.rows.index]
@@ -150,7 +150,7 @@ class Slice:
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
-        """By name the shifts to another number of examples: the shift without this change, and the number."""
+        """The shifts to another number of examples, by name: the shift without this change, and the number."""
         shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
         columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}
@@ -172,26 +172,26 @@ class Slice:
     @cached_property
     def failed(self) -> pd.DataFrame:
         """Rows of failed and skipped evaluations: of all context sizes or (with `n_context`) of one."""
-        v = self.rows
-        return v[v["status"].ne("ok") & v["axis"].isna() & ~v["evaluator"].isin(INSIDE)]
+        rows = self.rows
+        return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(INSIDE)]
 
     @cached_property
     def diverged(self) -> pd.DataFrame:
-        """Rows of trainings that diverged. A diverged run does not count if runs of the same contestant have finished
-        with other settings, such as a lower learning rate."""
-        v = self.rows
-        failed_rows = v[v["evaluator"].eq("train") & v["status"].eq("failed")]
-        in_training = v["axis"].eq("train_step").fillna(False).astype(bool) | v["evaluator"].isin(INSIDE)
-        is_finished = v["kind"].eq("backbone") & v["status"].eq("ok") & ~in_training
+        """Rows of diverged training runs. They do not count if runs of the same contestant have finished with other
+        settings, such as a lower learning rate."""
+        rows = self.rows
+        failed_rows = rows[rows["evaluator"].eq("train") & rows["status"].eq("failed")]
+        in_training = rows["axis"].eq("train_step").fillna(False).astype(bool) | rows["evaluator"].isin(INSIDE)
+        is_finished = rows["kind"].eq("backbone") & rows["status"].eq("ok") & ~in_training
         if self.length is not None:
-            is_finished &= self.results.trained_lengths[v.index].notna()
-        finished_rows = v[is_finished]
+            is_finished &= self.results.trained_lengths[rows.index].notna()
+        finished_rows = rows[is_finished]
         same_variant = failed_rows["variant"].isna() | failed_rows["variant"].isin(finished_rows["variant"].dropna())
         return failed_rows[same_variant | ~failed_rows["contestant"].isin(finished_rows["contestant"])]
 
     @cached_property
     def _diverged_contestants(self) -> frozenset[str]:
-        """Contestants with a diverged training, with and without methods applied to them."""
+        """Contestants with a diverged run, with and without methods applied to them."""
         names = set(self.diverged["contestant"])
         by_method = self.rows.loc[self.rows["method"].notna(), ["contestant", "method"]].drop_duplicates()
         pairs = zip(by_method["contestant"], by_method["method"], strict=True)
@@ -206,16 +206,16 @@ class Slice:
         return f" Not shown, as a training run diverged: {names}." if names else ""
 
     def without_diverged(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of contestants without a diverged training."""
+        """The rows of contestants without a diverged run."""
         return rows[~rows["contestant"].isin(self._diverged_contestants)]
 
     def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of contestants without a diverged training or a failed evaluation of the same question and shift."""
+        """The rows of contestants without a diverged run or a failed evaluation of the same question and shift."""
         keys = ["evaluator", "shift", "contestant"]
         return unfailed(self.without_diverged(rows), self.failed, keys).reset_index(drop=True)
 
     def complete_curves(self, curves: pd.DataFrame) -> pd.DataFrame:
-        """The rows of curves at context sizes at which no run of the contestant failed; none if a training diverged."""
+        """The rows of curves at context sizes at which no run of the contestant failed; none if a run diverged."""
         keys = ["evaluator", "shift", "contestant"]
         failed_entirely = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
         curves = unfailed(self.without_diverged(curves), failed_entirely, keys)
@@ -241,16 +241,20 @@ class Slice:
     @cached_property
     def _curve_rows(self) -> pd.DataFrame:
         """Successful rows of learning curves."""
-        v = self.rows
-        rows = v[v["axis"].isna() & v["n_context"].notna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        rows = self.rows
+        rows = rows[
+            rows["axis"].isna() & rows["n_context"].notna() & (rows["status"] == "ok") & (rows["kind"] != "published")
+        ]
         return rows[~rows["evaluator"].isin(INSIDE)]
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
-        """Rows of one number per curve (`auc`, `score`), averaged over runs like the curves; none of contestants of
-        which a run failed, even if only at one context size."""
-        v = self.rows
-        rows = v[v["axis"].isna() & v["n_context"].isna() & (v["status"] == "ok") & (v["kind"] != "published")]
+        """Rows with one number per curve (`auc`, `score`), averaged over runs like the curves, without contestants with
+        a failed run, even if it failed at one context size only."""
+        rows = self.rows
+        rows = rows[
+            rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")
+        ]
         rows = rows[~rows["evaluator"].isin(INSIDE) & rows["n_related"].isna()]
         return self.unfailed(over_seeds(rows, _CURVE_KEYS))
 
@@ -272,17 +276,17 @@ class Slice:
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The scores of the question `targets`, with the columns of `targets_by_run`, at which no run of the contestant
-        failed; none if a training diverged."""
-        v, keys = self.rows, ["shift", "contestant"]
-        failed = v[v["status"].eq("failed") & v["evaluator"].eq("targets") & ~of_branches(v)]
+        failed; none if a run diverged."""
+        failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
+        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~of_branches(failed_rows)]
         at_one_count = failed["n_related"].notna()
         rows = unfailed(self.without_diverged(rows), failed[~at_one_count], keys)
         return unfailed(rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
-        v = self.rows
-        rows = v[(v["evaluator"] == "targets") & v["n_related"].notna() & (v["status"] == "ok")]
+        rows = self.rows
+        rows = rows[(rows["evaluator"] == "targets") & rows["n_related"].notna() & (rows["status"] == "ok")]
         return rows[(rows["kind"] != "published") & ~of_branches(rows)]
 
     @property
@@ -295,20 +299,22 @@ class Slice:
     @cached_property
     def accuracies_by_run(self) -> pd.DataFrame:
         """Accuracies of single runs among the admitted labels: on the tests of the family and on fresh sequences
-        (evaluator `targets`), after and, with the step in `axis_value`, during training. None of contestants of which
-        a run diverged: it has no final accuracy.
+        (evaluator `targets`), after and, with the step in `axis_value`, during training. Contestants with a diverged
+        run have no rows, because it has no final accuracy.
 
         Columns evaluator, kind, contestant, run, axis, axis_value, value, low, high, runs, n_episodes.
         """
-        v = self.rows
-        rows = v[(v["metric"] == HEADLINE) & ~v["evaluator"].isin(["next", *INSIDE]) & (v["shift"] == "none")]
+        rows = self.rows
+        rows = rows[
+            (rows["metric"] == HEADLINE) & ~rows["evaluator"].isin(["next", *INSIDE]) & (rows["shift"] == "none")
+        ]
         rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
         keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
         return over_seeds(self.without_diverged(rows[rows["kind"] != "published"]), keys)
 
     @cached_property
     def inside(self) -> pd.DataFrame:
-        """Rows of single runs on ranks and learned representations; none of contestants of which a run failed."""
+        """Rows of single runs on ranks and learned representations, without contestants with a failed run."""
         rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
         failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]
         return unfailed(self.without_diverged(rows[rows["status"] == "ok"]), failed, keys)
@@ -326,8 +332,8 @@ class Slice:
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Rows of single runs on layer-wise probes and their references; none of runs that failed at some layer, as
-        their last or best layer is unknown."""
+        """Rows of single runs on layer-wise probes and their references, without runs that failed at some layer,
+        because their last or best layer is unknown."""
         rows = self.rows[self.rows["evaluator"].isin(PROBES)]
         keys = ["run", "shift", "n_context", "prompt_set"]
         return unfailed(rows[rows["status"] == "ok"], rows[rows["status"] == "failed"], keys)
@@ -342,12 +348,12 @@ class Slice:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of every contestant of the slice."""
-        v = self.rows[self.rows["kind"] != "published"]
-        return dict(zip(v["contestant"], v["kind"], strict=True))
+        rows = self.rows[self.rows["kind"] != "published"]
+        return dict(zip(rows["contestant"], rows["kind"], strict=True))
 
 
 def of_branches(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row is of a shorter training that branched off from a run."""
+    """Whether each row is of a shorter training run that branched off from a run."""
     return rows["axis"].eq("branch").fillna(False).astype(bool)
 
 

@@ -125,7 +125,7 @@ def check_values(model: torch.nn.Module) -> None:
 
 
 def check_precision(model: torch.nn.Module) -> None:
-    """Raise `UsageError` if weights have another precision than episodes, or no values."""
+    """Raise `UsageError` if the precision of weights differs from that of episodes, or weights have no values."""
     check_values(model)
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:
@@ -138,8 +138,8 @@ def check_trains(model: Backbone, task: Task) -> None:
     """Raise `UsageError` if a model cannot be trained on the task.
 
     Possible reasons: the model does not fit the task, it was built for the other question (under `next` every target
-    would be in its context), it reads fewer examples than the task has, or its weights have no gradients or another
-    precision than the episodes.
+    would be in its context), it reads fewer examples than the task has, or its weights have no gradients or not the
+    precision of the episodes.
     """
     check_fits(model, task)
     check_precision(model)

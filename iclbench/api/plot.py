@@ -228,7 +228,7 @@ def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
-    """The results of the rows. Rows on other prompts than most rows are omitted, with a warning."""
+    """The results of the rows. Rows whose prompts differ from those of most rows are omitted, with a warning."""
     results = of_values(rows)
     for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):

@@ -23,10 +23,10 @@ class MemoryTraining:
     """One training run in memory.
 
     Attributes:
-        task: the task of the run.
+        task: the training task.
         preset: the preset of the task.
-        settings: the settings of training.
-        seed: the seed of the run.
+        settings: the training settings.
+        seed: the training seed.
         steps: number of finished steps, fewer than those of `settings` after an interruption.
     """
 
@@ -49,7 +49,7 @@ def trainings(model: Backbone) -> tuple[MemoryTraining, ...]:
 
 
 def variant_of(model: Backbone) -> str:
-    """Hash of class, settings, task and training runs, the same for all seeds."""
+    """Hash of class, settings, task and training, the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
     parts = {

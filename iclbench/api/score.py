@@ -46,11 +46,11 @@ def evaluate(
     seed: int = 0,
     device: str | torch.device = "auto",
 ) -> pd.DataFrame:
-    """Score models and baselines on the same frozen prompts, which are those of `iclbench eval` for this task and seed.
+    """Score models and baselines on the same frozen prompts as `iclbench eval` for this task and seed.
 
     Args:
         models: models, finished runs and names of baselines (`iclbench list baselines`, `task.baselines`), or a mapping
-            from names to these. The default name of a model is that of its backbone, with the suffix `@TASK` if it was
+            from names to these. The default name of a model is its backbone's name, with the suffix `@TASK` if it was
             trained on another task.
         task: the task of the prompts. Its preset sets the number of episodes.
         shifts: changes of the distribution (`iclbench show TASK`). "none" is the training distribution, "all" are all

@@ -63,7 +63,7 @@ class Task:
     @cached_property
     @guarded
     def sizes(self) -> Preset:
-        """The card's preset: sizes of backbones and settings of training."""
+        """The card's preset: sizes of backbones and training settings."""
         return self.resolved[1].preset(self.preset, self.config.name)
 
     @property
@@ -91,7 +91,7 @@ class Task:
         points: int | None = None,
         device: str | torch.device = "cpu",
     ) -> Episodes:
-        """Draw episodes; equal seeds give equal episodes.
+        """Draw episodes; the same seed gives the same episodes.
 
         Args:
             episodes: B, the number of episodes.

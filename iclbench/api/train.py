@@ -49,7 +49,7 @@ def fit(
 
     Args:
         model: the backbone. After training it is on the device, in eval mode.
-        task: the task of the episodes. Its preset determines the settings of training.
+        task: the task of the episodes. Its preset determines the training settings.
         steps: number of steps (default: that of the preset). Warm-up and curriculum are scaled with it.
         lr: peak learning rate (default: that of the preset for this backbone).
         seed: seed of the episodes and of random numbers in the loss.

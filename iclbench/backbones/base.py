@@ -54,7 +54,7 @@ def without_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, 
 def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
     """Mean over the scored positions of every episode, then over the episodes that have any; 0 if none has.
 
-    It is one weighted sum. If all episodes have equally many scored positions, all weights are exactly 1, and the
+    It is one weighted sum. If all episodes have the same number of scored positions, all weights are exactly 1, and the
     result equals the plain mean in every digit.
     """
     counts, total = scored.sum(1, keepdim=True), scored.sum()

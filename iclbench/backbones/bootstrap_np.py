@@ -124,7 +124,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
 
 
 def _concatenated(records: list[Any]) -> Any:
-    """Records of equal structure, `(B, S, ...)`, concatenated along the samples."""
+    """Records with the same structure, `(B, S, ...)`, concatenated along the samples."""
     if len(records) == 1:
         return records[0]
     return cat([record.map(lambda t: t.transpose(0, 1)) for record in records]).map(lambda t: t.transpose(0, 1))

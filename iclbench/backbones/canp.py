@@ -14,14 +14,14 @@ from iclbench.layers.encoder_pairs import AttentivePair
 class CANP(TwoPathNP[AttentiveSettings]):
     """Published sizes have 331,906 parameters for Gaussian processes, 414,978 for EMNIST and 465,542 for CelebA.
 
-    Differences to the released code:
+    Differences from the released code:
 
     - Masked points are not keys of self-attention; in the released code the pooling encoder ignores the mask.
     - Without context, attention and the mean are 0; in the released code they are NaN.
     - Values and the layers before the mean have one depth (`pre_depth`), queries, keys and the layers after the mean
       another (`post_depth`), as in all published settings; the released code has four settings.
     - The loss scores the targets; that of the released code also scores context points (`task.context_targets=true`).
-    - The standard deviation is that of all models; in the released code it is 0.1 + 0.9 softplus
+    - The standard deviation is as in all models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """
 

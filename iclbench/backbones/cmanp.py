@@ -3,11 +3,11 @@
 An LBANP whose layers are constant-memory attention blocks (`cmab`). The state is the running softmax of the first
 cross-attention of each block: it does not grow with the points, new points update it in constant time, and points can
 be removed from it. The latents are computed from the state for each query, in a time that does not depend on the number
-of points either. The differences to the released code are those of `eqtnp`: the residual branch, the initialisation of
+of points either. The differences from the released code are as in `eqtnp`: the residual branch, the initialisation of
 layers, masks and the standard deviation.
 
-Points, including their embeddings, and queries are processed in chunks of `chunk` points, so that memory beyond the
-predictions does not grow with them. In training the backward pass recomputes the chunks of the context, so that
+Points, including their embeddings, and queries are processed in chunks of `chunk` points, so memory beyond the
+predictions does not grow with them. In training the backward pass recomputes the chunks of the context, so
 memory does not grow with the context either; queries with gradients are in memory at once.
 """
 

@@ -4,7 +4,7 @@ Attention Block", the later version of CMANP's paper): CMANP with a joint Gaussi
 It is trained with one joint density. For the score, targets are split into blocks: each block has a Gaussian, and its
 true outputs update the state (in constant time) before the next block is predicted. By the chain rule, the product over
 blocks is also a joint density; it uses true targets (teacher forcing), and with `block = 1` it is autoregressive. A
-prediction is one Gaussian over all queries, given only the context. The differences to the released code are those of
+prediction is one Gaussian over all queries, given only the context. The differences from the released code are those of
 `cmanp` and `tnp_nd`, and
 
 - the network of the means replaces CMANP's predictor, which the released code has but does not use: 8,578 parameters

@@ -5,7 +5,7 @@ The flattened latents of the last block are decoded to the time and the mark of 
 softmax of the first cross-attention of each block: it does not grow with the events, and an event updates it at a
 constant cost and is not needed again. Before the first event, the latents have their learned values.
 
-Attention to events does not depend on their order. The encoding of absolute times provides it, so that the model reads
+Attention to events does not depend on their order. The encoding of absolute times provides it, so the model reads
 a set of events. With `encode=gap` each event has only the gap before it, and its time is unknown.
 
 The paper gives no sizes for this model. Layers that `thp` also has have its sizes. There are two blocks with the sizes
@@ -14,12 +14,12 @@ read-out has the width of a token. With K marks there are
 
     64 K (events) + 1,024 (latents) + 2 · 167,680 (blocks) + 67,160 (gap) + 1,025 K (mark) = 403,544 + 1,089 K
 
-parameters. The paper's dropout is that of `thp`, but its position in a block is unknown; this model has none, because a
+parameters. The paper uses the dropout of `thp`, but its position in a block is unknown; this model has none, because a
 state would depend on it.
 
 All prefixes of a sequence are trained at once: one scan computes the states after every number of events
 (`prefix_softmax`), and the blocks process every prefix as a separate episode. Sequences longer than `chunk` are
-processed in chunks of prefixes, so that memory beyond the states does not grow with the events.
+processed in chunks of prefixes, so memory beyond the states does not grow with the events.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ context and no query. Its outputs at the labels become task vectors, and a predi
 representation of the query: `task_vectors` for regression, `class_vectors` for classification. So the representation of
 a query does not depend on the context, and the task vectors do not depend on the query.
 
-Sizes are those of the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
+Sizes are as in the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
 sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, projections to
 the residual stream start smaller by 1 / sqrt(2 L) than those of Chan et al.
 """

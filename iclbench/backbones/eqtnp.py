@@ -3,12 +3,12 @@ Attentive Neural Processes"; its code is released with that of CMANP).
 
 An LBANP without latents: L - 1 layers of self-attention over the embedded context points, and L layers in which targets
 cross-attend to the context: the first to the embedded points, layer i to the output of self-attention layer i - 1. Time
-and memory are quadratic in the context and linear in the targets. Differences to the released code:
+and memory are quadratic in the context and linear in the targets. Differences from the released code:
 
 - The residual branch carries x; in the released code it carries LN(x) (`residual = "normed"`).
 - Layers are initialised independently; in the released code they are deep copies, which start equal.
 - Points may be masked, and targets without context are not changed by the layers.
-- The standard deviation is that of all models (`spread = "floor"`); in the released code it is exp(r), or, with
+- The standard deviation is as in all models (`spread = "floor"`); in the released code it is exp(r), or, with
   `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 
 There are 492,354 parameters for (dx, dy) = (1, 1), 492,482 for (2, 1), 493,126 for (2, 3), as released.

@@ -1,6 +1,6 @@
 """Events as the elements of a causal sequence: one token per event, after a learned start token.
 
-Event n + 1 is predicted at the token of event n, so that a query has no token. A state holds the trunk's state after
+Event n + 1 is predicted at the token of event n, so a query has no token. A state holds the trunk's state after
 all tokens except the last, and the last token, which is pending: its output is the prediction, and the next event adds
 it to the trunk's state.
 """

@@ -1,6 +1,6 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-Positions are part of a model's name. `gpt2` has none, as in Grazzi et al., so that contexts may be longer than in
+Positions are part of a model's name. `gpt2` has none, as in Grazzi et al., so contexts may be longer than in
 training; Garg et al. learn them (`gpt2-learned`). Learned positions restart in every related dataset and in the context
 (a vector that is added to the tokens of related datasets distinguishes them); other positions do not restart.
 """

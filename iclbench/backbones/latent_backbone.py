@@ -1,7 +1,7 @@
 """Base of LBANP and CMANP: latents summarise the points in each layer, and layer i of the queries attends to the
 latents of layer i (Feng et al. 2022, section 3.2; Feng et al. 2023, appendix A.1).
 
-Two networks of four linear layers embed context points (x, y) and queries x. Queries attend only to latents, so that
+Two networks of four linear layers embed context points (x, y) and queries x. Queries attend only to latents, so
 their cost does not depend on the number of points. Both models ignore related datasets.
 """
 

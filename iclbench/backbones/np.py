@@ -10,15 +10,15 @@ from iclbench.backbones.pooled_np import PooledNP
 class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
     """Published sizes have 232,194 parameters for Gaussian processes, 315,138 for EMNIST and 365,702 for CelebA.
 
-    Differences to the released code:
+    Differences from the released code:
 
     - The mean of no points is 0; in the released code it is NaN.
     - The loss scores the targets; that of the released code also scores context points (`reconstruct=all`;
       `task.context_targets=true` is refused, because the latent encoder would see every context point twice).
     - The loss is a mean over episodes, each divided by its number of points; in the released code all episodes of a
-      batch have equally many points.
+      batch have the same number of points.
     - Predictions draw z with one table of numbers for all episodes; the released code draws new numbers each time.
-    - The standard deviation is that of all models; in the released code it is 0.1 + 0.9 softplus
+    - The standard deviation is as in all models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """
 

@@ -1,4 +1,4 @@
-"""Pseudo-token transformer neural processes: M learned tokens U summarise the context for the targets, so that the cost
+"""Pseudo-token transformer neural processes: M learned tokens U summarise the context for the targets, so the cost
 is linear in both (ICICL-TNP paper, section 2.2 and appendix C).
 
 There are two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens

@@ -70,7 +70,7 @@ class RecurrentBlock(nn.Module, ABC):
 
     @abstractmethod
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        """Outputs for queries each of which is the first token after the state."""
+        """Outputs for queries, each read as the first token after the state."""
 
     @abstractmethod
     def fork(
@@ -147,7 +147,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     def resume(
         self, state: RecurrentState, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]
     ) -> RecurrentState:
-        """The state after further tokens. Episodes with equally many new tokens are processed as a group, without
+        """The state after further tokens. Episodes with the same number of new tokens are processed as a group, without
         padding."""
         order = valid_first(mask)
         counts = mask.sum(1)

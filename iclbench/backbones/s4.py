@@ -89,7 +89,7 @@ class S4Block(RecurrentBlock):
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         u = self._channels_first(x)
         if mask is not None:
-            u = u.masked_fill(~mask, 0.0)  # a masked token has no input, so that it does not change a zero state
+            u = u.masked_fill(~mask, 0.0)  # a masked token has no input, so it does not change a zero state
         y, after = self._continue(u, state)
         return self._finish_block(u, y), after
 

@@ -1,8 +1,8 @@
 """Sequence models with any mixers: a block is (norm, mixer, norm, optional channel MLP).
 
 Factors that differ between the papers on these architectures are settings: the short convolution, the channel MLP, and
-the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models equally many
-parameters. `iclbench.layers.mixers` has one file per mixer.
+the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models the same
+number of parameters. `iclbench.layers.mixers` has one file per mixer.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
     """A Mamba block instead of positions, and then alternating attention and Mamba blocks, with Mamba instead of the
     channel MLPs of a Transformer (Park et al. 2024, arXiv 2402.04248, section 5). The last block is Mamba.
 
-    Attention and norms are those of `hybrid`; the released code has layer norms (`backbone.norm=layer`).
+    Attention and norms are as in `hybrid`; the released code has layer norms (`backbone.norm=layer`).
     """
 
     Settings = MambaFormerSettings

@@ -134,7 +134,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         For the question `next`, n ~ U{0, ..., N - 1} per episode; the context is the first n points and the targets are
         all later ones, so that every prefix length has the same weight, as in a learning curve. For events the target
         is only the next point (an event or the open interval), because a query cannot select one of several. The weight
-        of a sequence is its number of events and open intervals, so that the expected loss is that of `mean_by_event`.
+        of a sequence is its number of events and open intervals, so the expected loss is that of `mean_by_event`.
 
         Returns:
             The context, the targets with a mask of the scored ones, and the weights, which are 0 for episodes without

@@ -48,7 +48,7 @@ class StreamedLatents(nn.Module):
 
     @abstractmethod
     def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
-        """Embeddings of points with these weights, which may be of another precision."""
+        """Embeddings of points with these weights, which may have another precision."""
 
     def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
         with self.streamed() as attention:

@@ -12,7 +12,7 @@ parameters: 68,345 for Mooc with its 97 marks.
 By default the gap before an event is encoded, not its absolute time: Meta TPP's code reads gaps, and its likelihood is
 over the same gaps. Equation 2 of Zuo et al. has absolute times (`encode=time`).
 
-Differences to the published code:
+Differences from the published code:
 
 - Zuo et al. read the intensity of event i from the output at event i, which depends on that event, including its mark.
   Here, as in Meta TPP, event i is predicted at event i - 1 and no later event affects it (checked by a test).

@@ -8,13 +8,13 @@ and the product of these densities is the joint density (`joint_scores`, with te
 
 A prediction must not use true targets. It consists of paths, which are drawn target by target: each drawn output is
 read before the next target is predicted, with cached keys and values. With `permute` each path has its own order.
-Random numbers come from a fixed table, the same for every episode, so that predictions are deterministic and do not
+Random numbers come from a fixed table, the same for every episode, so predictions are deterministic and do not
 depend on the batch; `sample_targets` draws new paths. The prediction of a single target is exact, as it has no
-targets before it. So is that of events, where only the next one is predicted: for them TNP-A is TNP-D.
+targets before it. For events, where only the next one is predicted, TNP-A therefore equals TNP-D.
 
-Differences to the released code, in addition to those of `tnp_d`:
+Differences from the released code, in addition to those of `tnp_d`:
 
-- Marginal scores are those of the mixture over paths; the released code only reports the teacher-forced score.
+- Marginal scores use the mixture over paths; the released code only reports the teacher-forced score.
 - Every step computes two rows with cached keys and values; the released code recomputes the complete sequence for every
   target.
 - A point head reads its point, so that paths differ only in their orders; labels are drawn and read one-hot.

@@ -4,13 +4,13 @@ One Transformer with post-norm layers over the sequence of context points (x, y)
 only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
 from a context point with output 0. `tnp` is the pre-norm Transformer of the same idea in its later form.
 
-Context rows do not attend to targets, so that keys and values of all layers are computed once per context. The released
+Context rows do not attend to targets, so keys and values of all layers are computed once per context. The released
 code computes PyTorch's encoder on the complete sequence for every query, with that mask; the numbers are the same
-(tested against that encoder). Differences to the released code:
+(tested against that encoder). Differences from the released code:
 
 - Layers are initialised independently; in the released code they are deep copies, which start equal.
 - The attention output without context is 0; in the released code it is NaN.
-- The standard deviation is that of all models (`spread = "floor"`); in the released code it is exp(r), or, with
+- The standard deviation is as in all models (`spread = "floor"`); in the released code it is exp(r), or, with
   `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 - Points may be masked, so that a batch holds contexts of different sizes; the released code draws one size per batch.
 

@@ -1,9 +1,9 @@
 """TNP-ND (Nguyen and Grover 2022, section 3.3): TNP-D with a joint Gaussian over all targets.
 
 A TNP-D gives vectors of the targets; their means and, by `covariance_net`, their covariance are computed from them.
-Differences to the released code, in addition to those of `tnp_d`:
+Differences from the released code, in addition to those of `tnp_d`:
 
-- The loss is divided by the number of targets. In the released code it is a sum, so that episodes with many targets
+- The loss is divided by the number of targets. In the released code it is a sum, so episodes with many targets
   have more weight; there the division is only in evaluation.
 - Masked targets are not attended to and not scored.
 - With `low-rank`, the diagonal D is exp(r) for `spread = "exp"`; for `"floor"` and `"bounded-m"` it is the square of

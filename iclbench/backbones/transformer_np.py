@@ -1,10 +1,10 @@
 """Base of Transformer neural processes: points are tokens, and targets attend to a memory in every layer.
 
 A context or related point is the token (x, y, 0), a target (x, 0, 1), with a flag for a missing y; one perceptron
-embeds all of them (as in cambridge-mlg's code; the papers do not specify it). Targets do not affect the memory, so that
-the memory of all layers is computed once per context, and the cost of a query is that of its token.
+embeds all of them (as in cambridge-mlg's code; the papers do not specify it). Targets do not affect the memory, so
+the memory of all layers is computed once per context, and a query costs one token.
 
-There are two differences to the paper and the code. The authors clone layers by deep copy, so that all start equal;
+There are two differences from the paper and the code. The authors clone layers by deep copy, so all start equal;
 here layers are initialised independently. Appendix G of the ICICL-TNP paper describes feed-forward networks with two
 hidden layers; here they have one, as in the code.
 """

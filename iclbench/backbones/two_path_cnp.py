@@ -10,11 +10,11 @@ from iclbench.backbones.two_path_np import TwoPathSettings
 class TwoPathCNP(PooledNP[TwoPathSettings]):
     """Published sizes have 215,682 parameters for Gaussian processes, 298,626 for EMNIST and 349,190 for CelebA.
 
-    Differences to the released code:
+    Differences from the released code:
 
     - The mean of no points is 0; in the released code it is NaN.
     - The loss scores the targets; that of the released code also scores context points (`task.context_targets=true`).
-    - The standard deviation is that of all models; in the released code it is 0.1 + 0.9 softplus
+    - The standard deviation is as in all models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """
 

@@ -67,7 +67,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         raise UsageError(f"'{target}' is not a Backbone, an Estimator or a Family of iclbench", code="bad-value")
     for suffix, predictor, episodes in cases:
         for contract in CONTRACTS:
-            if contract.is_about(predictor, episodes):
+            if contract.is_checkable(predictor, episodes):
                 yield contract.name + suffix, _problem(contract.check, predictor, episodes, Tolerance(2e-5, 1e-4))
 
 

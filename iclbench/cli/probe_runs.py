@@ -34,8 +34,8 @@ def probe_runs(
     probe_context: Context,
     json: bool,
 ) -> None:
-    """Probe runs and print the tables. Runs that do not support the probe are skipped if they are not a selection of
-    the user. `sizes` override the probe's default numbers of functions, queries or contexts.
+    """Probe runs and print the tables. Runs that do not support the probe are skipped unless the user selected them.
+    `sizes` override the probe's default numbers of functions, queries or contexts.
 
     Raises:
         UsageError: a selected run does not support the probe, or no run does.

@@ -122,7 +122,7 @@ def json_line(answer: Answer) -> str:
 
 def _save(backbone: Backbone, stream: Stream, path: Path) -> None:
     try:
-        backbone.save_state(stream.state, path, stream.clock.about() if stream.clock else None)
+        backbone.save_state(stream.state, path, stream.clock.metadata() if stream.clock else None)
     except OSError as error:
         raise UsageError(
             f"cannot write the state to {path}: {error.strerror or error}", code="unreadable-file"

@@ -154,10 +154,10 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
 
 
 def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
-    """Preset, task and backbone of trainings to do without a learning rate chosen for the backbone, where the preset
-    has a table of rates."""
-    trainings = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
-    triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in trainings}
+    """Preset, task and backbone of the training runs to do whose backbone has no learning rate in the table of their
+    preset."""
+    training_cells = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
+    triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in training_cells}
     untuned = []
     for (preset, task, contestant), card in triples.items():
         rates = Rates.of(preset, task, card, results)

@@ -46,7 +46,7 @@ def command(
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Number of trainings of each choice. No grid uses their seeds.")
+        int, typer.Option("--seeds", min=1, help="Number of training runs of each choice. No grid uses their seeds.")
     ] = 3,
     workers: Workers = None,
     per_gpu: PerGpu = 1,
@@ -63,7 +63,8 @@ def command(
     """Choose learning rates on validation episodes, which no result uses. The same command continues after an
     interruption.
 
-    The command trains every contestant on every task with each rate and seed, and chooses the rate with the best mean.
+    The command trains every contestant on every task with each rate and seed, and chooses the smallest
+    rate whose mean is within one standard error of the best mean.
 
     If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
 

@@ -102,7 +102,7 @@ class _View:
         tried_rates = [point.lr for point in pair.points()]
         if tried_rates and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
             edge = "smallest" if max(rates) < min(tried_rates) else "largest"
-            reason = f"the {edge} rate is best" if pair.best_of_search() else "every rate diverged"
+            reason = f"the {edge} rate is best" if pair.choice_of_search() else "every rate diverged"
             say(f"{pair.name}: {reason}; trying {', '.join(f'{rate:g}' for rate in rates)}")
         self._total += len(todo)
 

@@ -11,7 +11,7 @@ from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED
 from iclbench.tuning.tune import Pair
 
-# The settings of training that a search may choose, in words. Weight decay implies AdamW.
+# The training settings that a search may choose, in words. Weight decay implies AdamW.
 SETTING_LABELS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
 
 
@@ -65,33 +65,33 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
     for pair in pairs:
         points = pair.points()
         values = {point.lr: _value(point.value) for point in points}
-        # The best point may come from another search. The rates of this search say nothing about it.
-        search, is_best = pair.search, pair.best() == pair.best_of_search()
-        edge = "*" if isinstance(search, RateSearch) and is_best and search.is_at_edge(points) else ""
-        rows.append([pair.contestant, _best_rate(pair) + edge, *(values.get(rate, "") for rate in rates)])
+        # The choice may come from another search. The rates of this search say nothing about it.
+        search, is_choice = pair.search, pair.choice() == pair.choice_of_search()
+        edge = "*" if isinstance(search, RateSearch) and is_choice and search.is_at_edge(points) else ""
+        rows.append([pair.contestant, _chosen_rate(pair) + edge, *(values.get(rate, "") for rate in rates)])
     return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 
 
 def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
-    """The number of tried choices, the scores of the preset's settings and of the best ones, and the best settings."""
+    """The number of tried choices, the scores of the preset's and the chosen settings, and the chosen settings."""
     rows = []
     for pair in pairs:
-        points, best_point = pair.points(), pair.best()
+        points, chosen_point = pair.points(), pair.choice()
         preset, cells = pair.preset_settings, [""] * 3
         preset_value = next((point.value for point in points if point.settings == {"lr": preset["lr"]}), None)
-        best_value = None if best_point is None else best_point.value
-        if best_point is not None:
-            train = preset | dict(best_point.settings)
+        chosen_value = None if chosen_point is None else chosen_point.value
+        if chosen_point is not None:
+            train = preset | dict(chosen_point.settings)
             cells = [f"{value:g}" for value in (train["warmup"], train["weight_decay"], train["betas"][1])]
-        scores = [_value(preset_value), _value(best_value)]
-        rows.append([pair.contestant, str(len(points)), *scores, _best_rate(pair), *cells])
-    columns = ["contestant", "tried", "preset's", "best", "rate", "warm-up", "decay", "beta_2"]
+        scores = [_value(preset_value), _value(chosen_value)]
+        rows.append([pair.contestant, str(len(points)), *scores, _chosen_rate(pair), *cells])
+    columns = ["contestant", "tried", "preset's", "chosen", "rate", "warm-up", "decay", "beta_2"]
     return columns, rows, range(1, len(columns))
 
 
-def _best_rate(pair: Pair) -> str:
-    best = pair.best()
-    return "none" if best is None or pair.problems else f"{best.lr:g}"
+def _chosen_rate(pair: Pair) -> str:
+    chosen_point = pair.choice()
+    return "none" if chosen_point is None or pair.problems else f"{chosen_point.lr:g}"
 
 
 def _value(value: float | None) -> str:
@@ -99,12 +99,12 @@ def _value(value: float | None) -> str:
 
 
 def _record(pair: Pair) -> dict[str, Any]:
-    best = pair.best()
+    chosen_point = pair.choice()
     return {
         "task": pair.task,
         "contestant": pair.contestant,
         "preset": pair.curve.base.preset,
-        "chosen": None if best is None or pair.problems else dict(best.settings),
+        "chosen": None if chosen_point is None or pair.problems else dict(chosen_point.settings),
         "metric": pair.objective.metric,
         "seeds": [FIRST_SEED + seed for seed in range(pair.curve.seeds)],
         "tried": [{**point.settings, "value": point.value, "sd": point.sd} for point in pair.points()],
@@ -120,7 +120,7 @@ def _tasks_of(pair: Pair) -> list[str]:
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Settings of training in words.
+    """Training settings in words.
 
     >>> settings_text({"lr": 0.003, "optimiser": "adamw", "warmup": 30, "betas": [0.9, 0.99]})
     'rate 0.003, warm-up 30, betas 0.9 0.99'

@@ -135,9 +135,9 @@ class TrainSettings(BaseSettings):
         warmup: number of steps in which the learning rate rises from 0.
         schedule: schedule of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or
             warmup-stable-decay (constant, then linearly to 0 in the last fifth of the steps).
-        branches: shorter trainings that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
+        branches: shorter training runs that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
             warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0. Warm-up,
-            curriculum, episodes and scheduled noise are those of this training, which does not depend on its branches.
+            curriculum, episodes and scheduled noise are the same as in this run, which does not depend on its branches.
         clip: largest norm of the gradient (0: no limit).
         curriculum: quantities of the task that grow during training.
         precision: precision of the forward pass. Weights are float32.
@@ -204,7 +204,7 @@ class TrainSettings(BaseSettings):
 
 
 def decay_begins(steps: int) -> int:
-    """The first step (from 0) of the last fifth of a training."""
+    """The first step (from 0) of the last fifth of a training run."""
     return steps - steps // 5
 
 
@@ -224,8 +224,8 @@ class Preset(BaseSettings):
         points: number of examples in context (question `next`), or points of the largest context (`targets`).
         episodes: number of episodes of every prompt set.
         parameters: parameters of the family that differ from those of the card.
-        train: settings of training for all backbones.
-        train_for: settings of training that differ for one backbone, by name.
+        train: training settings for all backbones.
+        train_for: training settings that differ for one backbone, by name.
         budget: number of parameters of a backbone without its image encoder. Sizes of backbones are within 3 % of it.
         encoder: image encoder of all backbones.
         backbones: settings of backbones, by name: published sizes, for presets without a budget.

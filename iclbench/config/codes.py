@@ -19,7 +19,7 @@ LOSS = 1
 PROBE = 1
 SUMMARY = 1
 
-# The number of a class of iclbench, the hash of another class, or a list of those of a backbone and its mixers.
+# The number of a class of iclbench, the hash of another class, or a list with both for a backbone and its mixers.
 Code = int | str | list[int | str]
 
 
@@ -59,7 +59,7 @@ def of_backbone(name: str, settings: Mapping[str, Any] | None = None) -> Code:
 
 
 def is_ours(registry: Registry, name: str) -> bool:
-    """Whether a name or target is that of a class of iclbench. The class is not imported."""
+    """Whether a name or target refers to a class of iclbench. The class is not imported."""
     return _shipped(registry, name) is not None
 
 

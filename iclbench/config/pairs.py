@@ -1,7 +1,7 @@
-"""Pairs of backbones for claims over trainings, registered in the card of a grid before they are trained.
+"""Pairs of backbones for claims over training runs, registered in the card of a grid before they are trained.
 
 Two seeds do not show how much a difference depends on the seed. A pair is therefore trained from more seeds on its
-tasks, and claims about it are claims over trainings.
+tasks, and claims about it are claims over training runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Pair(BaseSettings):
         b: the second backbone. Differences are the score of `a` minus the score of `b`.
         tasks: the tasks.
         preset: the preset of the tasks.
-        seeds: seeds of the trainings of both backbones. A claim needs all of them.
+        seeds: seeds of the training runs of both backbones. A claim needs all of them.
     """
 
     a: str

@@ -19,7 +19,7 @@ from iclbench.registry import BACKBONES
 
 
 class TunedSettings(BaseSettings):
-    """Settings of training that were chosen for one contestant (default: those of the preset).
+    """Training settings that were chosen for one contestant (default: those of the preset).
 
     Attributes:
         lr: peak learning rate.
@@ -44,14 +44,14 @@ class TunedSettings(BaseSettings):
 
 
 class Tuning(BaseSettings):
-    """Chosen settings for some tasks, and the trainings that they are based on.
+    """Chosen settings for some tasks, and the training runs that they are based on.
 
     Attributes:
         tasks: names of the tasks that use the settings.
-        on: the task of the trainings, if several tasks use its settings.
-        steps: number of steps of every training.
+        on: the task of the training runs, if several tasks use its settings.
+        steps: number of steps of every training run.
         budget: number of parameters of every backbone (default: the preset has no budget).
-        seeds: number of trainings of every learning rate, with different seeds.
+        seeds: number of training runs of every learning rate, with different seeds.
         how: the criterion of the choice and further remarks.
         train: the chosen settings, by contestant.
     """
@@ -118,7 +118,7 @@ def tuning_task(preset: str, task: str) -> str:
 
 @dataclass(frozen=True)
 class Rates:
-    """Settings of training that were chosen for one task at one preset.
+    """Training settings that were chosen for one task at one preset.
 
     Attributes:
         chosen_settings: the settings, by contestant.
@@ -159,13 +159,13 @@ class Rates:
         return cls(table.settings(task), table.tuning_tasks(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:
-        """The chosen settings of a backbone, in the form of a table `train`. A variant that was not tuned has those of
-        its backbone."""
+        """The chosen settings of a backbone, in the form of a table `train`. A variant that was not tuned uses the
+        settings of its backbone."""
         names = [name for name in BACKBONES.names_in_cards(backbone) if name in self.chosen_settings]
         return self.chosen_settings[names[-1]] if names else {}
 
     def is_chosen(self, backbone: str, train: Mapping[str, Any]) -> bool:
-        """Whether settings of training contain those that were chosen for a backbone or variant of this name."""
+        """Whether training settings contain those that were chosen for a backbone or variant of this name."""
         settings = self.chosen_settings.get(backbone)
         return settings is not None and all(train.get(key) == value for key, value in settings.items())
 

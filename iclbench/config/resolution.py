@@ -148,7 +148,7 @@ class TaskConfig(BaseSettings):
         """The family from which evaluation prompts are drawn.
 
         Raises:
-            DataError: the data are not those of the training, unless `data_changed` allows it.
+            DataError: the data differ from the training data, unless `data_changed` allows it.
         """
         from iclbench.core.answers import check_normaliser
 
@@ -355,7 +355,7 @@ def resolve_task(
     Args:
         name: name of the card, or a path to it.
         preset: name of the preset.
-        overrides: changes of the user, as in a table `task`.
+        overrides: the user's changes, as in a table `task`.
         where: origin of the changes, for messages.
 
     Raises:
@@ -488,7 +488,7 @@ def resolve_tables(
 
     Args:
         task, backbone, preset, seed: as in `iclbench train`.
-        tables: tables of the user.
+        tables: the user's tables.
         prefix: text before the names of tables in messages.
         data_dir: folder of the data of the task. The size of a backbone may depend on the data.
         results: the results folder, with a table of learning rates that replace those of the shipped table.
@@ -542,14 +542,14 @@ def resolve_training(
     *,
     rates: Rates,
 ) -> TrainSettings:
-    """The settings of training: those of the preset, of the preset for this backbone, of the tables of learning rates,
-    and of the user. Later ones replace earlier ones.
+    """The training settings: those of the preset, of the preset for this backbone, of the tables of learning rates,
+    and of the user. Later settings replace earlier ones.
 
     Args:
         task: the task.
         preset: the preset of the task.
         backbone: registered name of the backbone, or None.
-        changes: the table `train` of the user.
+        changes: the user's table `train`.
         prefix: text before the names of tables in messages.
         rates: the learning rates.
 

@@ -45,7 +45,7 @@ class Contract:
     applies: Callable[[Predictor], bool]
     needs_related: bool = False
 
-    def is_about(self, predictor: Predictor, episodes: Episodes) -> bool:
+    def is_checkable(self, predictor: Predictor, episodes: Episodes) -> bool:
         """Whether the predictor can be checked on these episodes."""
         return self.applies(predictor) and (episodes.related is not None or not self.needs_related)
 
@@ -67,7 +67,7 @@ def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DE
     """The contracts that `predictor` breaks on these episodes, each with the error; empty if it fulfils all."""
     broken = {}
     for contract in CONTRACTS:
-        if contract.is_about(predictor, episodes):
+        if contract.is_checkable(predictor, episodes):
             try:
                 contract.check(predictor, episodes, tolerance)
             except Exception as error:
@@ -123,7 +123,8 @@ def _split(observed: Points, points: int) -> Episodes:
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
-    """The marginal predictions at every position, because separate questions have no joint distribution."""
+    """The marginal predictions at every position. A joint distribution is not compared, because separate questions have
+    none."""
     with torch.no_grad():
         return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 

@@ -140,7 +140,7 @@ def every_number_of_points_can_be_sampled(family: Family) -> None:
         assert episodes.context.y.isfinite().all(), f"{points} points: an output is not finite"
 
 
-def the_truth_is_there_for_oracles(family: Family) -> None:
+def the_truth_is_not_empty(family: Family) -> None:
     """The truth is not empty and is batch-first."""
     truth = draw(family).truth
     assert truth, "the truth is empty"
@@ -185,7 +185,7 @@ def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
     )
 
 
-def contexts_have_the_sizes_asked_for(family: Family) -> None:
+def contexts_have_the_requested_sizes(family: Family) -> None:
     """Contexts have at most the requested number of points, and exactly N with the shift `points-N`. Only for
     the question `targets`, because `next` uses every prefix."""
     if "targets" not in family.questions:
@@ -223,7 +223,7 @@ def related_datasets_change_nothing_else(family: Family) -> None:
             )
 
 
-def as_many_related_datasets_as_asked(family: Family) -> None:
+def related_datasets_have_the_requested_number(family: Family) -> None:
     """With `related=n`, every episode has exactly n related datasets, before absent ones; otherwise the number is drawn
     per episode. No dataset has more than `related_points` points, if the family sets it."""
     max_related = family.related_sets
@@ -315,13 +315,13 @@ _CONTRACTS = [
     the_generator_decides_everything,
     episodes_differ_from_each_other,
     every_number_of_points_can_be_sampled,
-    the_truth_is_there_for_oracles,
+    the_truth_is_not_empty,
     a_curriculum_zeroes_the_inputs_it_has_not_reached,
     the_variance_of_noiseless_labels_is_the_normaliser,
     functions_see_neither_other_points_nor_neighbours,
-    contexts_have_the_sizes_asked_for,
+    contexts_have_the_requested_sizes,
     related_datasets_change_nothing_else,
-    as_many_related_datasets_as_asked,
+    related_datasets_have_the_requested_number,
     strata_are_parts_of_the_episodes,
     no_baseline_beats_a_confirmed_oracle,
 ]

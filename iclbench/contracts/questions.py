@@ -221,7 +221,7 @@ def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, toler
             answer,
             all_answers.at(torch.tensor(prefixes)),
             tolerance,
-            f"prefixes={prefixes} gives other answers than all prefixes",
+            f"prefixes={prefixes} gives answers that differ from those of all prefixes",
         )
 
 

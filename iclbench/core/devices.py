@@ -1,4 +1,4 @@
-"""Devices: the choice of the user, and names in the table of costs."""
+"""Devices: the user's choice, and names in the table of costs."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ CODES: Final = {
     "unreadable-file": "A file cannot be read or written, or is damaged.",
     "bad-data": "The content of your data is not what the task expects.",
     "missing-data": "A data set is not in the data folder.",
-    "data-changed": "The data are not those of the training.",
+    "data-changed": "The data differ from the training data.",
     "code-changed": "The code of a model, task or baseline is not that of the stored result.",
     "settings-changed": "The settings are not those of the stored run.",
     "too-large": "A file, table or model is larger than the limit.",
@@ -61,7 +61,7 @@ CODES: Final = {
     "untrusted": "A card or run uses code that you did not trust.",
     "plugin": "Code from outside iclbench raised an error or returned a wrong type.",
     "not-finite": "A prediction or a score is NaN or infinite.",
-    "diverged": "The loss of a training is NaN or infinite.",
+    "diverged": "The loss of a training run is NaN or infinite.",
     "in-use": "Another process works on the same run or file.",
     "worker-died": "A worker process or a job ended without an answer.",
     "interrupted": "The process was stopped by a signal.",
@@ -201,13 +201,13 @@ def error_text(error: BaseException) -> str:
 
 
 class DataError(UsageError):
-    """A file of the user does not have the expected content."""
+    """A user's file does not have the expected content."""
 
     code = "bad-data"
 
 
 class DataChangedError(DataError):
-    """The data are not the data of a run's training.
+    """The data differ from a run's training data.
 
     Args:
         then: fingerprint of the data in training.

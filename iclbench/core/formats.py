@@ -42,7 +42,7 @@ def printable_all(value: Any) -> Any:
 
 
 def in_a_line(text: str, max_length: int = 80) -> str:
-    r"""A text of the user as part of one line: `printable`, with blanks for line breaks, and without the middle of a
+    r"""A user's text as part of one line: `printable`, with blanks for line breaks, and without the middle of a
     long text.
 
     >>> print(in_a_line("wind\n speed\x07"), in_a_line("abcdefgh", 7))

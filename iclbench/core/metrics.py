@@ -30,7 +30,7 @@ class Metric:
         of_sequences: whether its curves are of event sequences, which differ in length: all events have equal weight.
         of_windows: whether its sum over a sequence includes the open interval at the end of an observation window.
         of_intervals: whether it describes predictive intervals. It is not reported for observation windows: the end of
-            a window cuts off long gaps, so that observed gaps are too short.
+            a window cuts off long gaps, so observed gaps are too short.
         of_machine: whether it depends on the machine that measured it.
         guesses: baselines that ignore the context; the best of them scores 0.
     """

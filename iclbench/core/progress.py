@@ -16,7 +16,7 @@ Update = Callable[[int, str], None]
 
 
 class PrintableConsole(Console):
-    """A console that escapes control characters in names and texts of the user."""
+    """A console that escapes control characters in the user's names and texts."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -75,7 +75,7 @@ class TensorRecord:
         """Read a file that `save` wrote.
 
         Raises:
-            DataError: the file is missing or does not hold a saved record, or the record is of another class.
+            DataError: the file is missing or does not hold a saved record, or the record belongs to another class.
         """
         from safetensors import SafetensorError, safe_open
 

@@ -76,7 +76,7 @@ def trust_typed(name: str) -> None:
     """Trust the package of a class that the user typed; registered names need no trust.
 
     Raises:
-        UsageError: the name is a file or is not written as `package.module:Class`; the message has the correct form.
+        UsageError: the name is a file, or a class in another spelling; the message has the right spelling.
     """
     place, _, cls = name.partition(":")
     file = Path(place)

@@ -37,7 +37,7 @@ class Memory(TensorRecord):
         return self[index]
 
     def expand(self, batch: int) -> Memory:
-        """One memory as that of `batch` sequences, without copying it; unchanged if it has this batch size already."""
+        """One memory expanded to `batch` sequences, without copying it; unchanged if it has this batch size already."""
         return self.map(lambda t: t.expand(batch, -1, -1, -1))
 
     def last(self, length: int) -> Memory:

@@ -1,7 +1,7 @@
 """Deep-Thinking: several passes over the demonstrations, each after the memory of the earlier ones (Yang et al., ACL
 2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
 
-The keys and values of the first pass are the memory, so that one pass is plain ICL. Every further pass reads the same
+The keys and values of the first pass are the memory, so one pass is plain ICL. Every further pass reads the same
 tokens after the memory (equation 3) and moves the memory difference its keys and values by the gate eta (equation 4).
 The query is answered from the final memory (equation 6). No weight changes.
 

@@ -1,5 +1,5 @@
-"""Settings of the methods of reading demonstrations. The module does not import torch, so that settings are checked
-first."""
+"""Settings of the methods of reading demonstrations. The module does not import torch, so that settings can be
+checked before the slow import."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from iclbench.estimators.base import Estimator, at_lengths
 class Averaging(Estimator[NoSettings]):
     """Unbiased for x ~ N(0, I)."""
 
-    dtype = None  # a mean does not need a higher precision than that of the points
+    dtype = None  # a mean needs no higher precision than the points have
 
     def answer(
         self,

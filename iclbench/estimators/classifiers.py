@@ -1,7 +1,7 @@
 """Classifiers without training, which compare the pixels of labelled images.
 
 Each predicts the label of the nearest context point by its own distance; of equal distances, the first point wins. The
-predicted label has probability 0.99, and the others share the rest, so that the cross-entropy of a wrong prediction is
+predicted label has probability 0.99, and the others share the rest, so the cross-entropy of a wrong prediction is
 finite. From an empty context, all classes are equally likely.
 """
 

@@ -6,7 +6,7 @@ one problem per mark: maximise over x >= 0
     sum over the events of the mark of log(phi_n · x)  +  a log x_0  -  c · x,
 
 where phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) is the decayed number of events of mark j before event n, a
-is the weight of the prior of the base rate, and c is the integral of each term of the rate plus its penalty. An
+is the weight of the prior on the base rate, and c is the integral of each term of the rate plus its penalty. An
 active-set method (as in Lawson and Hanson 1974 for least squares) solves it to rounding error. It takes Newton steps in
 the nonzero coordinates, and in at most one coordinate that is 0 and has a positive gradient. The maximum as a function
 of log beta may have several peaks. A grid finer than their width finds them, and a golden-section search climbs each.
@@ -23,9 +23,9 @@ import numpy as np
 
 from iclbench.estimators.compiling import compiled
 
-# Newton's method ends with a step whose expected gain is below _MIN_GAIN nats. A coordinate is added if its gradient is
-# above this share of its cost.
+# Newton's method ends with a step whose expected gain is below _MIN_GAIN nats.
 _MIN_GAIN = 1e-11
+# A coordinate is added if its gradient exceeds its cost times _MIN_SLOPE.
 _MIN_SLOPE = 1e-9
 # Relative rounding error of the maximised value.
 _ROUNDING = 1e-14

@@ -1,6 +1,6 @@
 """Regression trees on all prefixes of all episodes, equal to `sklearn.tree.DecisionTreeRegressor` 1.9.
 
-Each step is that of scikit-learn (squared error, best splits), so that ties and rounding errors have the same effect:
+Each step follows scikit-learn (squared error, best splits), so that ties and rounding errors have the same effect:
 coordinates are tried in the order of its xorshift generator, the first of equal gains wins, and sums are over the
 points in the order after sorting. Its sorting algorithm is used only for tied values, and quotients are computed only
 if the gain may be the best.
@@ -261,7 +261,7 @@ def _random(state):
 def _sort(values, rows, start, end, stack):
     """Sort both arrays by value: three-way quicksort, heap sort if it becomes quadratic, insertion sort for few values.
 
-    The order of equal values depends on the algorithm, which is that of scikit-learn. `stack` is working memory.
+    The algorithm is that of scikit-learn, because it determines the order of equal values. `stack` is working memory.
     """
     stack[0, 0], stack[0, 1], stack[0, 2] = start, end, 2 * np.int64(np.log2(end - start))
     top = 1

@@ -1,7 +1,7 @@
 """Base class of estimators of events, which are fitted to the events of a sequence and predict the next event.
 
 The base class handles masks, prefixes and censored points. A method implements one function, `answer`, which reads only
-gaps and marks. Priors are in units of the mean gap of the training data, so that answers do not depend on the unit of
+gaps and marks. Priors are in units of the mean gap of the training data, so answers do not depend on the unit of
 time. Without training data, they are in units of the setting `unit` for short prefixes (see each method).
 
 A fit uses a prefix up to its last event, so it never includes the open interval after the last event of a sequence. The

@@ -2,7 +2,7 @@
 
 The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - s)) over the previous events, where s is
 the time and j the mark of an event. A_kj is the expected number of children of mark k per event of mark j. The sums of
-exponentials are updated with each event (Ogata 1981), so that all computations are linear in the number of events. The
+exponentials are updated with each event (Ogata 1981), so all computations are linear in the number of events. The
 observation starts at 0. It ends at the last event, or `open_after` later if the time after it is observed.
 """
 

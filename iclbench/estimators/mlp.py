@@ -2,8 +2,8 @@
 
 The networks of a group of prefixes are trained together, with one batched product per layer, explicit gradients and
 fused Adam. Deviation from the paper: the loss is the mean over a network's points. The code of Garg et al. also
-averages over the batch of prompts, which divides gradients by the batch size, so that (because of Adam's epsilon) a
-prediction depends on the batch size.
+averages over the batch of prompts. This divides gradients by the batch size, so that a prediction depends on the batch
+size because of Adam's epsilon.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ class Renewal(EventEstimator[EventSettings]):
 
     With the mean m of n log-gaps and the sum S of their squared distances from m, the logarithm of the next gap is
     N(m, (1 + 1/n) (S + 3) / (n + 1)) (conjugate prior, Gelman et al. 2013, section 3.3). The last factor is the
-    posterior mean of the variance under an inverse Gamma prior of shape 2 and mean 1.5, with a flat prior of m; the
+    posterior mean of the variance under an inverse-gamma prior with shape 2 and mean 1.5, with a flat prior on m; the
     factor 1 + 1/n is for the uncertainty of m. The standard deviation is at least sqrt(3 / n), so that constant gaps
-    have a density. Without a gap, the answer is that for a single gap, the expected first one.
+    have a density. Before the first event, the answer is that for a single gap of the expected length.
     """
 
     Settings = EventSettings

@@ -1,6 +1,6 @@
 """Greedy regression trees (scikit-learn) and gradient-boosted trees (XGBoost), fitted for each episode and prefix.
 
-Each prefix has its own fit, so the answers are those of the library. On up to 128 points, compiled loops give bitwise
+Each prefix has its own fit, so the answers equal those of the library. On up to 128 points, compiled loops give bitwise
 the same answers and are many times faster, because a library spends most of its time on checks of its arguments there.
 Each fit has one thread.
 """

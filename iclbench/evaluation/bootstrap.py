@@ -1,7 +1,7 @@
 """Bootstrap intervals of means over episodes, for all positions of a curve at once.
 
-A resample is determined by how often it has each episode. So the resampled means of all positions are the product of
-these counts and the matrix of errors, and the errors are not copied for each resample.
+A resample is determined by how often it contains each episode. So the resampled means of all positions are the product
+of these counts and the matrix of errors, and the errors are not copied for each resample.
 """
 
 import math
@@ -37,7 +37,7 @@ def bootstrap_interval(
 
 
 def resampled_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
-    """How often each resample has each episode, `(resamples, episodes)`."""
+    """How often each resample contains each episode, `(resamples, episodes)`."""
     picks = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
     picks += episodes * np.arange(resamples)[:, None]
     counts = np.bincount(picks.ravel(), minlength=resamples * episodes)

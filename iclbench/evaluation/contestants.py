@@ -141,7 +141,7 @@ def on_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Fami
     """The backbone of a run on the prompts of `task`. If it was trained on another task, its name has that task.
 
     Raises:
-        DataChangedError: it is the task of the training with other data.
+        DataChangedError: it is the training task, but its data have changed.
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
     trained_family, trained = run.config.task.build(), run.config.task
@@ -179,14 +179,14 @@ def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
 
 
 def check_data(trained: TaskConfig, family: Family) -> None:
-    """Raise `DataChangedError` if a family has other data than those of a model's training. Families with facts learned
-    in a training have been checked already."""
+    """Raise `DataChangedError` if the data of a family differ from a model's training data. Families with facts learned
+    in training have been checked already."""
     if not family.learned:
         family.check_data(trained.learned)
 
 
 def with_training_task(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
-    """The contestant with the task of its training in its name."""
+    """The contestant with its training task in its name."""
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 

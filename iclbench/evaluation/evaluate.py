@@ -29,8 +29,8 @@ from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
 from iclbench.store.runs import Run, writing
 
-# The axis of rows of branches, whose learning rate has decayed. Rows with the axis train_step are of the running
-# training, before its rate decays, and differ from those at the same step.
+# The axis of rows of branches, whose learning rate has decayed. Rows with the axis train_step were measured during
+# training, before the rate decays, and differ from the rows of a branch at the same step.
 BRANCH = "branch"
 # The functions that score a contestant on a prompt set, by the question of the task.
 _SCORED_BY = {"next": score_next, "targets": targets.score_targets}
@@ -191,10 +191,10 @@ def evaluate_run(
         lookup: finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
         begins: called with each cell before it is computed.
-        data_changed: whether the data may differ from those of the training.
+        data_changed: whether the data may differ from the training data.
 
     Raises:
-        DataChangedError: the data differ from those of the training.
+        DataChangedError: the data differ from the training data.
         UsageError: the run is not finished, does not support the method, or does not fit the task.
     """
     results, data_dir = context.results, context.data_dir

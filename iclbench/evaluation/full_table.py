@@ -36,14 +36,14 @@ def remarks(prompts: PromptSet) -> list[str]:
     spread = f" ±{half_width:.3f}" if np.isfinite(half_width) else ""  # a single episode has no interval
     return [
         *family.remarks(prompts.context_points),
-        f"for comparison, XGBoost (same settings) fitted on the other nine tenths of all rows, with all features: area "
-        f"{float(str(summary['value'])):.3f}{spread}",
+        f"for comparison, area under the curve of XGBoost (same settings) fitted on the other nine tenths of all rows, "
+        f"with all features: {float(str(summary['value'])):.3f}{spread}",
     ]
 
 
 def full_table_error(prompts: PromptSet) -> dict[str, object]:
-    """Squared error of XGBoost fitted on the full table except the tenth that it predicts, as for the metric `auc`:
-    mean over the episodes, interval and number of episodes."""
+    """The metric `auc` of XGBoost fitted on nine tenths of the table: mean over episodes, interval and number of
+    episodes."""
     family, episodes = prompts.family, prompts.episodes
     assert isinstance(family, Tabular)
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))

@@ -20,7 +20,7 @@ from iclbench.evaluation.scoring import target_scores
 from iclbench.families.base import Family
 from iclbench.training.fit import Training
 
-# The standard error of an accuracy is at most 0.03, so that 0.7 is significantly above 0.5.
+# The standard error of an accuracy over this many episodes is at most 0.03, so 0.7 is significantly above 0.5.
 EPISODES = 256
 
 Rows = list[dict[str, Any]]

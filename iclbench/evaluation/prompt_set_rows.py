@@ -26,16 +26,16 @@ class PromptSetRows:
     @cached_property
     def values(self) -> pd.DataFrame:
         """Rows of `values`, without the metrics that compare contestants, which are computed from the other rows."""
-        packed = self.packed_values[~self.packed_values["run"].isin(self._trained_otherwise)]
+        packed = self.packed_values[~self.packed_values["run"].isin(self._replaced_runs)]
         rows = tables.union("values", [self._local_values, packed])
         return rows[~rows["metric"].isin(tables.COMPARING)]
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """Rows of `errors`. Packed rows of curves are mean heights; packed results of shifts have rows only if
-        likelihoods are compared with those of an oracle."""
+        """Rows of `errors`. Of a curve, packed results have only its mean in each episode. Under a shift, they have
+        rows only if likelihoods are compared with those of an oracle."""
         packed = self._packed("errors")
-        return tables.union("errors", [self._local("errors"), packed[~packed["run"].isin(self._trained_otherwise)]])
+        return tables.union("errors", [self._local("errors"), packed[~packed["run"].isin(self._replaced_runs)]])
 
     @cached_property
     def packed_values(self) -> pd.DataFrame:
@@ -47,8 +47,8 @@ class PromptSetRows:
         return self._local("values")
 
     @cached_property
-    def _trained_otherwise(self) -> set[str]:
-        """The packed runs whose names are those of other runs in the results folder, which must not be mixed."""
+    def _replaced_runs(self) -> set[str]:
+        """The packed runs that are excluded, because the results folder has another run of the same name."""
         return set(replaced_rows(self.packed_values, self._local_values)["run"])
 
     def _local(self, table: tables.TableName) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Frozen prompt sets: the episodes of a task, a shift and a seed on which all contestants are evaluated.
 
 A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed. Its name
-contains a hash of them. It is sampled in blocks, each from its own random stream, so that the first 64 episodes of a
+contains a hash of them. It is sampled in blocks, each from its own random stream, so the first 64 episodes of a
 larger set are the smaller set.
 """
 

@@ -14,7 +14,7 @@ column `normaliser` is the distance of the two points in units of the metric.
   the least information, because an oracle given the kernel is better than any predictor that has to infer it. Scores
   with related datasets are on the same scale and can exceed 1.
 - Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
-  it is better than the zero predictor, so that a predictor without context cannot score above 0. If no baseline is
+  it is better than the zero predictor, so a predictor without context cannot score above 0. If no baseline is
   significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
 - A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the best baseline if the context has
   the answer, and an accuracy of 1 if only training can teach the answer. There is no score if the test shows which of
@@ -121,11 +121,13 @@ def _scores_from_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] =
     if zero_rows.empty:
         return None
     zero, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
-    one = _find_one(other_rows, str(zero_rows.index[0]), zero, failed, is_unbounded=metric_of(metric).of_sequences)
-    return None if one is None else Scale(metric, zero, *one).score_rows(rows)
+    top = _error_of_score_one(
+        other_rows, str(zero_rows.index[0]), zero, failed, is_unbounded=metric_of(metric).of_sequences
+    )
+    return None if top is None else Scale(metric, zero, *top).score_rows(rows)
 
 
-def _find_one(
+def _error_of_score_one(
     candidates: pd.DataFrame, zero_run: str, zero: float, failed: Sequence[str], is_unbounded: bool
 ) -> tuple[float, str] | None:
     """The error that scores 1 and its name; None if the contestants cannot be compared.

@@ -170,7 +170,7 @@ def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.
 def _failure(
     all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray
 ) -> str | None:
-    """One line about the first score that is not finite; None if there is none. `numbers` are those of the episodes."""
+    """One line about the first score that is not finite; None if all are. `numbers` are the numbers of the episodes."""
     if not failed.any():
         return None
     episode, column = np.argwhere(failed)[0]

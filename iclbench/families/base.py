@@ -40,7 +40,7 @@ class Evaluator:
     Attributes:
         chance: the accuracy of guessing among the admitted labels.
         group_size: number of neighbouring episodes that count as one, which is right only if all of them are.
-        knows: source of the right answer: the context, so that methods fitted on the context are references; only the
+        knows: source of the right answer: the context (methods fitted on it are then references); only the
             weights; or either, if the test shows which of two answers a model gives and neither is better.
     """
 
@@ -70,7 +70,7 @@ class Family(ABC):
             count as an event.
         x_shape: how to unfold `x` into an image; None for plain vectors.
         shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
-        linear_in_x: whether every function is w·x, so that gradient descent on w applies.
+        linear_in_x: whether every function is w·x, so gradient descent on w applies.
         questions: the questions that its episodes support, `next` or `targets`.
         data_parameters: the parameters that name the images of episodes; results name them too.
         learned: what a run stores about its training data (`learn`); if empty, it is computed from the data.
@@ -122,7 +122,7 @@ class Family(ABC):
 
     @property
     def training_fingerprint(self) -> str:
-        """Hash of the data that training draws from, also of the family to evaluate on."""
+        """Hash of the training data; the held-out family has the same hash."""
         return self.fingerprint
 
     @property
@@ -133,11 +133,11 @@ class Family(ABC):
 
     @property
     def needs_data(self) -> bool:
-        """Whether episodes are drawn from files of the user below `data_dir`."""
+        """Whether episodes are drawn from the user's files below `data_dir`."""
         return False
 
     def learn(self) -> dict[str, Any]:
-        """Facts of the data that training uses, as plain values: the `fingerprint` and, in some families, units,
+        """Facts of the training data, as plain values: the `fingerprint` and, in some families, units,
         moments and the number of marks. A run stores them and does not recompute them. Empty for a family that needs
         no data.
 

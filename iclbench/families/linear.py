@@ -103,7 +103,7 @@ class NoisyLinear(Linear):
     """w·x + N(0, sigma²). Noisy labels are scored, so the zero predictor scores 1 + sigma²/d.
 
     `renormalise` scales the noisy labels to variance d, so that the zero predictor scores 1. Garg's code divides by the
-    standard deviation of the batch; here it is that of the distribution, so that episodes do not depend on each other.
+    standard deviation of the batch; here it is that of the distribution, so episodes do not depend on each other.
     Ridge with the noise-to-signal ratio as its penalty is the oracle.
     """
 

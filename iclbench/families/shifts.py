@@ -16,7 +16,7 @@ directions start from N(0, I). The other kinds use the inputs of the task; `isot
   subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
 - `orthants`: all context inputs of an episode in one random orthant, the query unconstrained;
 - `orthogonal-query`: the query orthogonal to all context inputs, its length unchanged; defined for n < d;
-- `repeated-query`: the query is an earlier point with its label, so that error 0 is attainable; defined for n > 0;
+- `repeated-query`: the query is an earlier point with its label, so error 0 is attainable; defined for n > 0;
 - `wide-query-C`: only the query is scaled (default: by 3);
 - `input-scale-C`, `weight-scale-C`: all inputs, all noiseless outputs scaled;
 - `noisy-S`: label noise of standard deviation S (default: 1).
@@ -86,7 +86,7 @@ class Shift:
 
     @classmethod
     def parse(cls, name: str, kinds: Kinds) -> Shift:
-        """Parse a shift; `kinds` are those of the family, in order.
+        """Parse a shift; `kinds` are the kinds of the family, in order.
 
         Raises:
             UsageError: the family has no such kind; a number is missing, not positive, or given to a kind without a

@@ -2,8 +2,9 @@
 
 Each training sequence has examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The model
 has to infer the task from the examples, because the letter alone does not determine the output (upper case, the next
-letter, the previous letter or the letter itself). Copying is trained most often, so that without demonstrations the
-best guess is not the answer of a task. `iclbench lm eval` takes the saved folder like any other checkpoint.
+letter, the previous letter or the letter itself). Copying has the largest share of the sequences, so that without
+demonstrations the best guess is not the answer of a task. `iclbench lm eval` takes the saved folder like any other
+checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from iclbench.store.runs import writing
 # Maximum. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
 STEPS = 4000
 BATCH, LENGTH = 24, 96
-LEARNING_RATE, WARMUP, FINAL = 3e-3, 100, 0.05
+LEARNING_RATE, WARMUP, FINAL_FACTOR = 3e-3, 100, 0.05
 # If the mean of `late_accuracy` over WINDOW steps reaches LEARNED, the learning rate decays over the next FALL steps
 # and training ends.
 WINDOW, LEARNED, FALL = 50, 0.97, 300
@@ -95,7 +96,7 @@ def train(
         if step < steps - fall and len(late) == WINDOW and sum(late) >= LEARNED * WINDOW:
             end = min(end, step + fall)
         for group in optimiser.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, max(FINAL, (end - step) / fall))
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, max(FINAL_FACTOR, (end - step) / fall))
         ids = _batch(tokenizer, card, random.Random(stream_seed(seed, "demo-model", step)))
         logits = model(ids).logits
         answers = answer_mask(ids)[:, 1:]

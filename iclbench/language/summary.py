@@ -104,8 +104,8 @@ def _gain(
     plain: Contestant,
     sets: Sequence[LanguagePrompts],
 ) -> list[dict[str, object]]:
-    """The difference in accuracy to plain ICL, paired by query, as one row: failed if one of the two contestants failed
-    on a set of demonstrations, and left out if no prompt set has answers of both."""
+    """The difference in accuracy from plain ICL, paired by query, as one row: failed if one of the two contestants
+    failed on a set of demonstrations, and left out if no prompt set has answers of both."""
     frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
     per_set = [_lost(frame) or _lost(plain_frame) for frame, plain_frame in zip(frames[::2], frames[1::2], strict=True)]
     failures = [reason for reason in per_set if reason is not None]

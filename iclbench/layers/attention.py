@@ -4,7 +4,7 @@ Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q
 (ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that code; appendix G describes two
 hidden layers. Keys and values can be computed separately (`keys`), so that they are projected once for many queries.
 
-The layer returns queries without any valid key unchanged, so that an absent dataset has no effect. The authors' layer
+The layer returns queries without any valid key unchanged, so an absent dataset has no effect. The authors' layer
 adds the output bias and the feed-forward network to them.
 """
 

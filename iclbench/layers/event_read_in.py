@@ -36,7 +36,7 @@ def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*
 
 class EventReadIn(nn.Module):
     """Tokens of a sequence model: a linear map of the gap and its logarithm, plus an embedding of the mark. The
-    absolute time is not read, so that a stream may have any length.
+    absolute time is not read, so a stream may have any length.
 
     Attributes:
         start: the token before the first event, at the start of the observation (time 0).

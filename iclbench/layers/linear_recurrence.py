@@ -27,7 +27,7 @@ in double precision), half of which decay to e^-64 at most. If every token forge
 contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some processors.
 
 The backward pass is explicit (not autograd), from the last chunk to the first; each chunk is recomputed from its tokens
-and the state before it. The output of a row is linear in the row, in the values and in the state, so that all gradients
+and the state before it. The output of a row is linear in the row, in the values and in the state, so all gradients
 are products with the same scores; u is the output of the rows a, which are like q after one more triangular system is
 solved. A decay occurs only in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy and S dS
 (Yang et al. 2024, "Gated linear attention transformers", appendix C); for one decay per head they are the sums of o do,
@@ -54,7 +54,7 @@ CHUNK = 32
 # Chunks per span, unless decays are too strong.
 _SPAN = 2
 # Sequences of at most this many tokens save the intermediate results of their chunks for the backward pass. Longer ones
-# recompute them chunk by chunk, so that memory beyond tokens and states is that of one chunk.
+# recompute them chunk by chunk, so that only one chunk needs memory beyond tokens and states.
 _MAX_SAVED_TOKENS = 8 * CHUNK
 # In double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1), the
 # smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
@@ -104,7 +104,7 @@ def full_pass(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
 
 
 def peek(terms: Terms, state: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H Q V"]:
-    """The outputs of tokens each of which is the first after the state: o = S^T r + (k.q) v with r = e^g q + a
+    """The outputs of tokens, each read as the first one after the state: o = S^T r + (k.q) v with r = e^g q + a
     (b.q)."""
     return _query_rows(terms) @ state + _self_answers(terms)
 
@@ -235,7 +235,7 @@ class ChunkPlan:
 
 def plan(g: Float[Tensor, "B H T _"] | None, v: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[ChunkPlan]:
     """The chunks: `size` tokens each, or repeated halves of it if decays are strong. All sequences of a batch have the
-    same chunks, so that the batch neighbours of a sequence can change its last digits."""
+    same chunks, so the other sequences of a batch can change the last digits of a sequence."""
     if g is None:
         return [ChunkPlan(tokens, 0) for tokens in _chunk_sizes(v.shape[2], size)]
     floor, shortest, lowest_sum = _limits(g, v)

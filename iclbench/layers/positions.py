@@ -87,7 +87,7 @@ class SinusoidalPositions(AddedPositions):
 
 
 class RotaryPositions(nn.Module):
-    """Rotations of queries and keys by angles proportional to their positions, so that attention depends only on the
+    """Rotations of queries and keys by angles proportional to their positions, so attention depends only on the
     distance of two tokens (Su et al. 2021, equations 14 and 15). They have no limit and no parameters. A rotation acts
     on the i-th channel of a head and the i-th channel of its second half, as in GPT-NeoX and Llama.
 

@@ -2,7 +2,7 @@
 
 The merging of states (log C, e) is associative, and this is its scan, block by block. Within a block, the state of each
 prefix is one softmax over the state before the block and the points of the block; one matrix product computes all of
-them. The last one is the state before the next block. Nothing that was added is subtracted again, so that no prefix
+them. The last one is the state before the next block. Nothing that was added is subtracted again, so no prefix
 loses digits, and the memory beyond the states is N times the block size instead of N².
 """
 

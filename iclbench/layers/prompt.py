@@ -1,6 +1,6 @@
 """The prompt of a causal model: related datasets, each followed by a separator, and then the context.
 
-Points and separators are pairs of tokens, so that inputs are at even positions and outputs at odd ones. An absent
+Points and separators are pairs of tokens, so inputs are at even positions and outputs at odd ones. An absent
 dataset has no points and no separator.
 """
 

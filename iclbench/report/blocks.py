@@ -105,7 +105,7 @@ class Table:
         return list(zip(*(_cells(column, self.frame) for column in self.columns), strict=True))
 
     def starts_group(self) -> list[bool]:
-        """For every row whether it starts a new group; False for the first row."""
+        """Whether each row starts a new group; False for the first row."""
         if self.group is None:
             return [False] * len(self.frame)
         values = self.frame[self.group].astype(object).ffill()

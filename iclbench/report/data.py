@@ -93,14 +93,14 @@ class Slice(slices.Slice):
     @cached_property
     def examples(self) -> pd.DataFrame:
         """Points and predictions of the first few episodes of this slice's prompt sets."""
-        v = self.rows
-        return self._examples_of(v[~v["evaluator"].isin(INSIDE)])
+        rows = self.rows
+        return self._examples_of(rows[~rows["evaluator"].isin(INSIDE)])
 
     @cached_property
     def features(self) -> pd.DataFrame:
         """Features of inputs: true ones (role `function`) and those of a learned representation (`predicted`)."""
-        v = self.rows
-        return self._examples_of(v[v["evaluator"] == "representation"])
+        rows = self.rows
+        return self._examples_of(rows[rows["evaluator"] == "representation"])
 
     def _examples_of(self, rows: pd.DataFrame) -> pd.DataFrame:
         examples = rows_of(self.results.examples, self.task, self.preset)

@@ -84,7 +84,7 @@ class Child:
 
 
 class Drawer:
-    """Draws pictures; `version` is that of Vega-Lite, such as 6.4."""
+    """Draws pictures; `version` is the version of Vega-Lite, such as 6.4."""
 
     def __init__(self, version: str) -> None:
         self._child = Child()

@@ -68,9 +68,9 @@ class Language:
     @cached_property
     def cells(self) -> pd.DataFrame:
         """Scores of single cells on the test split: a row per task, contestant, set of demonstrations and metric."""
-        v = self._successful_rows
-        is_cell = v["axis"].isna() | v["axis"].isin(["demo_seed", "order"])
-        return v[is_cell & v["prompt_set"].notna() & v["evaluator"].ne("development")]
+        rows = self._successful_rows
+        is_cell = rows["axis"].isna() | rows["axis"].isin(["demo_seed", "order"])
+        return rows[is_cell & rows["prompt_set"].notna() & rows["evaluator"].ne("development")]
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -83,8 +83,8 @@ class Language:
 
     def _without_failed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants that did not fail on another set of demonstrations of the same setting."""
-        v = self.rows
-        failed = v[v["status"].eq("failed") & v["prompt_set"].notna() & v["order"].eq(0)]
+        failed = self.rows[self.rows["status"].eq("failed")]
+        failed = failed[failed["prompt_set"].notna() & failed["order"].eq(0)]
         is_pass = failed["axis"].eq("passes").fillna(False).astype(bool)
         keys = ["task", "contestant", "n_context", "shift"]
         rows = unfailed(rows, failed[~is_pass], keys)
@@ -117,9 +117,9 @@ class Language:
 
         Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and those of `over_seeds`.
         """
-        v = self._successful_rows
-        is_pass = v["axis"].eq("passes").fillna(False).astype(bool)
-        passes = self._without_failed(v[is_pass & v["prompt_set"].notna() & v["order"].eq(0)])
+        rows = self._successful_rows
+        is_pass = rows["axis"].eq("passes").fillna(False).astype(bool)
+        passes = self._without_failed(rows[is_pass & rows["prompt_set"].notna() & rows["order"].eq(0)])
         keys = [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric", "axis_value"]
         return over_seeds(passes, keys, "demo_seed")
 
@@ -134,15 +134,15 @@ class Language:
 
     @cached_property
     def gains(self) -> pd.DataFrame:
-        """Paired differences to plain in-context learning on the same queries, with intervals."""
-        v = self._successful_rows
-        return v[v["metric"] == GAIN].sort_values(["family", "task", "contestant", "n_context"])
+        """Paired differences from plain in-context learning on the same queries, with intervals."""
+        rows = self._successful_rows
+        return rows[rows["metric"] == GAIN].sort_values(["family", "task", "contestant", "n_context"])
 
     @cached_property
     def published(self) -> pd.DataFrame:
         """Published accuracies of tasks and of groups of tasks."""
-        v = self.rows
-        return v[(v["kind"] == "published") & (v["metric"] == HEADLINE) & (v["status"] == "ok")]
+        rows = self.rows
+        return rows[(rows["kind"] == "published") & (rows["metric"] == HEADLINE) & (rows["status"] == "ok")]
 
     @cached_property
     def families(self) -> dict[str, list[str]]:
@@ -230,7 +230,7 @@ def _first_of(names: pd.Series) -> str:
 def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]) -> pd.DataFrame:
     """The first answers of every run on every task, with the columns task and contestant.
 
-    They are those of the lowest demonstration seed and the largest number of demonstrations; other files are not read.
+    They are from the lowest demonstration seed and the largest number of demonstrations; other files are not read.
     """
     cells = rows[rows["kind"].eq("backbone") & rows["shift"].eq("none") & rows["evaluator"].ne("development")]
     cells = cells[cells["status"].eq("ok") & cells["prompt_set"].notna() & cells["order"].eq(0)]

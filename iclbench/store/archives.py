@@ -217,7 +217,9 @@ def _check_same(run: Run, packed: PackedWeights) -> Run:
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
     if without_codes(run.config.trained) != without_codes(packed.trained):
-        raise UsageError(f"{description} was trained with other settings than '{name}'; {advice}", code="exists")
+        raise UsageError(
+            f"{description} was trained with settings that differ from those of '{name}'; {advice}", code="exists"
+        )
     weights = of_run(run)
     if weights is None:
         raise UsageError(
@@ -225,5 +227,5 @@ def _check_same(run: Run, packed: PackedWeights) -> Run:
             code="exists",
         )
     if weights.digest != packed.digest:
-        raise UsageError(f"{description} has other weights than '{name}'; {advice}", code="exists")
+        raise UsageError(f"{description} has weights that differ from those of '{name}'; {advice}", code="exists")
     return run

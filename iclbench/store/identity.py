@@ -51,7 +51,7 @@ def run_id(config: RunConfig) -> str:
 
 
 def variant_id(config: RunConfig) -> str:
-    """The identity of a training without its seed and its monitoring settings."""
+    """The identity of a training run without its seed and its monitoring settings."""
     contents = training(config)
     del contents["seed"]
     contents["train"] = {
@@ -205,7 +205,7 @@ def episodes_id(task: TaskConfig, seed: int) -> str:
 
 
 def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
-    """The identity of a cell of a language model. `versions` are those of the code of prompts and answers."""
+    """The identity of a cell of a language model. `versions` are the versions of the code for prompts and answers."""
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
     contents |= {"task": [cell.task, cell.task_config.subset, cell.task_config.hash], "model": cell.identity}
     return content_hash(contents | {"versions": list(versions)}, 16)

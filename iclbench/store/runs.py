@@ -5,7 +5,7 @@ checkpoints/step-N.safetensors   the last two checkpoints during training; those
 model.safetensors                the trained weights, with a file of their digest (.sha256)
 branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
-diverged.json                    step and reason of the divergence of a training with this configuration
+diverged.json                    step and reason of the divergence of a training run with this configuration
 unpacked.txt                     the archive of a run that was unpacked, which has no branches and tables
 """
 
@@ -115,7 +115,7 @@ class Run:
         return self.path / f"branch-{steps:09d}.safetensors"
 
     def has_branch(self, steps: int) -> bool:
-        """Whether the weights of a branch exist, are intact and are those of this run."""
+        """Whether the weights of a branch exist, are intact and belong to this run."""
         return self.verified_metadata(self.branch(steps), steps) is not None
 
     def verified_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
@@ -132,7 +132,7 @@ class Run:
 
     @property
     def diverged(self) -> DivergedError | None:
-        """The recorded divergence of a training with this configuration; None without one."""
+        """The recorded divergence of a training run with this configuration; None without one."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
             if record["config"] == self.hash:
@@ -142,14 +142,14 @@ class Run:
         return None
 
     def forget_divergence(self) -> None:
-        """Remove the files of a training that diverged with another configuration."""
+        """Remove the files of a training run that diverged with another configuration."""
         if (self.path / self.DIVERGED).is_file():
             for name in ("values.parquet", self.DIVERGED):
                 (self.path / name).unlink(missing_ok=True)
 
     @property
     def is_started(self) -> bool:
-        """Whether there are weights or checkpoints, so that the configuration of the training cannot change."""
+        """Whether there are weights or checkpoints. If so, the configuration can no longer change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
@@ -174,7 +174,7 @@ class Run:
 
     @property
     def training_files(self) -> list[Path]:
-        """The files of a finished training."""
+        """The files of a finished training run."""
         try:
             branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
         except UsageError:  # no configuration
@@ -319,7 +319,7 @@ class DivergedError(IclbenchError):
         run: the run.
         step: number of finished steps.
         what: description of the value that is not finite.
-        is_recorded: whether the divergence was recorded earlier, so that the training was not tried again.
+        is_recorded: whether the divergence was recorded earlier; if so, the run was not trained again.
     """
 
     code = "diverged"
@@ -339,7 +339,7 @@ class DivergedError(IclbenchError):
 
     @property
     def failure_files(self) -> list[Path]:
-        """Files of the diverged training: its curve and the record of the divergence."""
+        """Files of the diverged training run: its curve and the record of the divergence."""
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
 
@@ -590,7 +590,7 @@ def check_name(name: str, noun: str = "a run name") -> str:
 
 
 def check_not_reserved(name: str, advice: str) -> None:
-    """Raise `UsageError` with advice if a name is that of a baseline or a published row."""
+    """Raise `UsageError` with advice if a name belongs to a baseline or a published row."""
     if name in names("baselines") or name.startswith("published-"):
         raise UsageError(
             f"'{name}' is the name of a baseline or published row in the tables; choose {advice}", code="exists"

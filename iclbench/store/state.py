@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-# A `failed` cell is tried again. Cells that are `diverged` (a training without finite weights, or a cell that needs it)
-# or `skipped` (not applicable) are not.
+# A `failed` cell is tried again. Cells that are `diverged` (a training run without finite weights, or a cell that needs
+# it) or `skipped` (not applicable) are not.
 State = Literal["todo", "done", "failed", "diverged", "skipped"]
 
 

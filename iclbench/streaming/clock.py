@@ -39,10 +39,10 @@ class Clock:
     """The clock of one stream.
 
     Attributes:
-        start: time at which the observation started; None if it starts with the first line, which is not an event then.
+        start: time at which the observation started; None if it starts with the first line, which then is not an event.
         unit: the model's unit of time, in the user's unit.
         last: time of the last learned event, or the start.
-        resumed: whether the clock comes from a saved state, so that the start cannot be chosen.
+        resumed: whether the clock comes from a saved state; its start cannot be changed.
     """
 
     start: float | None = 0.0
@@ -63,8 +63,8 @@ class Clock:
 
         Args:
             family: the family of the task.
-            start: time at which the observation started, or `first` if it starts with the first line, which is not an
-                event then (default: as in the task).
+            start: time at which the observation started, or `first` if it starts with the first line, which then is
+                not an event (default: as in the task).
 
         Raises:
             UsageError: `start` is neither a finite number nor `first`.
@@ -86,23 +86,23 @@ class Clock:
         }
         return last_time + scaled["gap"][0], scaled
 
-    def about(self) -> dict[str, str]:
-        """The metadata of a saved state about the time, exact to the last digit."""
+    def metadata(self) -> dict[str, str]:
+        """The start, the last time and the unit as metadata of a saved state, without rounding."""
         entries = {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
         return entries | {"unit": repr(self.unit)}
 
     @classmethod
-    def of_state(cls, about: Mapping[str, str]) -> Clock:
+    def of_state(cls, metadata: Mapping[str, str]) -> Clock:
         """The clock of a saved state, from its metadata.
 
         Raises:
             DataError: the metadata lack the time or its unit.
         """
         try:
-            unit = float(about["unit"])
-            if about["start"] == FIRST:
+            unit = float(metadata["unit"])
+            if metadata["start"] == FIRST:
                 return cls(None, unit, resumed=True)
-            return cls(float(about["start"]), unit, float(about["last"]), resumed=True)
+            return cls(float(metadata["start"]), unit, float(metadata["last"]), resumed=True)
         except (KeyError, ValueError):
             raise DataError(
                 "the state lacks the time of its last event; give a state that --save has written",

@@ -1,9 +1,9 @@
 """A model that learns points one after the other and answers queries between them.
 
 The answer to a query depends on all points before it and on none after it. Points are buffered and learned in batches,
-at the latest before the next query; queries of a file are buffered, too. Up to rounding, the answers are those of one
-line at a time. Memory is that of the model's state: constant for `cmanp`, `cnp` and recurrent models, growing for
-models that store the points. With a window (`window`), the model uses the last points only.
+at the latest before the next query; queries of a file are buffered, too. Up to rounding, the answers are the same as
+for one line at a time. The memory is the size of the model's state: constant for `cmanp`, `cnp` and recurrent models,
+growing for models that store the points. With a window (`window`), the model uses the last points only.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ stores its points, and the state is recomputed from them
 - after `MAX_STEPS` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
 - if that is cheaper than sliding: for a window of at most `CHEAP_SIZE` points, or not larger than the change.
 
-Memory is that of the points in the window and one state.
+It needs memory for the points in the window and one state.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def check_state(state: State, window: int | None) -> None:
 
 
 def _drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:
-    """Whether the estimated rounding error of so many steps, relative to the current sums, exceeds `TOLERATED`."""
+    """Whether the estimated rounding error after this many steps, relative to the current sums, exceeds `TOLERATED`."""
     if highest is None or weight is None:
         return False
     rounding = torch.finfo(weight.dtype).eps * math.sqrt(steps)

@@ -1,8 +1,8 @@
 """Estimates for a plan: seconds from measured steps and recorded cells, bytes from parameter counts.
 
-Trainings: the seconds of a step, recorded with runs of the same task, backbone and preset or measured now, times the
-remaining steps. Other cells: the mean of recorded cells, of the same contestant if possible. Without any of these the
-seconds are unknown.
+Training runs: the seconds of a step, recorded with runs of the same task, backbone and preset or measured now, times
+the remaining steps. Other cells: the mean of recorded cells, of the same contestant if possible. Without any of these
+the seconds are unknown.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Estimates:
         return self._counts.get(key)
 
     def bytes(self, cell: GridCell) -> float:
-        """Bytes on disk: weights and checkpoints of a training; for other cells the mean size of existing tables."""
+        """Bytes on disk: weights and checkpoints of a training run; otherwise, the mean size of existing tables."""
         from iclbench.training.checkpoint import KEEP
 
         if cell.kind != "train" or cell.config is None:
@@ -162,7 +162,7 @@ class Estimates:
         return self.measured.get(key)
 
     def _recorded_means(self, phase: str, metric: str) -> dict[TrainingKey, float]:
-        """Means over the runs of a task, backbone and preset, from the records of their trainings."""
+        """Means over the runs of a task, backbone and preset, from the records of their training runs."""
         if (phase, metric) not in self._means_cache:
             rows = self._costs[self._costs["phase"].eq(phase) & self._costs["metric"].eq(metric)]
             if phase != "model":
@@ -172,8 +172,8 @@ class Estimates:
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
-        """Rows of trainings, in the folders of runs and in packed tables. The thousands of files of evaluations are not
-        read."""
+        """Rows of training runs, from the folders of runs and from packed tables. The thousands of files of evaluations
+        are not read."""
         results = self._store.results
         folders = sorted(p for p in results.iterdir() if p.is_dir() and p.name != "tables") if results.is_dir() else []
         rows = pd.concat([tables.frame("costs", []), *(tables.read_all("costs", folder) for folder in folders)])
@@ -256,7 +256,7 @@ def _size(path: Path) -> int:
 
 
 def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, int]]:
-    """The smallest and the largest number of parameters in the trainings of each task and preset."""
+    """The smallest and the largest number of parameters in the training runs of each task and preset."""
     counts: dict[str, list[int]] = {}
     for cell in plan.cells:
         if cell.kind == "train" and cell.reason is None and (count := estimates.parameters(cell)) is not None:

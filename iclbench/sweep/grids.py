@@ -311,7 +311,7 @@ def load_grid(name: str) -> tuple[str, GridCard]:
 
 
 def is_grid(name: str) -> bool:
-    """Whether a path to a `.toml` file is that of a grid card. Other cards have no key `backbones`."""
+    """Whether a `.toml` file is a grid card. Other cards have no key `backbones`."""
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 

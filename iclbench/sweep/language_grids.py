@@ -98,7 +98,7 @@ def load_language_grid(name: str) -> tuple[str, LanguageGridCard]:
 
 
 def is_language_grid(name: str) -> bool:
-    """Whether a name or a path is that of a grid card of language models, which has the key `models`."""
+    """Whether a name or a path refers to a grid card of language models, which has the key `models`."""
     if name.endswith(".toml"):
         return "models" in read_toml(Path(name))
     grid_name = canonical(name)

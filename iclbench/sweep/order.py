@@ -17,8 +17,8 @@ class Order:
     """The cells of a plan in order, each after all cells that it needs.
 
     Cells are ordered by task (language models: by model) as in the plan. Within a task, cells that need a finished
-    training come before the next training, so that an interrupted sweep has complete rows. Only near the end trainings
-    come first: short cells then fill the slots during the last trainings, and no training starts last.
+    training run come before the next one, so that an interrupted sweep has complete rows. Only near the end do training
+    runs come first: short cells then fill the slots during the last training runs, and no training run starts last.
     """
 
     def __init__(self, plan: Plan, slots: int) -> None:

@@ -1,5 +1,5 @@
-"""The outlook of a plan: its cells to do, compared with the files in the results folder. Trainings and evaluations may
-have been done outside of any sweep, and folders may hold other runs than those of the grid."""
+"""The outlook of a plan: its cells to do, compared with the files in the results folder. Models may have been trained
+or evaluated outside of a sweep, and folders may hold runs with other settings than those of the grid."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check_data(plan: Plan, context: Context) -> None:
 
 
 def refusal(results: Path, cell: GridCell) -> str | None:
-    """The reason why the folder of a cell's run holds another run than that of the grid; None if it does not."""
+    """The reason why a cell's run cannot be trained in its folder (such as other settings); None if it can."""
     assert cell.config is not None
     run = Run(results / "runs" / cell.run)
     try:

@@ -161,7 +161,7 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
 
 
 def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedWeights) -> None:
-    """Raise `UsageError` if the weights of the run's folder would replace different packed ones of equal settings."""
+    """Raise `UsageError` if the weights of the run's folder would replace packed weights of the same settings."""
     assert cell.config is not None
     run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (
@@ -170,7 +170,7 @@ def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedW
         and run_weights.digest != packed.digest
     ):
         raise UsageError(
-            f"run '{cell.run}' in {run_weights.path.parent} has other weights than "
+            f"run '{cell.run}' in {run_weights.path.parent} has weights that differ from those of "
             f"'{packed.path.parent.name}/{cell.run}', whose results are packed: move it away, or replace them with "
             "--replace",
             code="exists",
@@ -270,7 +270,7 @@ def _weights_to_pack(
     store: Store,
     archive_entries: Callable[[], dict[str, archives.PackedWeights]],
 ) -> archives.PackedWeights | None:
-    """The weights of this training, from the folder of the run or from the existing archive; None if both lack them."""
+    """The weights of this training run, from its folder or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
     if run_weights is not None and run_weights.trained == training:
         return run_weights

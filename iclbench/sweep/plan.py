@@ -20,8 +20,8 @@ class Plan:
     Attributes:
         cells: all cells of the grid.
         states: the state of each cell, by hash.
-        todo: the cells to do, each after the cells that it needs. Among them are finished trainings whose weights are
-            missing and needed by another cell, and packed evaluations whose scores by episode a summary needs.
+        todo: the cells to do, each after the cells that it needs. Among them are finished training runs whose
+            missing weights another cell needs, and packed evaluations whose scores by episode a summary needs.
         waiting: cells to do that need cells that are left out.
     """
 
@@ -40,7 +40,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     """Compare cells with the results folder.
 
     Failed cells are tried again. A cell that is not applicable is to do until a row says so, which takes no time. A
-    cell that needs a diverged training is to do if that training is to do again or no longer diverged.
+    cell that needs a diverged training run is to do if that run is to do again or is no longer diverged.
     """
     states = {cell.hash: store.state(cell) for cell in cells}
     todo = {cell.hash for cell in cells if states[cell.hash] in ("todo", "failed") or not store.has_row(cell)}

@@ -480,7 +480,7 @@ def _call(*words: str, ignored_error: str = "") -> str:
     """The output of a SLURM program.
 
     Raises:
-        SubprocessError: the program failed with another error than `ignored_error`.
+        SubprocessError: the program failed with an error other than `ignored_error`.
     """
     environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # do not shorten lists of tasks
     process = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)

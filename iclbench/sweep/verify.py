@@ -50,7 +50,7 @@ class VerifiedCell:
         rows: number of compared rows of `values`, including those of its training.
         difference: the first difference; None if all rows are equal to the last digit.
         share: the largest difference, as a share of the half-width of its row's interval. None without a difference, or
-            if other columns than training curves and numbers with intervals differ.
+            if columns other than training curves and numbers with intervals differ.
         environment: differences between the first environment (of the evaluation and its training) and this one:
             hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
         seconds: seconds of the recomputation.

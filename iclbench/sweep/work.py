@@ -37,7 +37,7 @@ log = logging.getLogger("iclbench")
 
 
 class _NotApplicableError(Exception):
-    """The cell is not applicable to its run, which is only known after the training."""
+    """The cell is not applicable to its run, which is known only after training."""
 
 
 def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:

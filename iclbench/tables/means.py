@@ -2,8 +2,8 @@
 
 A seed repeats a measurement with other random numbers. There are three kinds of seeds:
 
-- `run`: trainings of one contestant that differ only in the seed, on the same prompts. (`analysis.comparable` gives
-  runs that differ in more than the seed different contestants.)
+- `run`: training runs of one contestant that differ only in the seed, on the same prompts. (`analysis.comparable` gives
+  different contestants to runs that differ in more than the seed.)
 - `demo_seed`: sets of demonstrations for the same queries to a language model.
 - `order`: orders of one set of demonstrations.
 
@@ -11,7 +11,7 @@ The value is the mean over seeds with equal weights, whatever their numbers of e
 kind of seed:
 
 - Runs have the envelope of their intervals over episodes: from the lowest lower end to the highest upper end. There are
-  too few runs for an interval over trainings.
+  too few runs for an interval over training runs.
 - Sets and orders of demonstrations have Student's 95 % interval of the mean over seeds, that is, over other
   demonstrations for the same queries. A single set has its interval over queries. `over_seeds`, for figures and printed
   tables, limits the interval of a share to [0, 1]; files of tables have the unlimited interval.

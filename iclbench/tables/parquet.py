@@ -126,7 +126,7 @@ def _open_checked(path: Path) -> pq.ParquetFile:
 
 
 def _frame(loaded: pa.Table) -> pd.DataFrame:
-    """The rows, in nullable types of pandas. The metadata of joined files are not used, since they are those of the
+    """The rows, in nullable types of pandas. The metadata of joined files are not used, since they come from the
     first file, which may lack columns."""
     return loaded.to_pandas(types_mapper=_TYPES.get)
 

@@ -52,23 +52,23 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     ),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
     "preset": ("string", False, "smoke, grid, small, paper; language for pretrained language models"),
-    "seed": ("Int64", True, "seed of the run; missing without a training"),
+    "seed": ("Int64", True, "seed of the training run; missing for untrained methods"),
     "variant": (
         "string",
         True,
-        "hash of the configuration of the training without the seed, equal for runs that differ only in the seed; "
+        "hash of the configuration of the training run without the seed, equal for runs that differ only in the seed; "
         "backbones only",
     ),
     "tuned": (
         "boolean",
         True,
         "whether the run was trained at the learning rate that a table of rates had for its backbone, preset and task "
-        "when it was evaluated; missing: not known, or no training",
+        "when it was evaluated; missing if that is unknown or the contestant is not trained",
     ),
     "trained_on": (
         "string",
         True,
-        "the task of the training, if the prompts are of another task; the contestant is then BACKBONE@TASK",
+        "the training task, if the prompts are of another task; the contestant is then BACKBONE@TASK",
     ),
     "context_order": (
         "string",
@@ -91,7 +91,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "axis": (
         "string",
         True,
-        "name of a further coordinate: layer, gd_step, gamma, train_step, branch (steps of a shorter training that "
+        "name of a further coordinate: layer, gd_step, gamma, train_step, branch (steps of a shorter training run that "
         "branched off and decayed its learning rate to 0), passes, demo_seed, order, "
         "n_context (upper end of a bin of context sizes: 4, 16, 64, ...), stratum:NAME (for the column stratum)",
     ),
@@ -247,7 +247,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
         "of an evaluation: its metrics and those that the code of the evaluation could compute, separated by spaces; "
         "missing in rows of earlier commits, whose metrics are in values",
     ),
-    "seconds": ("Float64", True, "duration; of a training, the sum over all its processes"),
+    "seconds": ("Float64", True, "duration; of a training run, the sum over all its processes"),
     "device": ("string", True, "cpu or the name of the accelerator"),
     "hardware": ("string", True, "processor and memory of the machine"),
     "kernels": ("string", True, "instruction set of PyTorch's CPU kernels: default, avx2, avx512, ..."),

@@ -1,10 +1,10 @@
-"""Branches: shorter trainings that share the beginning of a longer one and have their own decay of the learning rate.
+"""Branches: shorter training runs that share the beginning of a longer run and have their own learning-rate decay.
 
-With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a training of n steps equals a longer one
-until its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
+With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a run of n steps equals a longer run until
+its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
 written (`Run.branch`), and the training continues from the copied state, bit for bit as without branches. A branch has
 the episodes, the curriculum and the scheduled noise of the training at the same steps. So if these are functions of the
-share of steps, a branch has not reached the same point as a separate training of its length.
+share of steps, a branch has not reached the same point as a separate run of its length.
 
 A branch that is interrupted continues from its own checkpoints. Until it is finished, the newest checkpoint of the
 training is that of the step at which the branch starts. A later checkpoint is not used while a branch is missing.

@@ -68,7 +68,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
     Checkpoints that are damaged or belong to another run are reported in a warning and renamed to `*.unusable`.
 
     Raises:
-        IclbenchError: the file system does not give a checkpoint, which may be valid.
+        IclbenchError: the file system fails to read a checkpoint, which may be valid.
     """
     for path in reversed(run.checkpoints_of(branch)):
         _check_readable(path)
@@ -102,7 +102,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
 
 
 def _check_readable(path: Path) -> None:
-    """Raise `IclbenchError` if the file exists but the file system does not give it; its content may be valid."""
+    """Raise `IclbenchError` if the file exists but the file system fails to read it; its content may be valid."""
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -151,7 +151,7 @@ def _progress(metadata: Mapping[str, str], tensors: dict[str, Tensor]) -> Progre
 
 
 def _check_possible(progress: Progress, steps: int) -> None:
-    """Raise `ValueError` if a training of so many steps cannot have this progress."""
+    """Raise `ValueError` if a training run of this many steps cannot have this progress."""
     logged_steps = [0, *progress.steps]
     if not 0 < progress.step <= steps:
         raise ValueError(f"it has step {progress.step} of {steps}")

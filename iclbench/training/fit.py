@@ -1,8 +1,8 @@
 """Training in memory, with new episodes at each step, a curriculum, and callbacks.
 
 A step is a function of the settings, the weights and its number, because the random streams of data and loss are
-counted by the step. A training that continues from the weights, the optimiser and the `Progress` of another therefore
-equals an uninterrupted one, bit for bit on a CPU with the same number of threads. `iclbench.training.run` trains runs
+counted by the step. A run that continues from the weights, the optimiser and the `Progress` of another therefore equals
+an uninterrupted run, bit for bit on a CPU with the same number of threads. `iclbench.training.run` trains runs
 in folders, with checkpoints and evaluation.
 """
 
@@ -57,7 +57,7 @@ class TrainingDivergedError(NonFiniteError):
 
 @dataclass
 class Progress:
-    """The progress of a training.
+    """The progress of a training run.
 
     Attributes:
         step: number of finished steps.
@@ -144,7 +144,7 @@ def fit(
 
 
 class Training:
-    """A training in progress, which callbacks get as their argument.
+    """A training run in progress, which callbacks get as their argument.
 
     Attributes:
         backbone: the backbone, on the device.
@@ -302,7 +302,7 @@ def not_finite(backbone: Backbone) -> set[str]:
 
 
 class _Meter:
-    """Measures the seconds and bytes of a training, in addition to those of its initial progress.
+    """Measures the seconds and bytes of a training run, in addition to those of its initial progress.
 
     Args:
         progress: the progress to which seconds and bytes are written.

@@ -1,7 +1,7 @@
 """Data-parallel training in several processes, each of which computes its share of every batch.
 
 All processes draw the complete batch from the same counted stream and take their share. Losses are weighted by the
-share and gradients are summed, so that the training equals that of one process up to rounding. This does not hold if
+share and gradients are summed, so the training equals that of one process up to rounding. This does not hold if
 the loss draws random numbers or is not a mean over episodes; several processes are then refused. Only the first process
 writes files.
 """
@@ -68,7 +68,7 @@ class Processes:
         return self.rank == 0
 
     def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
-        """This process's part of a batch, and the weight of its mean loss in that of the batch."""
+        """This process's part of a batch, and the weight of its mean loss in the loss of the batch."""
         size = len(batch.scored)
         part = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
         total = _loss_count(backbone, batch)
@@ -113,7 +113,7 @@ class Processes:
             yield
         except RuntimeError as error:
             raise IclbenchError(
-                f"another of the {self.count} processes of this training has ended "
+                f"another of the {self.count} processes of this training run has ended "
                 f"({str(error).splitlines()[0]:.80}); the same command continues from the last checkpoint",
                 code="worker-died",
             ) from None
@@ -218,7 +218,7 @@ def _rendezvous(process: Processes) -> dist.Store:
     """The store through which the processes exchange their addresses, after all of them have started."""
     address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
     other_processes = (
-        f"the other {process.count - 1} of {process.count} processes of this training at {address} (MASTER_ADDR)"
+        f"the other {process.count - 1} of {process.count} processes of this training run at {address} (MASTER_ADDR)"
     )
     timeout_text = f"{_START_TIMEOUT.total_seconds():g} seconds"
     note = Timer(_SECONDS_BEFORE_NOTE, log.info, (f"waiting for {other_processes}, for at most {timeout_text}",))
@@ -311,7 +311,7 @@ def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: E
         last_line = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         reason = last_line[0] if last_line else f"exit code {dead.returncode}"
         sys.stderr.write(
-            f"error: another process of this training has ended ({reason:.200}); the same command continues\n"
+            f"error: another process of this training run has ended ({reason:.200}); the same command continues\n"
         )
         sys.stderr.flush()
         for other in others:

@@ -1,4 +1,4 @@
-"""The files of a finished or diverged training: learning curve, costs, and weights or the record of the divergence."""
+"""The files of a finished or diverged run: learning curve, costs, and weights or the record of the divergence."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _about(run: Run) -> dict[str, object]:
 
 
 def _shared(run: Run) -> dict[str, object]:
-    """The columns that are the same in all rows of a training."""
+    """The columns that are the same in all rows of a training run."""
     config = run.config
     return _about(run) | {
         "family": config.task.family,

@@ -33,7 +33,7 @@ ReportOfBranch = Callable[[int, int, float], None]
 # Creates the callback that evaluates a model during training, see `iclbench.evaluation.monitor`.
 MonitorOf = Callable[[RunConfig, Family], Callback]
 
-# This number of signals ends a training at once, without a checkpoint, because a step may take minutes.
+# This number of signals ends a training run at once, without a checkpoint, because a step may take minutes.
 _SIGNALS_TO_END = 3
 
 
@@ -167,7 +167,7 @@ def _branch(
     """Train the branch that ends after `steps` steps, write its weights, and restore the training.
 
     The seconds of the branch are added to the training. Its checkpoint is written before the weights of the branch,
-    which mark the branch as finished, so that a killed process counts the seconds exactly once.
+    which mark the branch as finished, so a killed process counts the seconds exactly once.
     """
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
@@ -228,7 +228,7 @@ class _Stop:
         return self._signals_seen > 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Count a signal; raise `Interrupted` at the third one, for a user who does not wait for a long step."""
+        """Count a signal; raise `Interrupted` at the third one, for users who do not want to wait for a long step."""
         self._signals_seen += 1
         if self._signals_seen >= _SIGNALS_TO_END and not self._held:
             step = self._run.checkpoint_step

@@ -10,8 +10,8 @@ def learning_rate(settings: TrainSettings, step: int, end: int | None = None) ->
     with linear decay to 0 over the last fifth.
 
     The inverse square root starts from the peak at the end of the warm-up (Chan et al. 2022). Warm-up, constant, decay
-    is the schedule of Hu et al. 2024 (MiniCPM, section 4): a shorter training is the first part of a longer one with
-    its own decay (Hägele et al. 2024). If warm-up and decay overlap, the lower rate applies.
+    is the schedule of Hu et al. 2024 (MiniCPM, section 4): a shorter run is the first part of a longer run with its own
+    decay (Hägele et al. 2024). If warm-up and decay overlap, the lower rate applies.
 
     Args:
         settings: rate, warm-up, schedule and number of steps.

@@ -36,8 +36,8 @@ class Point:
     """The score of some settings, over all seeds.
 
     Attributes:
-        settings: settings of training.
-        value: mean over seeds; None if a training diverged or its scores failed.
+        settings: training settings.
+        value: mean over seeds; None if a training run diverged or its scores failed.
         sd: standard deviation over seeds; None with one seed.
     """
 
@@ -58,7 +58,7 @@ class Curve:
         results: results folder.
         base: the contestant on the task, without any table of rates.
         prompt_set: the validation episodes.
-        seeds: number of trainings of every choice.
+        seeds: number of training runs of every choice.
         budget: parameters of every backbone at the preset; None if the preset has no budget.
     """
 

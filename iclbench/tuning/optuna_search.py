@@ -35,7 +35,7 @@ class OptunaSearch:
 
     Attributes:
         trials: number of choices.
-        base: the preset's settings of training.
+        base: the preset's training settings.
         sign: 1 if lower is better, else -1.
     """
 

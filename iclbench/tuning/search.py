@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log10
+from math import log10, sqrt
 from typing import Any, Protocol
 
 from iclbench.tuning.curves import Curve, Point
@@ -26,7 +26,7 @@ class Search(Protocol):
 
 
 def best(points: Sequence[Point], sign: int) -> Point | None:
-    """The point with the best mean, in case of a tie that with the smallest rate; None if all failed.
+    """The point with the best mean, with the smallest rate in case of a tie; None if all failed.
 
     Args:
         points: the points of a search.
@@ -34,6 +34,26 @@ def best(points: Sequence[Point], sign: int) -> Point | None:
     """
     candidates = [(sign * point.value, point.lr, point) for point in points if point.value is not None]
     return min(candidates, key=lambda each: each[:2])[-1] if candidates else None
+
+
+def choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
+    """The point with the smallest rate whose mean is within one standard error of the best mean; None if all failed.
+
+    The largest good rate is often next to one at which training fails, and some seeds then fail at it too. The
+    standard error is that of the best point over its seeds, zero with one seed: the one-standard-error rule of Breiman
+    et al. (1984).
+
+    Args:
+        points: the points of a search.
+        sign: 1 if lower is better, else -1.
+        seeds: number of seeds of every point.
+    """
+    best_point = best(points, sign)
+    if best_point is None or best_point.value is None:
+        return None
+    worst = sign * best_point.value + (best_point.sd or 0.0) / sqrt(seeds)
+    good_points = [(point.lr, sign * point.value, point) for point in points if point.value is not None]
+    return min((each for each in good_points if each[1] <= worst), key=lambda each: each[:2])[-1]
 
 
 def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Point]:

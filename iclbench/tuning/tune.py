@@ -20,7 +20,7 @@ from iclbench.sweep.engine import ATTEMPTS, GRACE
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
 from iclbench.tuning.curves import Curve, Point, choose, follower_tasks
-from iclbench.tuning.search import Search, best, not_different
+from iclbench.tuning.search import Search, choice, not_different
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.validation import Objective
 
@@ -55,25 +55,25 @@ class Pair:
 
     @property
     def preset_settings(self) -> dict[str, Any]:
-        """The preset's settings of training."""
+        """The preset's training settings."""
         return self.curve.base.train.model_dump(mode="json")
 
     def points(self) -> list[Point]:
         """The points of this search so far."""
         return self.search.points(self.curve)
 
-    def best_of_search(self) -> Point | None:
-        """The best point of this search so far; None if all failed."""
-        return best(self.points(), self.objective.sign)
+    def choice_of_search(self) -> Point | None:
+        """The choice among the points of this search so far; None if all failed."""
+        return choice(self.points(), self.objective.sign, self.curve.seeds)
 
-    def best(self) -> Point | None:
-        """The best point of all searches on these episodes; None if all failed."""
-        return best(self.curve.points(), self.objective.sign)
+    def choice(self) -> Point | None:
+        """The choice among the points of all searches on these episodes; None if all failed."""
+        return choice(self.curve.points(), self.objective.sign, self.curve.seeds)
 
     def not_different(self) -> list[Point]:
-        """The points that are not significantly different from the best."""
-        best_point = self.best()
-        return [] if best_point is None else not_different(self.points(), best_point, self.curve.seeds)
+        """The points that are not significantly different from the choice."""
+        chosen_point = self.choice()
+        return [] if chosen_point is None else not_different(self.points(), chosen_point, self.curve.seeds)
 
     @property
     def follower_tasks(self) -> list[str]:
@@ -86,16 +86,16 @@ class Pair:
         return [trial for each in settings for trial in self.curve.missing(each)]
 
     def choose(self) -> Point | None:
-        """Write the best point into the table of rates and return it; None if all failed."""
-        best_point = self.best()
-        if best_point is not None:
+        """Write the choice into the table of rates and return it; None if all points failed."""
+        chosen_point = self.choice()
+        if chosen_point is not None:
             tried_rates = sorted({point.lr for point in self.curve.points()})
-            choose(self.curve, TunedSettings(**best_point.settings, tried=tried_rates), self.objective.words)
-        return best_point
+            choose(self.curve, TunedSettings(**chosen_point.settings, tried=tried_rates), self.objective.words)
+        return chosen_point
 
 
 class Report(Protocol):
-    """An observer of a tuning."""
+    """An observer of a search."""
 
     def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
         """These trials run next."""

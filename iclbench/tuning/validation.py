@@ -1,7 +1,7 @@
 """The objective for choosing learning rates: the metric that ranks a family, on separate validation episodes.
 
-The validation episodes of `tabular` are other episodes than those of its prompt sets, but have the same table rows,
-because the family has no held-out rows.
+The validation episodes of `tabular` differ from the episodes of its prompt sets, but use the same table rows, because
+the family has no held-out rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ValidationSet(PromptSet):
 
 @dataclass(frozen=True)
 class Objective:
-    """The quality of a training as one number.
+    """The quality of a training run as one number.
 
     - For question `next`: the area under the learning curve of the normalised squared error, or of the negative
       log-likelihood for events.

@@ -45,11 +45,11 @@ class Blobs(Family):
         return int(self.parameters.dim)
 
     def sample(self, request: Request) -> Episodes:
-        count, draw = request.points + 4, request.generator
-        centres = torch.randn(request.episodes, CLASSES, self.x_dim, generator=draw)
-        labels = torch.randint(CLASSES, (request.episodes, count), generator=draw)
+        count, generator = request.points + 4, request.generator
+        centres = torch.randn(request.episodes, CLASSES, self.x_dim, generator=generator)
+        labels = torch.randint(CLASSES, (request.episodes, count), generator=generator)
         x = centres.gather(1, labels.unsqueeze(-1).expand(-1, -1, self.x_dim))
-        points = Points.full(x + 0.3 * torch.randn(x.shape, generator=draw), labels)
+        points = Points.full(x + 0.3 * torch.randn(x.shape, generator=generator), labels)
         targets = points.span(request.points)
         choices = torch.ones(request.episodes, CLASSES, dtype=torch.bool)
         return Episodes(points.span(0, request.points), targets.mask, targets, classes=CLASSES, choices=choices)

@@ -183,6 +183,7 @@ def test_charts_take_rows_of_values(inputs: Inputs, chart: str) -> None:
         draw(inputs.values[["contestant", "value"]])
 
 
+@pytest.mark.slow
 def test_duplicate_rows_are_drawn_once(inputs: Inputs) -> None:
     duplicated = pd.concat([inputs.values, inputs.values])
     one, other = (icl.plot.leaderboard(rows).to_dict(validate=False) for rows in (duplicated, inputs.values))

@@ -30,6 +30,7 @@ def test_the_regressor_passes_the_checks_of_scikit_learn(run: Run) -> None:
     assert failures(InContextRegressor(run)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
 def test_the_classifier_passes_the_checks_of_scikit_learn(classifier_run: Run) -> None:
     assert failures(InContextClassifier(classifier_run)) == []

@@ -125,7 +125,7 @@ def test_contracts_hold_in_every_state_of_torch(state: str) -> None:
     family = icl.task("linear", "smoke", dim=2).family
     with STATES[state]():
         for contract in CONTRACTS:
-            if contract.is_about(model, episodes := example_episodes()):
+            if contract.is_checkable(model, episodes := example_episodes()):
                 contract.check(model, episodes, Tolerance())
         FAMILY_CONTRACTS[0](family)
 
@@ -159,6 +159,7 @@ def test_every_public_function_is_guarded() -> None:
     assert all(hasattr(check, "is_guarded") for check in FAMILY_CONTRACTS)
 
 
+@pytest.mark.slow
 def test_models_built_in_threads_have_the_weights_of_models_built_in_one_thread() -> None:
     task = icl.task("linear", "smoke", dim=2)
 
@@ -170,6 +171,7 @@ def test_models_built_in_threads_have_the_weights_of_models_built_in_one_thread(
         assert list(pool.map(initial_weights, range(80))) == expected
 
 
+@pytest.mark.slow
 def test_dropout_in_threads_draws_the_numbers_of_one_thread() -> None:
     task = icl.task("point-process", "smoke")
 

@@ -44,6 +44,7 @@ def test_rows_are_those_of_the_command(run: Run, linear: Task, results: Path) ->
     assert model["variant"].notna().all() and model["seed"].eq(0).all()
 
 
+@pytest.mark.slow
 def test_rows_of_a_random_estimator_are_those_of_the_command(tmp_path: Path) -> None:
     task = icl.task("linear", "smoke", dim=2, points=4, episodes=2)
     run = icl.train(task, "cnp", results=tmp_path, steps=1, progress=False)
@@ -117,6 +118,7 @@ def test_rows_of_a_model_in_memory_have_the_variant_task_and_seed_of_its_trainin
     assert identity({"mine": model}, other) == expected
 
 
+@pytest.mark.slow
 def test_charts_omit_rows_on_other_settings_of_the_task_with_a_warning() -> None:
     tasks = [icl.task("linear", "smoke", dim=dim, episodes=8) for dim in (2, 3)]
     frames = [icl.evaluate([icl.CNP(task, width=8), "zero", "ridge"], task) for task in tasks]
@@ -140,6 +142,7 @@ def test_rows_of_two_calls_are_in_one_chart_if_their_models_have_different_names
     assert all(f'"{name}"' in chart for name in ("cnp", "second", "zero", "ridge", "mean"))
 
 
+@pytest.mark.slow
 def test_models_trained_from_several_seeds_are_runs_of_one_contestant() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     frames = []

@@ -19,7 +19,7 @@ from tests.backbones.small_np import (
 # (dx, dy) of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 332_821), (2, 1, 332_885), (2, 3, 338_431)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
-    """TNP-D with a variance-out of only means, two layers of self-attention, and a projection to 20 columns per
+    """TNP-D with a read-out of means only, plus two layers of self-attention and a projection to 20 columns per
     output."""
     without_covariance = (
         default_parameters("tnp-d", dx, dy) - mlp_parameters(64, 128, 2 * dy) + mlp_parameters(64, 128, dy)
@@ -62,7 +62,7 @@ def test_scores_depend_on_the_order_of_targets_only_with_tril(covariance: str, i
 
 
 @torch.no_grad()
-def test_the_joint_score_without_products_is_the_sum_of_marginal_scores() -> None:
+def test_the_joint_score_without_covariance_is_the_mean_of_marginal_scores() -> None:
     model, episodes = build("tnp-nd", {"covariance": "low-rank"}), batch()
     model.covariance.projector[-1].weight.zero_()
     model.covariance.projector[-1].bias.zero_()
@@ -74,7 +74,7 @@ def test_the_joint_score_without_products_is_the_sum_of_marginal_scores() -> Non
 
 @pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
 @torch.no_grad()
-def test_with_another_head_they_equal_their_parent(name: str) -> None:
+def test_with_another_head_a_model_equals_its_parent(name: str) -> None:
     small = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}
     parent, episodes = {"tnp-nd": "tnp-d", "cmanp-and": "cmanp"}[name], batch()
     model, parent_model = build(name, small, "mixture"), build(parent, small, "mixture")
@@ -90,8 +90,8 @@ def test_with_another_head_they_equal_their_parent(name: str) -> None:
 @pytest.mark.parametrize("name", ["tnp-nd", "cmanp-and"])
 @torch.no_grad()
 def test_the_diagonal_of_low_rank_depends_on_the_spread(name: str) -> None:
-    """In the release it is exp(r) with and without `bound_std`; here its root is the standard deviation of all
-    models."""
+    """The released code uses exp(r) with and without `bound_std`; here, `spread` determines the standard deviation as
+    in all other models."""
     small, episodes = {} if name == "tnp-nd" else {"hidden": 8, "latents": 3}, batch([(3, 2)])
     for spread, variance in {
         "exp": lambda r: r.exp(),

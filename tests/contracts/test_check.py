@@ -225,6 +225,7 @@ def test_an_estimator_of_one_family_names_the_family(
     assert f"iclbench check {family}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_hyena_reads_related_datasets_of_an_example_task() -> None:
     cls = BACKBONES.get("hyena")
     shape = example_shape("gaussian", related=3)

@@ -140,8 +140,8 @@ def test_the_contracts_can_fail(data_dir):
     for broken, contract in [
         *((faulty, "events_are_gaps_marks_and_times") for faulty in (NoTimes, MarksFromOne, ValidCensoredPoint)),
         (Entangled, "related_datasets_change_nothing_else"),
-        (WrongRelatedCount, "as_many_related_datasets_as_asked"),
-        (WrongContextSize, "contexts_have_the_sizes_asked_for"),
+        (WrongRelatedCount, "related_datasets_have_the_requested_number"),
+        (WrongContextSize, "contexts_have_the_requested_sizes"),
         (WrongStrata, "strata_are_parts_of_the_episodes"),
         (GlobalRandomness, "the_generator_decides_everything"),
         (Constant, "episodes_differ_from_each_other"),

@@ -18,6 +18,7 @@ def collect_garbage() -> None:
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
 def test_a_large_array_that_is_freed_before_the_end_counts() -> None:
     with Measure("cpu") as large:
@@ -30,6 +31,7 @@ def test_a_large_array_that_is_freed_before_the_end_counts() -> None:
     assert large.seconds > nothing.seconds > 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
 def test_a_peak_before_a_restart_does_not_count() -> None:
     with Measure("cpu") as cost:

@@ -205,6 +205,7 @@ def test_a_finished_evaluation_is_not_repeated_and_other_settings_are_another_co
     }
 
 
+@pytest.mark.slow
 def test_the_report_shows_the_run_with_deep_thinking_as_a_separate_contestant(results: Path) -> None:
     values = name_variants(tables.read_all("values", results / "tables"))
     assert {"gpt2", "gpt2+deep-thinking-eta-0.2"} <= set(values["contestant"])

@@ -54,7 +54,7 @@ def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) ->
             np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
 
-def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_of_the_variance() -> None:
+def test_renewal_is_the_lognormal_fit_of_scipy_with_a_prior_on_the_variance() -> None:
     points = draw()
     prediction = estimator("renewal").predict_next(points)
     assert prediction.logits.shape == (EPISODES, EVENTS, 1)

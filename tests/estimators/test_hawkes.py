@@ -75,6 +75,7 @@ def test_gradient_and_information_are_those_of_finite_differences() -> None:
     np.testing.assert_allclose(observed_information(gaps, marks, TRUTH), -bends, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [2_000, 10_000])
 def test_parameters_are_recovered_within_their_standard_errors(events: int) -> None:
     gaps, marks = simulate(events, seed=1)
@@ -124,6 +125,7 @@ def penalised_likelihood(gaps, marks, process, smoothing, penalty) -> float:
     return log_likelihood(gaps, marks, process) + pull - penalty * process.branching.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("events", "smoothing", "penalty"),
     [(5, 3.0, 1.0), (12, 3.0, 1.0), (12, 0.3, 0.0), (50, 3.0, 1.0), (50, 1.0, 0.0)],
@@ -200,6 +202,7 @@ def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.
     return answer.loss(points.y[:, last:]).mean().item()
 
 
+@pytest.mark.slow
 def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> None:
     """After 300 events, the fit recovers more than two thirds of the loss of a constant rate against the truth."""
     sequence = [simulate(301, 100 + seed) for seed in range(40)]

@@ -136,7 +136,7 @@ def test_ridge_equals_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("penalty", [1e-10, 1e-14, 1e-18])
-def test_ridge_with_a_tiny_penalty_equals_least_squares_with_its_rows(penalty: float) -> None:
+def test_ridge_with_a_tiny_penalty_equals_least_squares_with_penalty_rows(penalty: float) -> None:
     data = draw(3, 30, 5)
     rows = math.sqrt(penalty) * np.eye(5)
 
@@ -195,7 +195,7 @@ def test_ridge_on_features_equals_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("task", ["quadratic", "combination", "relu-network-shared"])
-def test_sampled_weights_of_features_have_the_variance_of_the_penalty(task: str) -> None:
+def test_sampled_weights_of_features_have_the_variance_that_the_penalty_assumes(task: str) -> None:
     """E y² is this variance times the squared length of the features (20,000 functions, four standard errors)."""
     family = resolve_task(task, "smoke")[0].build()
     points = family.sample(Request(20_000, 1, torch.Generator().manual_seed(0))).context
@@ -217,6 +217,7 @@ def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear,
     return family, family.sample(Request(40, 9, torch.Generator().manual_seed(2), shift=shift)).context
 
 
+@pytest.mark.slow
 def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
     """The reference has, for each support, the normal density of all labels and the posterior mean in closed form."""
     from scipy.stats import multivariate_normal
@@ -239,7 +240,7 @@ def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
 
 
 def test_sparse_weights_without_noise_are_known_after_one_more_point_than_their_number() -> None:
-    """With one point, each support explains the label; its weight is the density N(0, |x|²) of its inputs."""
+    """With one point, each support explains the label; its weight is the density of the label under N(0, |x|²)."""
     family, data = sparse(0.0)
     prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean
     torch.testing.assert_close(prediction[:, 3:], data.y[:, 3:], rtol=1e-4, atol=1e-4)

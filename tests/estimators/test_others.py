@@ -97,6 +97,7 @@ def test_worker_processes_give_the_same_answers(monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(tree.predict_next(points).mean, expected)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_does_not_stop_the_work() -> None:
     """This runs in a new process, because it kills a child process."""
     script = """
@@ -176,6 +177,7 @@ def test_masked_points_do_not_change_gradient_descent() -> None:
     assert errors.item() == pytest.approx(np.mean(squares), abs=1e-10)
 
 
+@pytest.mark.slow
 def test_gd_and_gd_plus_plus_have_the_measured_errors_on_skewed_data() -> None:
     """MSE/d after 23 steps on 40 examples: 0.62 for GD, 0.043 for GD++ with gamma from 1e-4 to 5e-4 (measured with
     another implementation)."""

@@ -141,6 +141,7 @@ def test_masked_points_and_empty_contexts() -> None:
             assert torch.equal(cls().predict_targets(context, points.x[b : b + 1, 30:31]).mean[0, 0], prediction[b, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [GreedyTree, XGBoost])
 def test_answers_without_numba_are_the_same(
     cls: type[LibraryEstimator], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -67,6 +67,7 @@ def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(e
     assert not {"icl", "icl_paired"} & costs  # a test has the same costs as samples of the task
 
 
+@pytest.mark.slow
 def test_a_pair_is_right_only_if_both_episodes_are(evaluated_run: tuple[Path, Run]) -> None:
     folder, run = evaluated_run
     prompts = PromptSet(run.config.task, "smoke", evaluator="icl_paired")

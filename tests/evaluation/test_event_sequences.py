@@ -52,6 +52,7 @@ def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
     assert gaps[pd.NA] == pytest.approx(np.trapezoid(expected, n) / n[-1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
@@ -108,6 +109,7 @@ def test_without_an_oracle_the_best_baseline_scores_1() -> None:
     assert not values["metric"].eq("gap").any()
 
 
+@pytest.mark.slow
 def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path: Path) -> None:
     times, marks = sequence_files.sequences(count=60, longest=9)
     (tmp_path / "events").mkdir()

@@ -62,6 +62,7 @@ def test_learning_curves_in_memory_are_those_in_files(card_path: Path, tmp_path:
     assert {"squared_error", "auc"} <= set(values["metric"]) and values["low"].notna().any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluator", ["", "icl_paired"])
 def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: str) -> None:
     import tomli_w

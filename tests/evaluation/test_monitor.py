@@ -82,6 +82,7 @@ def test_only_the_first_episodes_and_the_named_tests_are_evaluated(tmp_path: Pat
     assert set(rows["evaluator"]) == {"icl"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 8])
 def test_a_stopped_and_continued_run_has_the_same_rows(tmp_path: Path, step: int) -> None:
     complete, resumed = new_run(tmp_path / "a"), new_run(tmp_path / "b")

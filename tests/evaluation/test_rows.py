@@ -1,4 +1,4 @@
-"""All columns of the rows of all tables that an evaluation writes, and errors of writing."""
+"""All columns of all tables that an evaluation writes, and errors while writing them."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ class Half(Predictor):
         return Gaussian(mean, torch.ones_like(mean))
 
 
-def contestant(**changes: Any) -> PredictorContestant:
+def make_contestant(**changes: Any) -> PredictorContestant:
     fields: dict[str, Any] = {
         "name": "gpt2",
         "run": "a-run",
@@ -66,7 +66,7 @@ def contestant(**changes: Any) -> PredictorContestant:
     return PredictorContestant(**fields | changes)
 
 
-def shared(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
+def shared_columns(prompts: PromptSet, evaluator: str) -> dict[str, Any]:
     return {
         "run": "a-run",
         "task": prompts.task.name,
@@ -100,12 +100,12 @@ def related() -> PromptSet:
 
 
 def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
-    one, prompts = contestant(), PromptSet(task, "smoke", "orthants", seed=2)
-    assert evaluate_cell(tmp_path, one, prompts) is None
+    contestant, prompts = make_contestant(), PromptSet(task, "smoke", "orthants", seed=2)
+    assert evaluate_cell(tmp_path, contestant, prompts) is None
     path = tmp_path / "tables" / prompts.id / "a-run.values.parquet"
     rows = rows_of("values", path)
     errors = (0.5 - prompts.episodes.queries.y[..., 0].double().numpy()) ** 2 / 3
-    expected = shared(prompts, "next") | {"normaliser": 3.0, "n_episodes": 48}
+    expected = shared_columns(prompts, "next") | {"normaliser": 3.0, "n_episodes": 48}
     by_metric = {metric: [row for row in rows if row["metric"] == metric] for metric in Gaussian.metrics}
     for n, row in enumerate(by_metric["squared_error"]):
         assert expected | {"metric": "squared_error", "n_context": n} == without_numbers(row)
@@ -120,8 +120,8 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     metadata = tables.metadata(path)
     assert metadata["cell"] == content_hash({"contestant": "identity", "prompts": prompts.id, "normaliser": 1})
     assert metadata["beside"] == "costs errors"
-    assert metadata["library.torch"] == "2" and cells.shipped_from(tmp_path, one, prompts) == ""
-    path = cells.cell_path(tmp_path, one, prompts, "errors")
+    assert metadata["library.torch"] == "2" and cells.shipped_from(tmp_path, contestant, prompts) == ""
+    path = cells.cell_path(tmp_path, contestant, prompts, "errors")
     assert tables.metadata(path)["cell"] == metadata["cell"] and "beside" not in tables.metadata(path)
     rows = [row for row in rows_of("errors", path) if row["metric"] == "squared_error"]
     assert len(rows) == 48 * 9
@@ -138,25 +138,25 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
 
 
 def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a cell with values is complete."""
+    """A cell with values is therefore complete."""
     written: list[str] = []
     monkeypatch.setattr(tables, "write", lambda name, *rest: written.append(name))
-    frames: cells.Tables = {"values": [], "errors": [], "costs": []}
-    cells.write_finished(tmp_path, contestant(), PromptSet(task, "smoke"), frames, {})
+    empty: cells.Tables = {"values": [], "errors": [], "costs": []}
+    cells.write_finished(tmp_path, make_contestant(), PromptSet(task, "smoke"), empty, {})
     assert sorted(written[:-1]) == ["costs", "errors"] and written[-1] == "values"
 
 
 def test_a_table_with_a_failed_row_is_written_and_its_cell_is_not_done(task: TaskConfig, tmp_path: Path) -> None:
-    one, prompts = contestant(), PromptSet(task, "smoke")
-    row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1}
+    contestant, prompts = make_contestant(), PromptSet(task, "smoke")
+    row = cells.row(contestant, prompts, "next") | {"metric": "squared_error", "n_context": 1}
     rows = [row | {"value": 1.0}, row | {"n_context": 2, "status": "failed", "reason": "out of luck"}]
-    table = tables.frame("values", rows)
-    assert cells.compute_cell(tmp_path, one, prompts, row, lambda: {"values": table}) == "out of luck"
-    assert len(tables.read("values", cells.cell_path(tmp_path, one, prompts))) == 2
-    assert not cells.is_done(tmp_path, one, prompts)
+    values = tables.frame("values", rows)
+    assert cells.compute_cell(tmp_path, contestant, prompts, row, lambda: {"values": values}) == "out of luck"
+    assert len(tables.read("values", cells.cell_path(tmp_path, contestant, prompts))) == 2
+    assert not cells.is_done(tmp_path, contestant, prompts)
 
 
-def test_a_contestant_of_unknown_order_has_no_order(task: TaskConfig) -> None:
+def test_the_context_order_is_missing_if_it_is_unknown(task: TaskConfig) -> None:
     model = Contestant("lm", "lm", "backbone", "identity")
     assert cells.row(model, PromptSet(task, "smoke"), "next")["context_order"] is None
 
@@ -171,40 +171,41 @@ def test_a_row_of_a_cell_that_failed_has_a_reason_and_no_number(task: TaskConfig
             raise RuntimeError("out of luck")
 
     prompts = PromptSet(task, "smoke")
-    one = contestant(predictor=Broken())
-    evaluate_cell(tmp_path, contestant(), prompts)
-    reason = evaluate_cell(tmp_path, one, prompts)
+    contestant = make_contestant(predictor=Broken())
+    evaluate_cell(tmp_path, make_contestant(), prompts)
+    reason = evaluate_cell(tmp_path, contestant, prompts)
     assert reason is not None and "Broken.predict_next" in reason and "RuntimeError: out of luck" in reason
-    path = cells.cell_path(tmp_path, one, prompts)
+    path = cells.cell_path(tmp_path, contestant, prompts)
     assert [file.name for file in path.parent.iterdir()] == [path.name], "files of the previous contestant are removed"
     failed = {"metric": "squared_error", "status": "failed", "reason": reason}
-    assert rows_of("values", path) == [shared(prompts, "next") | failed]
+    assert rows_of("values", path) == [shared_columns(prompts, "next") | failed]
     assert "cell" not in tables.metadata(path) and tables.metadata(path)["library.torch"] == "2"
 
 
 def test_a_cell_belongs_to_one_contestant_and_one_prompt_set(task: TaskConfig, tmp_path: Path) -> None:
     prompts, other = PromptSet(task, "smoke"), PromptSet(task, "smoke", seed=1)
-    evaluate_cell(tmp_path, contestant(), prompts)
-    assert cells.is_done(tmp_path, contestant(), prompts)
-    assert not cells.is_done(tmp_path, contestant(identity="another"), prompts)
-    path = cells.cell_path(tmp_path, contestant(), other)
+    evaluate_cell(tmp_path, make_contestant(), prompts)
+    assert cells.is_done(tmp_path, make_contestant(), prompts)
+    assert not cells.is_done(tmp_path, make_contestant(identity="another"), prompts)
+    path = cells.cell_path(tmp_path, make_contestant(), other)
     path.parent.mkdir()
-    path.write_bytes(cells.cell_path(tmp_path, contestant(), prompts).read_bytes())
-    assert not cells.is_done(tmp_path, contestant(), other), "the file is of other prompts than its folder"
+    path.write_bytes(cells.cell_path(tmp_path, make_contestant(), prompts).read_bytes())
+    assert not cells.is_done(tmp_path, make_contestant(), other), "the file belongs to other prompts than its folder"
 
 
 def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task: TaskConfig, tmp_path: Path) -> None:
-    one, prompts = contestant(), PromptSet(task, "smoke")
-    evaluate_cell(tmp_path, one, prompts)
-    path = cells.cell_path(tmp_path, one, prompts)
+    contestant, prompts = make_contestant(), PromptSet(task, "smoke")
+    evaluate_cell(tmp_path, contestant, prompts)
+    path = cells.cell_path(tmp_path, contestant, prompts)
     content = path.read_bytes()
     path.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
-    assert tables.metadata(path)["cell"] == cells.cell_hash(one, prompts) and not cells.is_done(tmp_path, one, prompts)
-    shared = cells.row(one, prompts, "next") | {"value": 1.0}
+    assert tables.metadata(path)["cell"] == cells.cell_hash(contestant, prompts)
+    assert not cells.is_done(tmp_path, contestant, prompts)
+    shared = cells.row(contestant, prompts, "next") | {"value": 1.0}
     values = tables.frame("values", [shared | {"metric": metric} for metric in Point.metrics])
-    tables.write("values", values, path, {"cell": cells.cell_hash(one, prompts)})
-    cells.cell_path(tmp_path, one, prompts, "errors").unlink()
-    assert cells.is_done(tmp_path, one, prompts), "these values name no other files"
+    tables.write("values", values, path, {"cell": cells.cell_hash(contestant, prompts)})
+    cells.cell_path(tmp_path, contestant, prompts, "errors").unlink()
+    assert cells.is_done(tmp_path, contestant, prompts), "these values name no other files"
 
 
 @pytest.mark.parametrize(("shift", "points"), [("none", 8), ("points-20", 20), ("orthants", None)])
@@ -212,8 +213,8 @@ def test_costs_are_written_for_the_distribution_of_the_task(
     task: TaskConfig, tmp_path: Path, shift: str, points: int | None
 ) -> None:
     prompts = PromptSet(task, "smoke", shift)
-    evaluate_cell(tmp_path, contestant(), prompts)
-    rows = rows_of("costs", cells.cell_path(tmp_path, contestant(), prompts, "costs"))
+    evaluate_cell(tmp_path, make_contestant(), prompts)
+    rows = rows_of("costs", cells.cell_path(tmp_path, make_contestant(), prompts, "costs"))
     assert bool(rows) == (points is not None)
     for row in rows:
         assert row.pop("value") > 0
@@ -232,20 +233,24 @@ def test_costs_are_written_for_the_distribution_of_the_task(
 
 
 def test_rows_of_targets_and_of_the_gap_to_the_oracle(related: PromptSet, tmp_path: Path) -> None:
-    for one in (contestant(), contestant(name="bayes", run="bayes", kind="oracle", seed=None, variant=None)):
-        assert evaluate_cell(tmp_path, one, related) is None
+    for contestant in (
+        make_contestant(),
+        make_contestant(name="bayes", run="bayes", kind="oracle", seed=None, variant=None),
+    ):
+        assert evaluate_cell(tmp_path, contestant, related) is None
     gaps.write_gaps(PromptSetRows(tmp_path, related))
     folder = tmp_path / "tables" / related.id
     rows = [row for row in rows_of("values", folder / "a-run.values.parquet") if row["metric"] == "log_likelihood"]
     means = [row for row in rows if "axis" not in row]
-    expected = shared(related, "targets") | {"normaliser": 1.0, "n_episodes": 12}
+    expected = shared_columns(related, "targets") | {"normaliser": 1.0, "n_episodes": 12}
     metadata = tables.metadata(folder / "a-run.values.parquet")
-    assert metadata["beside"] == "costs errors examples" and metadata["cell"] == cells.cell_hash(contestant(), related)
+    assert metadata["beside"] == "costs errors examples"
+    assert metadata["cell"] == cells.cell_hash(make_contestant(), related)
     assert [without_numbers(row) for row in means] == [
         expected | {"metric": "log_likelihood", "n_related": n} for n in (0, 1, 2)
     ]
-    areas = [row for row in rows_of("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
-    assert areas == [
+    gap_rows = [row for row in rows_of("values", folder / "summary" / "gaps.values.parquet") if "axis" not in row]
+    assert gap_rows == [
         expected | {"metric": gap, "n_related": n, "value": 0.0, "low": 0.0, "high": 0.0}
         for gap in ("gap", "gap_joint")
         for n in (0, 1, 2)
@@ -257,11 +262,11 @@ def test_episodes_are_moved_to_the_device_of_the_contestant(
 ) -> None:
     devices: list[object] = []
     monkeypatch.setattr(Episodes, "to", lambda self, device: devices.append(device) or self)
-    one, prompts = contestant(device="an accelerator"), PromptSet(task, "smoke")
+    contestant, prompts = make_contestant(device="an accelerator"), PromptSet(task, "smoke")
     for work in (
-        lambda: evaluate_cell(tmp_path, one, prompts),
+        lambda: evaluate_cell(tmp_path, contestant, prompts),
         lambda: scoring.target_scores(Half(), related, "an accelerator"),
-        lambda: costs._answering_setup(one, prompts.family, 3, costs.Sizes((3,), episodes=2)),
+        lambda: costs._answering_setup(contestant, prompts.family, 3, costs.Sizes((3,), episodes=2)),
     ):
         work()
         assert devices and set(devices) == {"an accelerator"}
@@ -277,13 +282,13 @@ def test_an_oracle_is_given_the_truth_when_its_costs_are_measured(task: TaskConf
         def predict_targets(self, context, x_target, related=None):
             raise NotImplementedError
 
-    one, family = contestant(predictor=Informed()), PromptSet(task, "smoke").family
-    _, works, _ = costs._answering_setup(one, family, 3, costs.Sizes((3,), episodes=2))
+    contestant, family = make_contestant(predictor=Informed()), PromptSet(task, "smoke").family
+    _, works, _ = costs._answering_setup(contestant, family, 3, costs.Sizes((3,), episodes=2))
     assert isinstance({work.phase: work.call for work in works}["query"](), Gaussian)
 
 
 @pytest.mark.parametrize("question", ["next", "targets"])
-def test_the_reason_for_insufficient_memory_says_what_to_make_smaller(
+def test_an_out_of_memory_error_names_the_settings_to_reduce(
     task: TaskConfig, related: PromptSet, tmp_path: Path, question: str
 ) -> None:
     class OutOfMemory(Half):
@@ -293,12 +298,12 @@ def test_the_reason_for_insufficient_memory_says_what_to_make_smaller(
         def predict_targets(self, context, x_target, related=None):
             raise MemoryError
 
-    one = contestant(predictor=OutOfMemory())
-    reason = evaluate_cell(tmp_path, one, PromptSet(task, "smoke") if question == "next" else related)
+    contestant = make_contestant(predictor=OutOfMemory())
+    reason = evaluate_cell(tmp_path, contestant, PromptSet(task, "smoke") if question == "next" else related)
     assert reason is not None and "out of memory" in reason and IN_EVALUATION in reason
 
 
-def test_the_row_of_guessing_in_a_test(tmp_path: Path) -> None:
+def test_the_chance_level_is_written_as_a_row(tmp_path: Path) -> None:
     class Tested(Prototypes):
         def evaluators(self):
             return {"icl": Evaluator(0.5), "thirds": Evaluator(1 / 3)}
@@ -356,7 +361,7 @@ def test_published_numbers_are_rows_of_values(task: TaskConfig, tmp_path: Path) 
 
 
 def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
-    evaluate_cell(tmp_path, contestant(), related)
+    evaluate_cell(tmp_path, make_contestant(), related)
     examples.write_prompts(tmp_path, related)
     folder = tmp_path / "tables" / related.id
     expected = {
@@ -402,14 +407,15 @@ def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
         assert row == expected | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
 
 
-def test_an_error_of_writing_names_the_results_folder(
+@pytest.mark.slow
+def test_an_error_while_writing_names_the_results_folder(
     task: TaskConfig, related: PromptSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for one in (contestant(), contestant(name="bayes", run="bayes", kind="oracle")):
-        evaluate_cell(tmp_path, one, related)
+    for contestant in (make_contestant(), make_contestant(name="bayes", run="bayes", kind="oracle")):
+        evaluate_cell(tmp_path, contestant, related)
     plain = PromptSet(task, "smoke")
     for name in ("zero", "another"):
-        evaluate_cell(tmp_path, contestant(name=name, run=name, kind="baseline"), plain)
+        evaluate_cell(tmp_path, make_contestant(name=name, run=name, kind="baseline"), plain)
     test = PromptSet(related.task, "smoke", built_family=Prototypes(Prototypes.Parameters()), evaluator="icl")
 
     def refuse(*arguments: object) -> None:
@@ -422,7 +428,7 @@ def test_an_error_of_writing_names_the_results_folder(
         lambda: scores.write_scores(PromptSetRows(tmp_path, plain)),
         lambda: targets.write_chance(tmp_path, test),
         lambda: evaluate.write_published(tmp_path, related.task),
-        lambda: evaluate_cell(tmp_path, contestant(), plain),
+        lambda: evaluate_cell(tmp_path, make_contestant(), plain),
     ):
         with pytest.raises(UsageError) as error:
             write()

@@ -31,6 +31,7 @@ def test_only_selected_contestants_are_in_figures_and_tables(selected: Results) 
             assert frame is None or set(frame["contestant"]) == set(NAMES)
 
 
+@pytest.mark.slow
 def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid: Grid, grid_results: Results) -> None:
     def cells(results: Results) -> pd.DataFrame:
         section = heat_map.section(results)
@@ -52,6 +53,7 @@ def test_guessing_is_compared_and_not_shown(grid: Grid) -> None:
     assert contest.guess == "zero"
 
 
+@pytest.mark.slow
 def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
     everything, few = load(results), load(results, contestants=["xgboost"])
     assert few.slice_keys == [key for key in everything.slice_keys if key[:2] in {k[:2] for k in few.slice_keys}]
@@ -59,6 +61,7 @@ def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
     assert few.trained_lengths.tolist() == lengths.tolist()
 
 
+@pytest.mark.slow
 def test_the_name_of_a_model_selects_its_contestants(results: Path) -> None:
     everything = load(results)
     names = {name for name in everything.rows["contestant"] if name.startswith("lasso-")}

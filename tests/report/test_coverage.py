@@ -80,6 +80,7 @@ def test_diverged_run_has_no_missing_evaluation(grid: Grid, tmp_path: Path) -> N
     assert eval_commands(status="failed", reason="diverged at step 3: the loss is nan") == []
 
 
+@pytest.mark.slow
 def test_missing_shift_beyond_trained_length_has_shift_option(grid: Grid, tmp_path: Path) -> None:
     values = tables.read_all("values", grid.folder)
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)

@@ -127,6 +127,7 @@ def test_shifts_beyond_trained_length_have_panels(two_lengths: Results) -> None:
         assert rows["n_context"].max() == FAR
 
 
+@pytest.mark.slow
 def test_trained_lengths_have_panels_with_rules(two_lengths: Results) -> None:
     figure = figures(two_lengths)[f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"]
     assert [panel.title for panel in figure.panels] == ["trained with 10 examples", "trained with 20 examples"]

@@ -49,6 +49,7 @@ def task(failed: Results) -> Slice:
     return next(task for task in failed.slices if task.task == "linear")
 
 
+@pytest.mark.slow
 def test_failed_contestant_is_last_without_rank(task: Slice) -> None:
     section = leaderboard.section(task)
     assert section is not None

@@ -226,6 +226,7 @@ def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block
     assert '<th scope="col"><span>mamba</span>' in html
 
 
+@pytest.mark.slow
 def test_table_lists_whether_rows_separate_backbones(grid_results: Results) -> None:
     section = heat_map.section(grid_results)
     assert section is not None

@@ -177,6 +177,7 @@ def test_overview_explains_accuracies_only(sections: list[Section]) -> None:
     assert [item.split(":")[0] for item in reading.items] == ["Accuracy", "Value and interval"]
 
 
+@pytest.mark.slow
 def test_last_step_counts_without_final_evaluation(bursty: Results, tmp_path: Path) -> None:
     rows = stored(bursty)
     rows = rows[rows["kind"].eq("backbone") & rows["task"].eq("bursty")]
@@ -188,6 +189,7 @@ def test_last_step_counts_without_final_evaluation(bursty: Results, tmp_path: Pa
     assert set(table(by_name, "missing").frame["what"]) == {"evaluation"}
 
 
+@pytest.mark.slow
 def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path: Path) -> None:
     """The accuracies before the divergence do not count as final."""
     rows = stored(bursty)
@@ -209,6 +211,7 @@ def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path
     assert "coqe" not in set(frames["bursty-small-in-context"]["contestant"])
 
 
+@pytest.mark.slow
 def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: Path) -> None:
     rows = stored(bursty)
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]

@@ -94,6 +94,7 @@ def test_scores_at_equal_compute_are_interpolated() -> None:
     assert over_training.at_compute(trained, shared).to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4})
 
 
+@pytest.mark.slow
 def test_section_shows_stability_of_order(grid: Grid, blocks: dict[str, Figure | Table]) -> None:
     stability = blocks["over-training-grid-stability"]
     assert isinstance(stability, Table)

@@ -251,6 +251,7 @@ def test_another_prompt_set_is_listed_and_not_used(tmp_path: Path) -> None:
     assert line in text and "ex-knn" not in text
 
 
+@pytest.mark.slow
 def test_unreadable_files_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _write(tmp_path / "results", _rows())
     (folder / "broken.values.parquet").write_bytes((folder / "a.values.parquet").read_bytes()[:200])
@@ -316,11 +317,11 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
     assert process.stdout.strip() == "[]"
 
 
-def test_columns_round_numbers_to_six_digits_and_list_each_text_once() -> None:
-    frame = pd.DataFrame({"value": [1 / 3, 2.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
+def test_columns_round_fractions_to_four_digits_and_list_each_text_once() -> None:
+    frame = pd.DataFrame({"value": [1 / 3, 123456.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
     lists = columns(frame)
     assert lists == {
-        "value": [0.333333, 2, None],
+        "value": [0.3333, 123456, None],
         "name": {"levels": ["a", "b"], "codes": [0, 1, 0]},
         "flag": [True, False, True],
     }

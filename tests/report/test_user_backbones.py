@@ -111,6 +111,7 @@ def test_rank_is_on_shared_tasks(grid: Grid, with_mynet: Results) -> None:
     assert better != worse
 
 
+@pytest.mark.slow
 def test_page_highlights_backbone(folder: Path, tmp_path: Path) -> None:
     selection = {"tasks": [*SHARED, "mine", "bursty"], "only": ["summary", "ranking", "overview"]}
     html = build(folder, tmp_path, **selection).page.read_text(encoding="utf-8")

@@ -116,7 +116,7 @@ def test_a_saved_stream_continues_after_its_last_event(name: str, tmp_path: Path
     backbone, lines = model(name), log("eeqeeqeq")
     first = Stream(backbone, clock=Clock(unit=0.1))
     first_answers = answers(backbone, lines[:4], first)
-    backbone.save_state(first.state, tmp_path / "state", first.clock.about())
+    backbone.save_state(first.state, tmp_path / "state", first.clock.metadata())
     clock = Clock.of_state(read_about(tmp_path / "state"))
     assert clock.last == first.clock.last == float(lines[3].split(",")[0])
     second = Stream(backbone, backbone.load_state(tmp_path / "state"), clock=clock)

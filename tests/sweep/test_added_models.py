@@ -87,6 +87,7 @@ def test_only_the_added_model_and_the_summary_are_computed(packed: tuple[Path, p
     }
 
 
+@pytest.mark.slow
 def test_a_cell_has_episodes_if_all_likelihood_metrics_have_errors(
     packed: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:

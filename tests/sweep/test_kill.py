@@ -131,6 +131,7 @@ def test_a_sweep_whose_workers_and_parent_are_killed_gives_the_same_tables(tmp_p
 
 
 # Two workers are slow: one more process that imports torch.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_ctrl_c_writes_checkpoints_and_counts_the_open_cells(tmp_path: Path, number: int) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), steps=100_000, evaluate=None, probe=None)
@@ -157,6 +158,7 @@ def _have_checkpoints(runs: Path) -> int:
 
 
 # Ctrl-C is in the slow tests, since both signals have one handler.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_during_the_import_of_torch_ends_the_sweep_without_a_traceback(
     grid: Path, tmp_path: Path, number: signal.Signals

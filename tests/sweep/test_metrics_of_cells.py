@@ -81,6 +81,7 @@ def test_a_new_metric_requires_new_evaluations_but_no_training(
             assert NEW_METRIC in set(value_rows(Store(results), cell)["metric"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_column", [True, False])
 def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     has_column: bool, finished_sweep: tuple[Path, list[GridCell]], add_metric: Callable[[], None], tmp_path: Path

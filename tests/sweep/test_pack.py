@@ -323,6 +323,7 @@ def test_rows_of_a_branch_are_packed_with_those_of_the_evaluation(packed: Path) 
     assert {"auc", "squared_error"} <= set(branch["metric"]) and set(_cell_kinds(branch)) == {"evaluate"}
 
 
+@pytest.mark.slow
 def test_packed_errors_are_mean_heights_of_curves_and_compared_metrics(
     swept: tuple[Path, list[GridCell]], packed: Path
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_damaged_file_is_reported_as_a_difference_with_its_path(
     assert str(path) in str(verified.difference)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_workers")
 def test_the_random_choice_depends_only_on_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
     root, cells = swept

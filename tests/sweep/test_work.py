@@ -75,6 +75,7 @@ def test_a_cell_names_its_files_and_a_training_has_the_seconds_of_all_its_proces
     assert repeated.seconds == costs["train", "seconds"], "the seconds of the run, which is not repeated"
 
 
+@pytest.mark.slow
 def test_sizes_beyond_learned_positions_are_skipped_rows_of_finished_cells(tmp_path: Path) -> None:
     card = small_card(baselines=["zero"], oracles=[], shifts=[])
     card["presets"]["smoke"]["train"] |= {"steps": 2}  # type: ignore[index]
@@ -224,6 +225,7 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     assert before.reset_index(drop=True).equals(after.reset_index(drop=True))
 
 
+@pytest.mark.slow
 def test_sizes_without_cost_measurements_are_warnings(tmp_path: Path) -> None:
     """A model with learned positions does not extrapolate."""
     cell = cells_of(tmp_path, cost=[4, 9])["cost"]

@@ -138,6 +138,7 @@ def test_a_branch_has_the_episodes_and_the_progress_of_its_run(
     assert all(of_training[progress] == episode_sum for progress, episode_sum in of_branches)
 
 
+@pytest.mark.slow
 def test_branches_are_reported_separately_from_the_run(card_path: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, str]] = []
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
@@ -267,6 +268,7 @@ def test_a_missing_or_damaged_branch_is_retrained(
         assert are_equal(branch(run, 20), branch(uninterrupted, 20)) and have_same_weights(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_weights_of_another_branch_are_refused(card_path: Path, tmp_path: Path) -> None:
     run = new_run(card_path, tmp_path, *BRANCHED)
     train(run)

@@ -98,6 +98,7 @@ def test_a_truncated_checkpoint_is_replaced_by_the_previous_one(
     assert have_same_weights(uninterrupted, interrupted)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_not_used(
     card_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_valid_checkpoint_is_used_despite_unusable_ones_of_later_steps(card_pa
     assert {p.name for p in folder.glob("*.unusable")} == {"step-000000500.unusable", "step-000000600.unusable"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_size_does_not_change_the_weights(card_path: Path, tmp_path: Path) -> None:
     uninterrupted = new_run(card_path, tmp_path / "a")
     train(uninterrupted)

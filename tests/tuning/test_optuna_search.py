@@ -136,6 +136,7 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
     assert (train.betas, train.weight_decay) == (choice.betas, choice.weight_decay)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

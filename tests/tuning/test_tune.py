@@ -129,9 +129,7 @@ def test_a_point_is_the_mean_over_seeds_and_ignores_tables_of_rates(card_path: P
 
 
 @pytest.mark.slow
-def test_the_rate_with_the_best_mean_is_written_and_used(
-    card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {1e-3: 3.0, 1e-2: 2.0, 3e-2: 1.0, 1e-1: 5.0}
     monkeypatch.setattr(trials, "run", scored(values))
     tuned_pairs, report, executor = (

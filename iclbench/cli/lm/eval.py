@@ -168,10 +168,10 @@ def command(
 
 
 def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
-    """The tasks with readable_tasks data, and the number of other tasks, which are printed with a line per kind.
+    """The tasks with readable data, and the number of other tasks, which are printed with a line per kind.
 
     Raises:
-        DataError: the data of all tasks are errors_by_kind.
+        DataError: no task has readable data.
     """
     from iclbench.cli.terminal import say
 

@@ -70,8 +70,10 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
         shots = "" if pd.isna(row["n_context"]) else f" at {row['n_context']} shots"
         out.print(f"missing: {row['contestant']} on {row['task']}{shots} ({row['shift']}): {row['reason']}")
     if len(tasks) > DETAILED:
-        over = f"means over {sets} sets of demonstrations; " if sets > 1 else ""
-        out.print(f"{over}with intervals: iclbench report, --json, or {DETAILED} tasks at a time")
+        over = f"Means over {sets} sets of demonstrations. " if sets > 1 else ""
+        out.print(
+            f"{over}For intervals, use iclbench report or --json, or evaluate at most {DETAILED} tasks at a time."
+        )
     elif tasks:
         spread = f"± standard deviation over {sets} sets of demonstrations" if sets > 1 else "[ ] 95 % interval"
         gain = "; gain: over plain ICL on the same prompts, with its 95 % interval"
@@ -135,9 +137,9 @@ def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     Args:
         values: rows of cells; those with the axis `order` have further orders.
     """
-    is_set = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
+    is_counted = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
     accuracies = values[
-        is_set & values["metric"].eq("accuracy") & values["status"].eq("ok") & values["kind"].eq("backbone")
+        is_counted & values["metric"].eq("accuracy") & values["status"].eq("ok") & values["kind"].eq("backbone")
     ]
     order = accuracies["axis_value"].where(accuracies["axis"].eq("order"), 0)
     by_order = accuracies.assign(order=order).groupby(["contestant", "n_context", "order"])["value"].mean()

@@ -1,17 +1,17 @@
 """The costs of a contestant: parameters, size of its state, and time, memory and floating-point operations (FLOPs) of
 training, conditioning and answering.
 
-The phases in the table `costs` are `model` (parameters), `train_step` (one batch of full size, without
-sampling its episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that
-state. A query and an update have one point, or the number in the column `n_at_once`. The last three phases are measured
-on a batch of episodes and divided by their number, which is in the column `n_episodes`; compare only values of equal
-batches. Seconds and bytes are medians over repetitions after a warm-up. Bytes are the increase of memory at its peak,
-so that inputs, state and weights do not count. Work that needs less than a few pages has no row of bytes.
+The phases in the table `costs` are `model` (parameters), `train_step` (one batch of full size, without sampling its
+episodes), `condition` on n points (also `state_bytes`), `query` from that state, and `update` of that state. A query
+and an update have one point, or the number in the column `n_at_once`. The last three phases are measured on a batch of
+episodes and divided by their number, which is in the column `n_episodes`; compare only values for the same batch size.
+Seconds and bytes are medians over repetitions after a warm-up. Bytes are the peak increase of memory, without inputs,
+state and weights. Work that needs less than a few pages has no row of bytes.
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
-machines. FLOPs of a training step are those of loss and gradients, without the optimiser (about ten per parameter).
-FLOPs of a training (phase `train`) are those of one step times the number of steps, including those of branches; a
-training with a curriculum needs fewer. Methods that compute outside torch have no row of FLOPs.
+machines. FLOPs of a training step count loss and gradients, without the optimiser (about ten per parameter).
+FLOPs of a training run (phase `train`) are the FLOPs of one step times the number of steps, including the steps of
+branches; a curriculum reduces them. Methods that compute outside torch have no row of FLOPs.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def measure_costs(
 ) -> Measurement:
     """Measure one contestant and write the rows to its file.
 
-    New rows replace old rows of the same sizes. Rows of other sizes remain if they are of the same configuration, task
+    New rows replace old rows of the same sizes. Rows of other sizes remain if they have the same configuration, task
     and version of iclbench. Each device and number of threads has its own file.
 
     Args:

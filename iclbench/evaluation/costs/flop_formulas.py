@@ -13,7 +13,7 @@ The conventions (the first is common; the others differ between tools):
     integers, booleans, copies, views, sorting, random numbers      0
 
 Attention counts all pairs of queries and keys, including masked ones. The formulas of matrix products and convolutions
-are those of torch.utils.flop_counter, plus the bias.
+are as in torch.utils.flop_counter, plus the bias.
 """
 
 from __future__ import annotations

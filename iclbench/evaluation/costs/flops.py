@@ -4,7 +4,7 @@
     >>> count_flops(lambda: torch.ones(2, 3) @ torch.ones(3, 5))
     60
 
-The count is that of the executed operations, so different algorithms for the same result may have different counts:
+Executed operations are counted, so different algorithms for the same result may have different counts:
 attention that recomputes its scores in the backward pass, or a convolution by a product instead of by Fourier
 transforms. On the CPU, the count is the same on all machines. `iclbench.evaluation.costs.flop_formulas` has the
 conventions and formulas.

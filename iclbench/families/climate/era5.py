@@ -1,4 +1,4 @@
-"""Temperatures of ERA5 over central Europe from netCDF files of the user (ICICL-TNP, section 5.3 and appendix G.3).
+"""Temperatures of ERA5 over central Europe from the user's netCDF files (ICICL-TNP, section 5.3 and appendix G.3).
 
 The files are those of WFDE5 for one year (`iclbench.families.climate.wfde5`), which the paper cites for ERA5. Patches,
 sizes and inputs are those of `iclbench.families.climate.patches`. As in the paper, the patches of an episode do not

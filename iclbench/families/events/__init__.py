@@ -1,1 +1,1 @@
-"""Event sequences: marked temporal point processes, synthetic or from files of the user."""
+"""Event sequences: marked temporal point processes, synthetic or from the user's files."""

@@ -3,8 +3,8 @@
 Mark i has the intensity base_i + X_i(t). An event of mark j adds branching_ij * decay to X_i, which decays as
 exp(-decay t): `branching_ij` is the expected number of children of mark i per event of mark j.
 
-Between events the total intensity is that of two independent Poisson processes, one with the constant rate of the bases
-and one with the decaying rate X. The next event is the earlier of their first points, both in closed form (Dassios and
+Between events, the process is the sum of two independent Poisson processes, one with the constant rate of the bases and
+one with the decaying rate X. The next event is the earlier of their first points, both in closed form (Dassios and
 Zhao 2013, exact simulation of Hawkes processes with exponentially decaying intensity). No rejection is needed.
 """
 
@@ -77,7 +77,7 @@ def excitations(
     """X after each of the first 0, 1, ..., N events; invalid events are ignored.
 
     The recurrence X_n = a_n X_(n-1) + b_n with a_n = exp(-decay gap_n) and b_n the jump is evaluated by a parallel scan
-    with log N steps. Factors are at most 1 and never divisors, so that it is as stable as the recurrence.
+    with log N steps. Factors are at most 1 and never divisors, so it is as stable as the recurrence.
     """
     factors = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~valid, 1).unsqueeze(-1)
     added = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)

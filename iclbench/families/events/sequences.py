@@ -1,4 +1,4 @@
-"""Event sequences from files of the user: prediction of the time and mark of the next event.
+"""Event sequences from the user's files: prediction of the time and mark of the next event.
 
 A file has many sequences. As in the released code of Meta TPP (Bae et al. 2023), an episode consists of the first
 `points` events of one sequence, with padding after shorter sequences. For the formats see

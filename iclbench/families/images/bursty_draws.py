@@ -2,10 +2,10 @@
 
 Labels are positions in a seeded permutation of the classes of the data: rare classes first, then common classes, then
 held-out classes, which have no label in training. Ranks order the training classes by frequency. The common classes
-come first, and both groups are in random order, so that labels 0 and 1 are rare classes of any rank. With `by_label`,
-as in the code of Chan et al., ranks go from the last label to the first, so that labels 0 and 1 are the two rarest.
+come first, and both groups are in random order, so labels 0 and 1 are rare classes of any rank. With `by_label`,
+as in the code of Chan et al., ranks go from the last label to the first, so labels 0 and 1 are the two rarest.
 
-Weights are integers, so that excluding one rank from a draw is exact: a number below the total weight of the other
+Weights are integers, so excluding one rank from a draw is exact: a number below the total weight of the other
 ranks is shifted past the excluded one. No rejection is needed.
 """
 

@@ -34,7 +34,7 @@ _PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 
 
 class CelebA(ImageSet):
-    """Faces to train or to evaluate on, all of one label.
+    """Faces for training or for evaluation, all with the same label.
 
     Raises:
         DataError: files are missing or damaged.
@@ -83,7 +83,7 @@ def _names(folder: Path, partitions: Sequence[str]) -> list[str]:
         raise DataError(f"{path} is not a list of file names and partitions; {_ADVICE}", code="bad-syntax")
     names = [name for name, part in rows if part in partitions]
     if not names:
-        raise DataError(f"{path} names no image of partition {' or '.join(partitions)}; {_ADVICE}")
+        raise DataError(f"{path} lists no image of partition {' or '.join(partitions)}; {_ADVICE}")
     return names
 
 

@@ -10,7 +10,7 @@ Two protocols define the numbers of observed pixels among P pixels:
 
 A label is drawn uniformly, then an image of the label. Training and evaluation draw from different images, see
 `iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are not trained on, for data sets
-that have them) and `other-label` (the related images have another label than the context, as in figure 14 of the
+that have them) and `other-label` (the label of the related images is not that of the context, as in figure 14 of the
 paper).
 """
 

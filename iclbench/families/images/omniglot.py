@@ -37,7 +37,7 @@ _Reader = Callable[[str], bytes]
 
 
 def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size size"]:
-    """All 1,623 x 20 drawings at `size` x `size` pixels; order and errors are those of `read_omniglot`."""
+    """All 1,623 x 20 drawings at `size` x `size` pixels; order and errors are as in `read_omniglot`."""
 
     def make() -> UInt8[np.ndarray, "classes 20 size size"]:
         images = read_omniglot(folder)

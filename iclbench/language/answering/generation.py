@@ -1,8 +1,8 @@
 """Greedy generation: append the most probable next token until the answer is complete.
 
-A model that supports our memory reads the prompt once and then one token at a time. A memory has no gaps, so a batch
-has rows of one length only. Other models use the cache of transformers' `generate`. A model without a usable cache
-reads the complete text for each token.
+A model that supports our memory reads the prompt once and then one token at a time. A memory has no padding, so all
+rows of a batch have the same length. Other models use the cache of transformers' `generate`. A model without a usable
+cache reads the complete text for each token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def generate(
 
     Args:
         model: the model.
-        questions: questions without candidates; without a memory, also without demonstrations.
+        questions: questions without candidates. Without a memory, demonstrations must be part of the query
+            (`Question.merge_demonstrations`).
         batches: sizes of the batches.
         tokens: maximum number of tokens; a row ends earlier with the first token that completes an ending.
         endings: texts that end an answer; the end tokens of the model end it, too.
@@ -55,9 +56,9 @@ def generate(
         if cached:
             return model.greedy(torch.tensor([rows[i] for i in picked]), tokens, ended)
         row_memory = memory if memory is None or memory.batch == 1 else memory.rows(picked)
-        writing = _Remembered(model, row_memory) if model.remembers else _Reread(model)
+        continuation = _Remembered(model, row_memory) if model.remembers else _Reread(model)
         answers: list[list[int]] = [[] for _ in picked]
-        logits = writing.start([rows[i] for i in picked])
+        logits = continuation.start([rows[i] for i in picked])
         if at_end is not None:
             at_end(picked, logits.log_softmax(-1))
         for number in range(tokens):
@@ -68,7 +69,7 @@ def generate(
                     answer.append(token)
             if number == tokens - 1 or all(map(ended, answers)):
                 break
-            logits = writing.go_on(next_tokens)
+            logits = continuation.go_on(next_tokens)
         return answers
 
     for picked, answers in batches.run([len(row) for row in rows], work, equal=cached or model.remembers):

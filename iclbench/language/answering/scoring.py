@@ -44,7 +44,8 @@ def candidate_scores(
 
     Args:
         model: the model.
-        questions: the questions; without a memory, without demonstrations.
+        questions: the questions. Without a memory, demonstrations must be part of the query
+            (`Question.merge_demonstrations`).
         batches: sizes of the batches.
         memory: memory of the demonstrations, one per question or one for all.
         at_end: called with the log-probabilities of the next token after the prompts.

@@ -1,4 +1,4 @@
-"""Answering of a prompt set by a language model, which reads its demonstrations by a method."""
+"""Answers of a language model to a prompt set, with a method of reading the demonstrations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from iclbench.language.prompting.tokenised import Question
 
 @dataclass(frozen=True)
 class Pass:
-    """The answers after a number of passes over the demonstrations, and the `divergence` and `change` of each episode,
-    which are those of `Round`."""
+    """The answers after a number of passes over the demonstrations; `divergence` and `change` are as in `Round`, by
+    episode."""
 
     answers: Answers
     divergence: Float[np.ndarray, " E"]
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Session:
-    """A model that answers prompt sets by a method.
+    """A model that answers prompt sets, and its method of reading demonstrations.
 
     Attributes:
         compared: the other methods, whose prompts have to fit into the model too.

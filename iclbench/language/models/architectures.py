@@ -6,12 +6,12 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-# Configuration fields with the context length. Learned positions end at this length, RWKV's kernel raises an error, and
-# rotary positions silently become worse.
+# Configuration fields that hold the context length. Learned positions end at this length, RWKV's kernel raises an
+# error, and rotary positions silently become worse.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
 
 
-def longest(config: Any) -> int | None:
+def context_length(config: Any) -> int | None:
     """The context length in tokens; None without a limit (ALiBi, state-space models)."""
     decoder = config.get_text_config(decoder=True)
     if getattr(decoder, "alibi", False) or getattr(getattr(decoder, "attn_config", None), "alibi", False):

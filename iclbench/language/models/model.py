@@ -51,7 +51,7 @@ class LanguageModel:
         self.device = str(module.device)
         self.dtype: torch.dtype = module.dtype
         self.end_tokens = architectures.end_tokens(module, tokenizer)
-        self.longest = architectures.longest(module.config)
+        self.longest = architectures.context_length(module.config)
         checks.causal(self)
         if not checks.keeps(self):
             self._head = None
@@ -251,7 +251,7 @@ def load(
     Args:
         name: folder or hub id.
         revision: branch, tag or commit of a hub id.
-        dtype: precision; `auto` is that of the checkpoint.
+        dtype: precision; `auto` uses the precision of the checkpoint.
         device: the device.
         trust_remote_code: whether code of the checkpoint may run.
         offline: search hub ids in the local cache only, without network access.

@@ -1,7 +1,7 @@
 """Frozen language prompts: the episodes of a task, number of shots, demonstration seed and shift, the same for all
 models.
 
-Queries are the same for all demonstration seeds, shots and shifts, so that answers can be compared in pairs. If each
+Queries are the same for all demonstration seeds, shots and shifts, so answers can be compared in pairs. If each
 query has its own demonstrations, queries repeat with other demonstrations until the number of episodes is reached;
 without demonstrations, they do not repeat. The demonstrations of fewer shots are a subset of those of more shots. A
 query is never one of its demonstrations.
@@ -182,7 +182,7 @@ class LanguagePrompts:
 
         Raises:
             UsageError: there are too few examples for this number of demonstrations, or a choice has no candidates.
-            DataError: a correct answer contains the end of an answer, so that it cannot be generated.
+            DataError: a correct answer contains the end of an answer and therefore cannot be generated.
         """
         shared, choice = self.shared, self.task.card.answers == "choice"
         if choice and not all(query.candidates or self.pool.labels for query in self.queries):

@@ -15,16 +15,16 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
     """The selected tasks, without duplicates, in the given order.
 
     Args:
-        names_: names of tasks, cards with subsets, families or suites, or paths to cards (`.toml`) or data files
-            (`.json`, `.jsonl`). An entry may hold several names, separated by commas.
+        names_: names (of tasks, of cards with subsets, of families or of suites) or paths (of cards, `.toml`, or of
+            data files, `.json` and `.jsonl`). An entry may hold several names, separated by commas.
 
     Raises:
         UnknownNameError: a name is unknown.
-        UsageError: a path is not to a card or a data file, or two files define tasks with the same name.
+        UsageError: a path is not that of a card or a data file, or two files define tasks with the same name.
     """
     by_name = {task.name: task for task in shipped_tasks()}
     groups = suites()
-    by_task_name: dict[str, LanguageTask] = {}
+    selected: dict[str, LanguageTask] = {}
     for name in (item.strip() for names in names_ for item in names.split(",") if item.strip()):
         if name.endswith(".toml"):
             card = load_language_card(name)
@@ -43,9 +43,9 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
         else:
             raise UnknownNameError("language task", name, [*by_name, *groups], hint="(see iclbench lm tasks)")
         for task in matches:
-            if by_task_name.setdefault(task.name, task) != task:
+            if selected.setdefault(task.name, task) != task:
                 raise UsageError(
                     f"{name} defines task '{task.name}', which another file defines as well; rename one of them",
                     code="duplicate",
                 )
-    return list(by_task_name.values())
+    return list(selected.values())

@@ -1,4 +1,4 @@
-"""Tasks from data files of the user, without a card: pairs (`.json`) or labelled texts (`.jsonl`)."""
+"""Tasks from the user's data files, without a card: pairs (`.json`) or labelled texts (`.jsonl`)."""
 
 from __future__ import annotations
 

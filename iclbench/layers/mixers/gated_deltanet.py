@@ -17,11 +17,11 @@ class GatedDeltaNet(LinearMixer):
     """S_t = alpha_t (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T, o = S^T q / sqrt(K), alpha = e^(-A softplus(.))
     per head.
 
-    A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
+    A convolution with 4 taps and SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
     head has an RMS norm and a SiLU gate. The mixer has about 6 D² parameters: K = 0.75 D / H channels per head, rounded
-    down, and values twice as wide. A is drawn from U(1, 16); flash-linear-attention has U(0, 16), which includes 0,
+    down, and values twice as wide. A is drawn from U(1, 16); flash-linear-attention uses U(0, 16), which includes 0,
     whose logarithm is infinite. dt_bias is initialised as in Mamba-2 (softplus log-uniform in [0.001, 0.1]). Other
-    layers have PyTorch's initialisation; output weights are scaled down with depth.
+    layers use PyTorch's default initialisation; output weights are scaled down with depth.
     """
 
     default_conv = 4
@@ -33,6 +33,7 @@ class GatedDeltaNet(LinearMixer):
         self.qkv_sizes = [sizes.heads * key_dim, sizes.heads * key_dim, sizes.heads * value_dim]
         super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads = sizes.heads
+        # Channels that bypass the convolution: the gate, beta and dt.
         self.bypass_sizes = [sizes.heads * value_dim, sizes.heads, sizes.heads]
         self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + sum(self.bypass_sizes), bias=False)
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())

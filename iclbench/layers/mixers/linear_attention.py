@@ -50,7 +50,7 @@ class LinearAttention(LinearMixer):
 
     @staticmethod
     def default_keys(channels: int) -> int:
-        """Default number of channels of a head's keys, from that of a head of the model's width."""
+        """Default number of channels of a head's keys, given the model's number of channels per head."""
         return channels
 
     @staticmethod

@@ -101,7 +101,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
-        """Outputs for tokens each of which is the first after the state."""
+        """Outputs for tokens, each read as the first one after the state."""
 
     @abstractmethod
     def fork(

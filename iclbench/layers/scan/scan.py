@@ -80,14 +80,14 @@ def selective_peek(
     B: Float[Tensor, "B Q S"],
     C: Float[Tensor, "B Q S"],
 ) -> Float[Tensor, "B Q D"]:
-    """Outputs of tokens each of which is the first after the state `h`."""
+    """Outputs of tokens, each read as the first one after the state `h`."""
     decay = torch.exp(dt.unsqueeze(2) * A.T)
     decayed = (C.unsqueeze(2) @ (decay * h.unsqueeze(1))).squeeze(2)
     return decayed + (B * C).sum(-1, keepdim=True) * (dt * u)
 
 
 def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
-    """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so that `auto`
+    """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so `auto`
     is torch for float64.
 
     Raises:

@@ -1,7 +1,7 @@
 """The selective scan as Triton kernels, for CUDA.
 
 There is one launch per direction and chunk of at most 128 tokens; the host passes the state from chunk to chunk. The
-backward pass saves the inputs and the states between chunks. It does not use atomic additions, so that the same inputs
+backward pass saves the inputs and the states between chunks. It does not use atomic additions, so the same inputs
 give the same bits. Inputs may have any floating type; the arithmetic is in float32. Each direction is one operation
 for autograd and `torch.compile`.
 

@@ -121,11 +121,11 @@ def spans_a_decade(data: pd.DataFrame) -> bool:
 
 
 def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
-    """The range of the y axis: that of backbones and oracles, with a margin for baselines.
+    """The range of the y axis, which covers backbones and oracles, with a margin for baselines.
 
     Least squares may reach 1e-20 or 100 on the same axis. Values of other contestants are therefore shown only up to a
     factor of 5 beyond the backbones on a logarithmic axis, or 1.5 on a linear axis of errors, and an oracle up to a
-    factor of 30 below the best backbone. Without backbones the range is that of all contestants.
+    factor of 30 below the best backbone. Without backbones, the range covers all contestants.
     """
     values = data["value"].astype(float).replace([np.inf, -np.inf], np.nan).dropna()
     kinds = data.loc[values.index, "kind"]

@@ -19,15 +19,15 @@ _DRIFT = {
     ),
     "memory_change": (
         "memory",
-        "distance of a pass from the memory",
-        "Relative distance of the keys and values of each pass from the memory before it (mean over layers)",
+        "change of the memory by a pass",
+        "Relative change of the keys and values of the memory by each pass (mean over layers)",
     ),
 }
 
 
 def against_passes(results: Language) -> Iterator[Figure]:
-    """Accuracy after every pass, also on the development split if the number of passes was chosen on it; then both
-    drifts."""
+    """Accuracy after every pass, also on the development split if the number of passes was chosen on it; then the
+    divergence from plain in-context learning and the change of the memory."""
     rows = results.trace[results.trace["shift"] == "none"]
     rows = results.at_main_shots(rows)
     if rows["axis_value"].nunique() < 2:
@@ -43,7 +43,7 @@ def against_passes(results: Language) -> Iterator[Figure]:
             language.accuracy_range(accuracy),
             "Accuracy on the same queries after each pass (one pass: plain in-context learning)",
         )
-    for drift, (name, label, reading) in _DRIFT.items():
+    for drift, (name, label, caption) in _DRIFT.items():
         drift_rows = rows[(rows["metric"] == drift) & (rows["value"] > 0)]
         if len(drift_rows["axis_value"].unique()) > 1:
             domain = float(drift_rows["value"].min()) / 1.5, float(drift_rows["value"].max()) * 1.5
@@ -54,7 +54,7 @@ def against_passes(results: Language) -> Iterator[Figure]:
                 f"{label} against passes",
                 label,
                 domain,
-                reading,
+                caption,
                 log=True,
             )
 

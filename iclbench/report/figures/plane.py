@@ -42,8 +42,8 @@ def figure(
     """One panel per title.
 
     Args:
-        name: of the figure.
-        title: of the figure.
+        name: name of the figure.
+        title: title of the figure.
         caption: caption, which follows the description of the marks.
         data: a row per mark, with `COLUMNS`; `part` is path, final, peak or level, and `note` is the label of a point.
         panels: titles in order, values of the column `panel`.

@@ -15,7 +15,7 @@ from iclbench.report.drawn_episodes import pixel_count
 from iclbench.report.figures import targets
 from iclbench.report.titles import related_title
 
-# Bins have equally many episodes: at least `_MIN_EPISODES` each, in at most `_MAX_BINS` bins.
+# Bins have the same number of episodes: at least `_MIN_EPISODES` each, in at most `_MAX_BINS` bins.
 _MIN_EPISODES, _MAX_BINS = 16, 10
 
 

@@ -102,7 +102,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """Learning rates: a row per backbone, a column per task.
 
-    The rate is that of the runs in the results folder; without them, that of the tables of tuned rates or of the card.
+    The rate is taken from the runs in the results folder or, without them, from the tables of tuned rates or the card.
     It is missing where runs differ. Rows of another version of the card are ignored.
     """
     rates: dict[str, dict[str, float]] = {}
@@ -153,7 +153,7 @@ def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
     """The preset of the task's current card, and the backbones whose rows have the hash of this card."""
     try:
         card = load_task(task.task)[1]
-    except UsageError:  # a card of the user in another folder
+    except UsageError:  # a user's card in another folder
         return None, []
     with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
     backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in with_card]

@@ -55,10 +55,10 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
 
 def _by_trained_length(task: Slice) -> list[Figure]:
     """In-distribution figures with a panel for each number of examples in training; empty if all runs share one."""
-    slices = {f"trained with {one.length} examples": one for one in task.siblings if one.length is not None}
+    slices = {f"trained with {each.length} examples": each for each in task.siblings if each.length is not None}
     if not slices:
         return []
-    lines = [_extrapolated_lines(one).assign(panel=panel) for panel, one in slices.items()]
+    lines = [_extrapolated_lines(each).assign(panel=panel) for panel, each in slices.items()]
     rows = pd.concat(lines, ignore_index=True)
     figures = []
     for (points, evaluator, name), group in rows[rows["shifted"] == IN_DISTRIBUTION].groupby(

@@ -23,12 +23,13 @@ MISSING = ("diverged", "failed", "skipped")
 NOT_LEARNED = "not significantly different from 0"
 # Panels: models with at least half of the rows, the other models (with the rows that any of them has), and baselines.
 _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
-# Columns of baselines next to that of the best one: those that are evaluated on most rows.
+# Number of columns for baselines next to the best one; baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
 _READING = (
     "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
-    "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline. Scores are means "
-    "over seeds; blue is better, orange is worse than guessing."
+    "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline; on tables, images "
+    "and in-weight labels it means no error. Scores are means over seeds; blue is better, orange is worse than "
+    "guessing."
 )
 
 
@@ -41,7 +42,7 @@ def section(results: Results) -> Section | None:
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
-    """The contests without those on which only models of other tasks were evaluated, such as tables of the user."""
+    """The contests without those on which only models of other tasks were evaluated, such as the user's tables."""
     return [contest for contest in contests if not _has_only_other_models(contest.task)]
 
 

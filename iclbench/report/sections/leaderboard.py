@@ -142,8 +142,8 @@ def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
 
 
 def shown_columns(frame: pd.DataFrame, value: Column, *further: Column) -> tuple[Column, ...]:
-    """The nonempty columns of a leaderboard: those of `analysis.scores`, with the argument `value` as their column
-    of this name, and the `further` columns before the reason of a failure."""
+    """The nonempty columns of a leaderboard: those of `analysis.scores`, with `value` in place of their column
+    "value", and the `further` columns before the reason for a failure."""
     shared = {name: _shared_column(name) for name, column in COLUMNS.items() if column.title or name == "value"}
     reason = shared.pop("reason")
     columns = (*(shared | {"value": value}).values(), *further, reason)
@@ -186,8 +186,8 @@ def cost_column(key: str) -> Column:
 def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the columns of `COSTS`: means over runs.
 
-    The cost of an evaluation is that at the fewest points. Costs that depend on the machine are those of the machine
-    with the most runs.
+    The cost of an evaluation is its cost at the smallest number of points. Costs that depend on the machine are those
+    of the machine with the most runs.
     """
     costs = task.costs
     for key, (phase, name, _) in COSTS.items():

@@ -67,7 +67,7 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
 
 
 def size_limited_contestants(task: Slice, rows: pd.DataFrame) -> list[str]:
-    """The contestants that support fewer examples than these curves have, so that some sizes were skipped."""
+    """The contestants with skipped sizes, because they support fewer examples than these curves have."""
     failures = task.failed
     at_size = failures["status"].eq("skipped") & failures["n_context"].notna()
     of_curves = failures["shift"].isin(rows["shift"]) & failures["evaluator"].isin(rows["evaluator"])

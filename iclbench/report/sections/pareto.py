@@ -78,7 +78,7 @@ def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
 def overall(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
     """Mean scores and geometric mean costs over all tasks, of the backbones that have all panels.
 
-    The panels of a task (its tests) are averaged first. Columns as those of `points`, without task.
+    The panels of a task (its tests) are averaged first. Columns are as in `points`, without task.
     """
     n_panels = by_panel["panel"].nunique()
     by_task = (

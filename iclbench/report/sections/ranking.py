@@ -50,7 +50,7 @@ def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
                 Column("rank", "rank", numeric=True),
                 Column("mean_rank", "mean rank", _two_decimals, numeric=True),
                 Column("mean_score", "mean score", fixed, numeric=True),
-                Column("behind", "difference to the row above", signed, numeric=True),
+                Column("behind", "difference from the row above", signed, numeric=True),
                 Column("p", "p (Holm)", number, numeric=True),
                 Column("tied", "test"),
                 Column("better", "better on", integer, numeric=True),
@@ -86,7 +86,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
             Column("mean_rank", "mean rank", _two_decimals, numeric=True),
             Column("mean_score", "mean score", fixed, numeric=True),
             Column("neighbour", "neighbour"),
-            Column("behind", "difference to the neighbour", signed, numeric=True),
+            Column("behind", "difference from the neighbour", signed, numeric=True),
             Column("better", "better on", integer, numeric=True),
             Column("tied_on", "not different on", integer, numeric=True),
             Column("worse", "worse on", integer, numeric=True),
@@ -95,7 +95,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
 
 
 def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
-    """A row per task or test: the difference of each model to the model above it in `order`."""
+    """A row per task or test: the difference of each model from the model above it in `order`."""
     rows = []
     for contest in contests:
         row: dict[str, object] = {"row": contest.title}

@@ -208,6 +208,7 @@ def test_all_sizes_are_equally_likely(sizes: str, low: int, high: int) -> None:
         assert stats.chisquare(np.bincount(counts - first)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_use_different_times_and_patches_are_independent() -> None:
     times = 2
     for family, shift, first, end in (

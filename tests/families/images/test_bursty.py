@@ -75,7 +75,7 @@ def test_share_of_queries_from_the_ten_common_classes(alpha, published):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 1.7])
-def test_classes_of_other_sequences_have_zipf_frequencies(alpha):
+def test_classes_of_sequences_without_bursts_have_zipf_frequencies(alpha):
     bursty = family(alpha=alpha, p_bursty=0.0)
     labels, classes, _ = draw(bursty, episodes=3000)
     assert np.array_equal(labels, classes), "the label of a training class is its number"
@@ -112,7 +112,8 @@ def test_further_images_of_bursty_sequences_are_independent(alpha):
 
 
 def test_contexts_of_bursty_sequences_are_shuffled():
-    """Of 28 pairs of positions, 6 have one class; each further image adds 3 with probability 2/50, both 1 with 1/50."""
+    """Six of the 28 pairs of positions share a class. Each further image adds three pairs with probability 2/50, and
+    both together add one with probability 1/50."""
     classes = draw(family(p_bursty=1.0))[1]
     for one, other in ((0, 1), (2, 3), (0, 7), (6, 7)):
         assert_share(classes[:, one] == classes[:, other], (6 + 2 * 3 * 2 / 50 + 1 / 50) / 28)
@@ -126,7 +127,7 @@ def test_the_share_of_bursty_sequences():
 
 @pytest.mark.parametrize("test", ["", *TESTS])
 def test_images_of_a_sequence_are_distinct(test):
-    """At alpha = 2 classes often repeat."""
+    """At alpha = 2, classes are often repeated."""
     bursty = family(alpha=2.0, train_drawings=15)
     _, classes, episodes = draw(bursty, test, 600)
     images = 20 * classes + episodes.truth["drawing"].numpy()
@@ -240,7 +241,7 @@ def test_flip_exchanges_the_labels_of_two_trained_classes():
     assert (labels != classes).all() and classes.max() < 50
     assert np.array_equal(np.sort(np.unique(labels[0])), np.sort(np.unique(classes[0])))
     assert (labels + classes == (labels + classes)[:, :1]).all()
-    assert episodes.choices.gather(1, torch.from_numpy(classes)).all(), "the trained label is admitted"
+    assert episodes.choices.gather(1, torch.from_numpy(classes)).all(), "the trained label is one of the choices"
     p = zipf(50, 1.0)
     as_second = (p / (1 - p)).sum() - p / (1 - p)
     assert_frequencies(ranks(bursty, classes[:, 8]), (p + p * as_second) / 2)
@@ -406,7 +407,8 @@ def test_a_curriculum_sets_all_but_the_leading_pixels_to_zero():
 
 
 def test_chance_levels_and_sources_of_the_answers():
-    """Two labels, two labels in both of a pair, and the 50 trained labels, which only the weights have."""
+    """Guessing is right for one of two labels, for one of four pairs of labels, or for one of the 50 trained labels,
+    which only the weights know."""
     evaluators = family().evaluators()
     assert set(evaluators) == set(TESTS)
     facts = {name: (test.chance, test.group_size, test.knows) for name, test in evaluators.items()}

@@ -19,6 +19,7 @@ from iclbench.families.images.glyphs.strokes import POINTS, Strokes, trace
 FULL = glyphs(3, 60, 8)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.integers(0, 59), min_size=1, max_size=9), st.lists(st.integers(0, 7), min_size=1, max_size=5))
 def test_subsets_are_identical_to_parts_of_the_full_set(classes, drawings):
@@ -32,6 +33,7 @@ def test_smaller_sets_are_the_beginning_of_larger_ones():
     )
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same_bits():
     program = "import hashlib; from iclbench.families.images.glyphs import glyphs; "
     program += "print(hashlib.sha256(glyphs(3, 60, 8).tobytes()).hexdigest())"

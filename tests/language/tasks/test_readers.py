@@ -18,7 +18,7 @@ from iclbench.language.tasks.selection import language_tasks
 from tests.refusals import refused
 
 SHIPPED = {task.name: task for task in shipped_tasks()}
-OURS = sorted(name for name, task in SHIPPED.items() if not task.reader.needs_data)
+WITHOUT_DATA = sorted(name for name, task in SHIPPED.items() if not task.reader.needs_data)
 MAPPINGS = sorted(name for name, task in SHIPPED.items() if task.card.reader == "mapping")
 real = pytest.mark.skipif("ICLBENCH_DATA" not in os.environ, reason="needs real corpora: ICLBENCH_DATA is not set")
 
@@ -48,7 +48,7 @@ def read_refused(task, code, *names, data_dir=None, subset=None):
 
 
 def assert_error_names(task, *names, data_dir=None):
-    """Reading the pool must raise a one-line error with these names; its code belongs to another package."""
+    """Reading the pool must raise a one-line error with these names, whatever its code."""
     with pytest.raises(UsageError) as error:
         task.pool(data_dir)
     message = str(error.value)
@@ -72,7 +72,7 @@ def test_generated_answers_equal_those_of_plain_python():
         assert {letter for x in lists for letter in x.split(",")} == set(alphabet)
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", WITHOUT_DATA)
 def test_pools_without_data_files_are_deterministic_and_without_duplicates(name):
     first, second = pool(name), SHIPPED[name].pool()
     assert first == second
@@ -152,7 +152,7 @@ def test_missing_pairs_and_unknown_parameters_are_refused():
 SST = "0 no movement .\n1 a stirring one \n0 crème brûlée\n1 fine\n"
 
 
-def sst(folder, **changed):
+def write_sst(folder, **changed):
     texts = {"train": SST, "dev": "1 great\n0 bad\n", "test": "0 dull\n"} | changed
     folder.mkdir(parents=True, exist_ok=True)
     for split, text in texts.items():
@@ -162,7 +162,7 @@ def sst(folder, **changed):
 @pytest.mark.parametrize("below", ["", "language", "language/classification"])
 def test_public_files_are_found_in_the_data_folder_and_below(tmp_path, below):
     """Queries of SST-2 are its development split, as in the papers; its test split is for the selection of settings."""
-    sst(tmp_path / below)
+    write_sst(tmp_path / below)
     task_pool = pool("sst2", tmp_path)
     assert task_pool.queries == (Example("great", "positive"), Example("bad", "negative"))
     assert task_pool.development == (Example("dull", "negative"),)
@@ -175,7 +175,7 @@ def test_latin_1_is_read_and_only_line_feeds_end_lines(tmp_path):
     task_pool = pool("mr", tmp_path)
     texts = {e.x: e.y for e in all_examples(task_pool)}
     assert texts == {"the clichés…pile up": "negative", "fine": "positive", "good": "positive", "bad": "negative"}
-    sst(tmp_path, test="1 one\x85and\u2028one\n0 two\n")
+    write_sst(tmp_path, test="1 one\x85and\u2028one\n0 two\n")
     assert [e.x for e in pool("sst2", tmp_path).development] == ["one\x85and\u2028one", "two"]
 
 
@@ -262,7 +262,7 @@ def test_labels_without_words_are_candidates(tmp_path):
     ],
 )
 def test_bad_lines_are_refused(tmp_path, text, names):
-    sst(tmp_path, train=text)
+    write_sst(tmp_path, train=text)
     read_refused(SHIPPED["sst2"], "bad-data", tmp_path / "stsa.binary.train", *names, data_dir=tmp_path)
 
 
@@ -317,7 +317,7 @@ def test_files_without_a_data_folder_are_refused():
 
 
 def test_an_incomplete_set_of_files_is_refused(tmp_path):
-    sst(tmp_path)
+    write_sst(tmp_path)
     (tmp_path / "stsa.binary.dev").unlink()
     read_refused(SHIPPED["sst2"], "missing-data", "stsa.binary.dev", tmp_path / "stsa.binary.train", data_dir=tmp_path)
 
@@ -328,7 +328,9 @@ def test_a_corpus_in_an_unknown_encoding_is_refused(tmp_path):
     read_refused(SHIPPED["trec"], "unreadable-file", "UTF-8", "Latin-1", data_dir=tmp_path)
 
 
-def mmlu(folder, header=False, dev="What?,a,b,c,d,B\n", test='"Who, me?",e,f,g,h,A\n"Same?",7,7,8,9,B\n', val=None):
+def write_mmlu(
+    folder, header=False, dev="What?,a,b,c,d,B\n", test='"Who, me?",e,f,g,h,A\n"Same?",7,7,8,9,B\n', val=None
+):
     head = "question,choice0,choice1,choice2,choice3,answer\n" if header else ""
     for split, text in {"dev": dev, "test": test, "val": val}.items():
         if text is not None:
@@ -338,8 +340,10 @@ def mmlu(folder, header=False, dev="What?,a,b,c,d,B\n", test='"Who, me?",e,f,g,h
 
 def test_mmlu_is_the_same_with_a_header_and_without(tmp_path):
     """Answers are texts; two choices with the same text are one candidate."""
-    mmlu(tmp_path / "a")
-    mmlu(tmp_path / "b", True, "What?,a,b,c,d,1\n", '"Who, me?",e,f,g,h,0\n"Same?",7,7,8,9,1\n', "New?,a,b,c,d,3\n")
+    write_mmlu(tmp_path / "a")
+    write_mmlu(
+        tmp_path / "b", True, "What?,a,b,c,d,1\n", '"Who, me?",e,f,g,h,0\n"Same?",7,7,8,9,1\n', "New?,a,b,c,d,3\n"
+    )
     plain, headed = pool("mmlu-virology", tmp_path / "a"), pool("mmlu-virology", tmp_path / "b")
     assert plain.demonstrations == headed.demonstrations == (Example("What?", "b", ("a", "b", "c", "d")),)
     assert plain.queries == headed.queries
@@ -357,11 +361,11 @@ def test_mmlu_is_the_same_with_a_header_and_without(tmp_path):
     ],
 )
 def test_bad_questions_are_refused(tmp_path, dev, names):
-    mmlu(tmp_path, dev=dev)
+    write_mmlu(tmp_path, dev=dev)
     read_refused(SHIPPED["mmlu-virology"], "bad-data", "virology_dev.csv", *names, data_dir=tmp_path)
 
 
-def bbh(folder, name, examples, **parameters):
+def write_bbh(folder, name, examples, **parameters):
     (folder / "bbh").mkdir(exist_ok=True)
     (folder / "bbh" / f"{name}.json").write_text(json.dumps({"canary": "", "examples": examples}))
     sizes = {"demonstrations": 1, "development": 1}
@@ -376,11 +380,11 @@ def test_options_are_texts_or_letters(tmp_path):
     question = "Which?\nOptions:\n(A) one\n(B) two"
     raw_examples = [{"input": f"{i} {question}", "target": f"({'AB'[i % 2]})"} for i in range(4)]
     raw_examples.append({"input": "4 Which?\nOptions:\n(A) one\n(B) two\n(C) three", "target": "(C)"})
-    task = bbh(tmp_path, "t", raw_examples)
+    task = write_bbh(tmp_path, "t", raw_examples)
     by_text = LanguageTask("t", task.card, "t").pool(tmp_path)
     assert Example("1 Which?", "two", ("one", "two")) in all_examples(by_text)
     assert Example("4 Which?", "three", ("one", "two", "three")) in all_examples(by_text)
-    card = bbh(tmp_path, "t", raw_examples, options="letters").card
+    card = write_bbh(tmp_path, "t", raw_examples, options="letters").card
     by_letter = LanguageTask("t", card, "t").pool(tmp_path)
     assert Example(f"1 {question}", "(B)", ("(A)", "(B)")) in all_examples(by_letter)
     assert [len(p) for p in (by_text.demonstrations, by_text.development, by_text.queries)] == [1, 1, 3]
@@ -392,14 +396,14 @@ def test_a_question_with_a_single_option_is_left_out(tmp_path):
         {"input": "4\nOptions:\n(A) one", "target": "(A)"},
         {"input": "5\nOptions:\n(A) a\n(B) a", "target": "(A)"},
     ]
-    task_pool = LanguageTask("t", bbh(tmp_path, "t", raw + single_options).card, "t").pool(tmp_path)
+    task_pool = LanguageTask("t", write_bbh(tmp_path, "t", raw + single_options).card, "t").pool(tmp_path)
     assert {e.x for e in all_examples(task_pool)} == {"0", "1", "2", "3"}
 
 
 def test_the_same_question_with_other_options_is_another_example(tmp_path):
     """All questions of `hyperbaton` are "Which sentence has the correct adjective order:"; none is a duplicate."""
     raw = [{"input": f"Which?\nOptions:\n(A) a {i}\n(B) b {i}", "target": "(A)"} for i in range(12)]
-    task = LanguageTask("t", bbh(tmp_path, "t", [*raw, raw[0]]).card, "t")
+    task = LanguageTask("t", write_bbh(tmp_path, "t", [*raw, raw[0]]).card, "t")
     task_pool = task.pool(tmp_path)
     assert len(all_examples(task_pool)) == len(task_pool.queries) + 2 == 12
     assert [len(part) for part in task_pool.splits] == [10, 1, 1]
@@ -410,7 +414,7 @@ def test_questions_on_the_same_paragraph_are_in_the_same_split(tmp_path):
     raw = [{"input": f"Paragraph {i // 3}." + options.format(i, i), "target": "(A)"} for i in range(30)]
     raw += [{"input": f"Alone {i}." + options.format(i, i), "target": "(A)"} for i in range(5)]
     for options_kind in ("texts", "letters"):
-        card = bbh(tmp_path, "t", raw, options=options_kind, demonstrations=5, development=7).card
+        card = write_bbh(tmp_path, "t", raw, options=options_kind, demonstrations=5, development=7).card
         task_pool = LanguageTask("t", card, "t").pool(tmp_path)
         splits = (task_pool.demonstrations, task_pool.development, task_pool.queries)
         assert [len(part) for part in splits] == [5, 7, 23]
@@ -419,11 +423,13 @@ def test_questions_on_the_same_paragraph_are_in_the_same_split(tmp_path):
 
 
 def test_without_options_the_targets_are_the_candidates_if_there_are_few(tmp_path):
-    few_targets = bbh(tmp_path, "few", [{"input": f"q{i}", "target": ["valid", "invalid"][i % 2]} for i in range(6)])
-    listed = bbh(
+    few_targets = write_bbh(
+        tmp_path, "few", [{"input": f"q{i}", "target": ["valid", "invalid"][i % 2]} for i in range(6)]
+    )
+    listed = write_bbh(
         tmp_path, "listed", [{"input": f"q{i}\nOptions:\n- valid \n- invalid", "target": "valid"} for i in range(6)]
     )
-    many_targets = bbh(tmp_path, "free", [{"input": f"q{i}", "target": str(i)} for i in range(30)])
+    many_targets = write_bbh(tmp_path, "free", [{"input": f"q{i}", "target": str(i)} for i in range(30)])
     assert LanguageTask("few", few_targets.card, "few").pool(tmp_path).labels == ("invalid", "valid")
     task_pool = LanguageTask("listed", listed.card, "listed").pool(tmp_path)
     assert task_pool.labels == ("valid", "invalid")
@@ -441,7 +447,7 @@ def test_without_options_the_targets_are_the_candidates_if_there_are_few(tmp_pat
     ],
 )
 def test_bad_examples_are_refused(tmp_path, examples, names):
-    read_refused(bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data_dir=tmp_path, subset="bad")
+    read_refused(write_bbh(tmp_path, "bad", examples), "bad-data", "bad.json", *names, data_dir=tmp_path, subset="bad")
 
 
 @real

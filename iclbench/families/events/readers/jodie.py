@@ -91,7 +91,7 @@ def _event(place: str, fields: list[str]) -> tuple[str, str, float]:
     if not user or not item or '"' in user + item:
         name = "user" if not user or '"' in user else "item"
         raise DataError(
-            f"{place}: the {name} has no plain name; write a number or a word without quotes", code="bad-syntax"
+            f"{place}: the {name} is empty or has quotes; write a number or a word without quotes", code="bad-syntax"
         )
     time = number(time_text)
     if time is None:

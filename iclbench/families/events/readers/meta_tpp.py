@@ -72,7 +72,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
         raise cannot_read(path, error) from None
     shape = arrays["times"].shape
     if len(shape) != 2 or not all(shape):
-        raise DataError(f"{path}: 'times' has the shape {shape}, expected (sequences, longest) without a 0")
+        raise DataError(f"{path}: 'times' has the shape {shape}, expected (sequences, longest), both positive")
     for name, array in arrays.items():
         if array.shape != shape:
             raise DataError(f"{path}: '{name}' has the shape {array.shape}, expected that of 'times', {shape}")
@@ -96,7 +96,7 @@ def _unpack(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of numbers, whose size is that of its header."""
+    """An array of numbers, whose size is given in its header."""
     with archive.open(f"{name}.npy") as member:
         version = np.lib.format.read_magic(member)
         readers: dict[Any, Callable[..., Any]] = {

@@ -11,7 +11,7 @@ numbers are set by eye against real Omniglot and by its 1-nearest-neighbour diff
 - `counters`: random numbers as functions of (seed, purpose, class, drawer, stroke).
 
 All computations are NumPy additions, multiplications and square roots in a fixed order (sines come from a rounded
-table), so that every subset of classes and drawings is bit-identical to that part of the full set, on every machine.
+table), so every subset of classes and drawings is bit-identical to that part of the full set, on every machine.
 """
 
 from iclbench.families.images.glyphs.drawing import glyphs

@@ -17,7 +17,8 @@ from iclbench.families.images.glyphs.programs import alphabet_of, programs, stro
 from iclbench.families.images.glyphs.raster import ink
 from iclbench.families.images.glyphs.strokes import Strokes, Trace, trace
 
-# Relative and absolute standard deviations of the parameters of a stroke between drawings.
+# Relative and absolute standard deviations of the parameters of a stroke between drawings. The names are part of the
+# random streams, so renaming a parameter changes all drawings.
 _RELATIVE = {"arc": 0.11, "swing": 0.15, "corner": 0.09, "second": 0.09, "hook": 0.13, "length": 0.12}
 _ABSOLUTE = {"heading": 0.0135, "arc": 0.016, "at_corner": 0.045, "at_second": 0.045}
 _SLIP = 0.021

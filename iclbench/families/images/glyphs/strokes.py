@@ -4,7 +4,8 @@ A pen moves at constant speed, t from 0 to 1, in the direction
 
     heading + arc·t + swing·sin(2 pi t) + corner·[t > at_corner] + second·[t > at_second] + hook·max(0, (t - .62) / .38)
 
-Angles are in turns (1 = full circle, clockwise on the page), lengths in units of a glyph's height.
+where `corner` and `second` are the angles of two corners. Angles are in turns (1 = full circle, clockwise on the page),
+lengths in units of a glyph's height.
 """
 
 from __future__ import annotations

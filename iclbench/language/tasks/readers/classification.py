@@ -127,8 +127,8 @@ _STARS = ("very negative", "negative", "neutral", "positive", "very positive")
 _TREC = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 _AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 
-# The test split of SST-2 was long available without labels only, so papers (Deep-Thinking too) report the development
-# split. We do the same, and the test split serves as development data.
+# The test split of SST-2 was long available without labels only, so papers (including Deep-Thinking) report the
+# development split. We do the same, and the test split serves as development data.
 PUBLIC: dict[str, tuple[Layout, ...]] = {
     "sst2": (
         Layout(
