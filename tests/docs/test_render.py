@@ -24,7 +24,7 @@ def test_every_page_has_a_template() -> None:
 
 
 def test_the_findings_are_short() -> None:
-    assert len((ROOT / "results" / "reference" / "README.md").read_text().split()) < 2500
+    assert len((ROOT / "results" / "reference" / "README.md").read_text().split()) < 2900
 
 
 @pytest.fixture
