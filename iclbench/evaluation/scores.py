@@ -17,8 +17,8 @@ column `normaliser` is the distance of the two points in units of the metric.
   it is better than the zero predictor, so a predictor without context cannot score above 0. If no baseline is
   significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
 - A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the best baseline if the context has
-  the answer, and an accuracy of 1 if only training can teach the answer. There is no score if the test shows which of
-  two equally good answers a model gives.
+  the answer, and an accuracy of 1 if the answer can only be learned in training. The score is missing if the test shows
+  which of two equally good answers a model gives.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     """Compare cells with the results folder.
 
     Failed cells are tried again. A cell that is not applicable is to do until a row says so, which takes no time. A
-    cell that needs a diverged training run is to do if that run is to do again or is no longer diverged.
+    cell that needs a diverged training run is to do if that run is to do again or its state has changed.
     """
     states = {cell.hash: store.state(cell) for cell in cells}
     todo = {cell.hash for cell in cells if states[cell.hash] in ("todo", "failed") or not store.has_row(cell)}

@@ -193,7 +193,7 @@ def _moved(trial: Trial) -> list[str]:
         and not ((run / "model.safetensors").is_file() and (run / "config.toml").is_file())
         and not (trial.folder / "elsewhere/runs/long/model.safetensors").is_file()
     ):
-        complaints.append("exit code 0, and there are no weights with their configuration")
+        complaints.append("exit code 0, but weights or their configuration are missing")
     return [f"results {'moved' if moved else 'deleted'} in training: {c}" for c in complaints]
 
 
