@@ -238,7 +238,8 @@ class Reference:
     def open_pairs(self, a: str, b: str) -> int:
         """The number of tasks of a named pair whose difference is not significant by Holm's method."""
         tasks = next(named.tasks for named in grid("reference").pairs if (named.a, named.b) == (a, b))
-        return sum((a, b, task) not in self.holding() for task in tasks)
+        significant = self.holding()
+        return sum((a, b, task) not in significant for task in tasks)
 
     def loss_from_other_label(self, model: str) -> float:
         """The loss of log-likelihood of a model that is given two images of another character."""

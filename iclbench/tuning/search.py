@@ -52,8 +52,9 @@ def choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
     if best_point is None or best_point.value is None:
         return None
     worst = sign * best_point.value + (best_point.sd or 0.0) / sqrt(seeds)
-    good_points = [(point.lr, sign * point.value, point) for point in points if point.value is not None]
-    return min((each for each in good_points if each[1] <= worst), key=lambda each: each[:2])[-1]
+    good_points = [point for point in points if point.value is not None and sign * point.value <= worst]
+    smallest = min(point.lr for point in good_points)
+    return best([point for point in good_points if point.lr == smallest], sign)
 
 
 def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Point]:

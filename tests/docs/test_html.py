@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from docs.quantities import ROOT
 
 
 def test_pages_and_reference_build_without_warnings(tmp_path: Path) -> None:
