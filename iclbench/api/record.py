@@ -11,8 +11,8 @@ from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
-from iclbench.core.hashing import content_hash
 from iclbench.core.settings import Role
+from iclbench.store import identity
 
 # The record is an attribute of the model, so that it is copied and pickled with the model.
 _ATTRIBUTE = "_trained_in_memory"
@@ -52,13 +52,12 @@ def variant_of(model: Backbone) -> str:
     """Hash of class, settings, task and training, the same for all seeds."""
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     settings = inner.settings
-    parts = {
-        "class": f"{type(inner).__module__}:{type(inner).__qualname__}",
-        "settings": settings.model_dump(mode="json") if isinstance(settings, BaseModel) else repr(settings),
-        "shape": asdict(model.shape),
-        "trained": [_training_parts(training) for training in trainings(model)],
-    }
-    return content_hash(parts, 8)
+    return identity.in_memory_id(
+        model=f"{type(inner).__module__}:{type(inner).__qualname__}",
+        settings=settings.model_dump(mode="json") if isinstance(settings, BaseModel) else repr(settings),
+        shape=asdict(model.shape),
+        trained=[_training_parts(training) for training in trainings(model)],
+    )
 
 
 def _training_parts(training: MemoryTraining) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import hashlib
 import re
 from pathlib import Path
 
+from iclbench.core.hashing import file_hash
+
 # The key of the digest in a parquet footer.
 KEY = "iclbench.sha256"
 BLANK = "0" * 64
@@ -46,4 +48,4 @@ def check(parquet: bytes) -> None:
 def of_file(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_hash(file).hex()

@@ -6,7 +6,6 @@ Files are read and never imported. Comments, docstrings and layout do not count.
 from __future__ import annotations
 
 import ast
-import hashlib
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from iclbench.core.errors import UsageError, error_text
+from iclbench.core.hashing import data_fingerprint
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -33,10 +33,7 @@ def source_hash(target: str) -> str:
 @lru_cache(maxsize=64)
 def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
     """The hash of the files; their modification times are part of the cache's key."""
-    digest = hashlib.sha256()
-    for name, path, _ in files:
-        digest.update(f"{name}\0{_code(path)}\0".encode())
-    return digest.hexdigest()[:12]
+    return data_fingerprint(*(f"{name}\0{_code(path)}\0" for name, path, _ in files))
 
 
 def _files(target: str) -> list[tuple[str, Path]]:

@@ -12,9 +12,9 @@ from typing import Any
 from iclbench.config.resolution import parse_overrides
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.core.hashing import content_hash
 from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
+from iclbench.store import identity
 
 # Increased if a method gives other answers for the same settings.
 VERSION = 1
@@ -39,8 +39,8 @@ class Method:
 
     @property
     def hash(self) -> str:
-        """Content hash of name and settings."""
-        return content_hash({"method": self.name, "settings": self.settings.model_dump(), "version": VERSION})
+        """The identity of the method."""
+        return identity.context_method_id(self.name, self.settings, VERSION)
 
     @property
     def times(self) -> int:

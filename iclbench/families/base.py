@@ -285,10 +285,6 @@ class FunctionFamily(Family):
     Parameters = FunctionParameters
     shift_kinds: ClassVar[Mapping[str, FunctionKind]] = FUNCTION_KINDS
 
-    @classmethod
-    def counts_vary(cls, parameters: Any, points: int) -> bool:
-        return False
-
     @property
     def x_dim(self) -> int:
         return int(self.parameters.dim)

@@ -92,6 +92,11 @@ def unweighted_id(config: RunConfig) -> str:
     return content_hash({"config": training(config)})
 
 
+def in_memory_id(**contents: Any) -> str:
+    """The identity of a model without a run, by its class, settings, shape and training, without its seed."""
+    return content_hash(contents, 8)
+
+
 def method_id(model: str | None, method: str, length: int = 12) -> str:
     """The identity of a model, or of its variant, to which a method is applied."""
     return content_hash({"run": model, "method": method}, length)
@@ -123,7 +128,7 @@ def costs_id(contestant: Contestant, task: TaskConfig, data: str | None) -> str:
     contents = {
         "contestant": contestant.variant or contestant.identity,
         "family": task.family,
-        "parameters": task.parameters,
+        "parameters": _parameters(task),
         "data": data,
         "version": __version__,
     }
@@ -211,6 +216,16 @@ def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
     return content_hash(contents | {"versions": list(versions)}, 16)
 
 
+def language_weights_id(**contents: Any) -> str:
+    """The identity of the weights of a language model, by its files or its commit on a hub, and their precision."""
+    return content_hash(contents)
+
+
+def context_method_id(name: str, settings: BaseSettings, version: int) -> str:
+    """The identity of a method of reading demonstrations. `version` is the version of its code."""
+    return content_hash({"method": name, "settings": settings.model_dump(), "version": version})
+
+
 def language_model_id(
     model: str, method: str, version: int, overlength: str, demonstration_limits: Sequence[Any]
 ) -> str:
@@ -218,7 +233,7 @@ def language_model_id(
 
     Args:
         model: identity of the weights.
-        method: hash of the method.
+        method: identity of the method.
         version: version of the code of answers.
         overlength: treatment of prompts that are too long.
         demonstration_limits: limits of the demonstrations from the methods that this one is compared with.

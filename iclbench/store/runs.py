@@ -327,7 +327,7 @@ class DivergedError(IclbenchError):
     ADVICE: ClassVar = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
 
     def __init__(self, run: Run, step: int, what: str, is_recorded: bool = False) -> None:
-        self.run, self.step, self.what, self._is_recorded = run, step, what, is_recorded
+        self.run, self.step, self.what = run, step, what
         self.reason = f"diverged at step {step}: {what}"
         record = run.path / run.DIVERGED
         super().__init__(

@@ -22,14 +22,16 @@ from tests.refusals import refused
 
 
 def grid(folder: Path) -> list[GridCell]:
-    """Two models on a tiny task, with all kinds of cells."""
+    """Three models on a tiny task, one of them with mixers, and all kinds of cells."""
     card = small_card(baselines=["zero", "mean", "lasso-1e-2"])
     card["presets"]["smoke"]["backbones"]["mamba"] = {"layers": 1, "width": 16}  # type: ignore[index]
+    mixers = {"layers": 2, "width": 16, "mixers": ["gla", "attention"]}
+    card["presets"]["smoke"]["backbones"]["hybrid"] = mixers  # type: ignore[index]
     (folder / "tiny-linear.toml").write_text(tomli_w.dumps(card))
     grid_card = {
         "summary": "one task",
         "tasks": [str(folder / "tiny-linear.toml")],
-        "backbones": ["gpt2", "mamba"],
+        "backbones": ["gpt2", "mamba", "hybrid"],
         "presets": ["smoke"],
         "seeds": [0],
         "evaluate": {"shifts": ["orthants"]},
@@ -60,6 +62,7 @@ EVALUATED = {"evaluate", "evaluate baseline", "summary", "probe"}
         (FAMILIES, "linear", "prompts", EVALUATED),
         (FAMILIES, "linear", "normaliser", EVALUATED),
         (BACKBONES, "mamba", "code", {"train", "cost", "evaluate", "summary", "probe"}),
+        (MIXERS, "gla", "code", {"train", "cost", "evaluate", "summary", "probe"}),
         (MIXERS, "mamba2", "code", set()),
         (ESTIMATORS, "lasso", "code", {"evaluate baseline", "summary"}),
         (ESTIMATORS, "gradient-descent", "code", {"probe"}),

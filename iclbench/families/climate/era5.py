@@ -7,7 +7,6 @@ overlap in time. Learning rates are chosen on the training half.
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -17,6 +16,7 @@ from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
+from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import Role
 from iclbench.families.climate.patches import Patches, PatchParameters, Places
 from iclbench.families.climate.region import YEAR, steps_until
@@ -64,7 +64,7 @@ class ERA5(Patches):
 
     @cached_property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self._data("cpu").numpy().tobytes()).hexdigest()[:12]
+        return data_fingerprint(self._data("cpu").numpy().tobytes())
 
     def files(self) -> dict[str, str]:
         """The folder as a path below the data folder or as an absolute path."""

@@ -10,7 +10,6 @@ Reading is slow, so the region is cached in a file (`iclbench.families.images.ar
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from jaxtyping import Float32, Float64
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
+from iclbench.core.hashing import data_fingerprint, file_hash
 from iclbench.families.climate.region import SPACING, STEP_HOURS, latitudes, longitudes, steps_until
 from iclbench.families.images.array_cache import cached_array
 
@@ -46,14 +46,14 @@ def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
         DataError: a file is missing, cannot be read or has unexpected content, or a package is not installed.
     """
     files = _files(folder, year)
-    digest = hashlib.sha256()
+    parts = []
     for path in files:
         try:
             with limits.open_file(path) as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+                parts.append(file_hash(file))
         except OSError as error:
             raise cannot_read(path, error) from None
-    return cached_array(f"wfde5-{year}-{digest.hexdigest()[:12]}", folder, lambda: _read(files, year))
+    return cached_array(f"wfde5-{year}-{data_fingerprint(*parts)}", folder, lambda: _read(files, year))
 
 
 def _files(folder: Path, year: int) -> list[Path]:

@@ -6,7 +6,6 @@ the previous event of its sequence or, for the first event, since the start of t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from iclbench.core.errors import DataError
+from iclbench.core.hashing import data_fingerprint
 
 # More marks are a mistake, or their numbers are not marks.
 MAX_MARKS = 100_000
@@ -88,10 +88,8 @@ class EventData:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all sequences."""
-        digest = hashlib.sha256(f"{self.mark_count} {len(self)}".encode())
-        for array in (self.gaps, self.marks, self.counts, np.nan_to_num(self.open_intervals, nan=-1.0)):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()[:12]
+        arrays = (self.gaps, self.marks, self.counts, np.nan_to_num(self.open_intervals, nan=-1.0))
+        return data_fingerprint(f"{self.mark_count} {len(self)}", *(array.tobytes() for array in arrays))
 
     def from_first_event(self) -> EventData:
         """The sequences with their first event as the start of the observation, so that it is not an event. Sequences

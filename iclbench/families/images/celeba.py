@@ -9,7 +9,6 @@ evaluation data. Every image is decoded once per process, when it is first drawn
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import Tensor
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
+from iclbench.core.hashing import data_fingerprint
 from iclbench.families.images.image_sets import ImageSet, Part, folder_of
 
 # Width and height of every aligned image.
@@ -64,10 +64,8 @@ class CelebA(ImageSet):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the names and sizes of the files, since reading 200,000 images takes minutes."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            digest.update(f"{path.name} {path.stat().st_size if path.is_file() else 0}\n".encode())
-        return digest.hexdigest()[:12]
+        sizes = ((path.name, path.stat().st_size if path.is_file() else 0) for path in self._paths)
+        return data_fingerprint(*(f"{name} {size}\n" for name, size in sizes))
 
 
 def _names(folder: Path, partitions: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from iclbench.core.errors import DataError
+from iclbench.core.hashing import data_fingerprint
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.omniglot import DRAWINGS, load_omniglot
 
@@ -39,7 +39,7 @@ class CharacterSet:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of all pixels."""
-        return hashlib.sha256(self._images[torch.device("cpu")].numpy().data).hexdigest()[:12]
+        return data_fingerprint(self._images[torch.device("cpu")].numpy().data)
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,6 @@ paper).
 from __future__ import annotations
 
 import copy
-import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.families.base import Family
 from iclbench.families.images.celeba import CelebA
@@ -128,7 +128,7 @@ class ImageCompletion(Family):
     @property
     def fingerprint(self) -> str:
         parts: list[Part] = [self._part, "unseen"] if self._part == "test" and self._has_unseen else [self._part]
-        return hashlib.sha256("".join(self._images(part).fingerprint for part in parts).encode()).hexdigest()[:12]
+        return data_fingerprint(*(self._images(part).fingerprint for part in parts))
 
     @property
     def training_fingerprint(self) -> str:

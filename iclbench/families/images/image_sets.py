@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -21,6 +20,7 @@ from jaxtyping import Bool, Int, UInt8
 from torch import Tensor
 
 from iclbench.core.errors import DataError
+from iclbench.core.hashing import data_fingerprint
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.idx_file import read_idx
 
@@ -58,10 +58,8 @@ class ImageSet:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of pixels and labels."""
-        digest = hashlib.sha256(self._pixels[torch.device("cpu")].numpy().tobytes())
-        for indices in (self.order, self.labels, self.counts):
-            digest.update(indices.numpy().tobytes())
-        return digest.hexdigest()[:12]
+        tensors = (self._pixels[torch.device("cpu")], self.order, self.labels, self.counts)
+        return data_fingerprint(*(tensor.numpy().tobytes() for tensor in tensors))
 
 
 def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:

@@ -8,7 +8,6 @@ Reading takes seconds, so the result is cached in a file (`iclbench.families.ima
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zipfile
 import zlib
@@ -22,6 +21,7 @@ from jaxtyping import UInt8
 from iclbench.core import limits, png
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
+from iclbench.core.hashing import data_fingerprint, file_hash
 from iclbench.families.images.array_cache import cached_array
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}
@@ -48,18 +48,18 @@ def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size
 
 def _content_hash(folder: Path) -> str:
     """Hash of the archives. An unpacked part counts by the names and sizes of its drawings."""
-    digest = hashlib.sha256()
+    parts: list[str | bytes] = []
     for part in CLASSES:
         if (folder / part).is_dir():
-            digest.update(repr(sorted(_unpacked_sizes(folder, part).items())).encode())
+            parts.append(repr(sorted(_unpacked_sizes(folder, part).items())))
             continue
         archive = folder / f"{part}.zip"
         try:
             with limits.open_file(archive) as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+                parts.append(file_hash(file))
         except OSError as error:
             raise cannot_read(archive, error, _ADVICE, missing="missing-data") from None
-    return digest.hexdigest()[:12]
+    return data_fingerprint(*parts)
 
 
 def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:

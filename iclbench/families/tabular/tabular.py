@@ -18,9 +18,9 @@ equal, the scale of the table is used.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,6 +34,7 @@ from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import in_a_line
+from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import PositiveFloat
 from iclbench.core.standard import Standard
 from iclbench.families.base import Family, FunctionParameters
@@ -91,11 +92,8 @@ class Tabular(Family):
 
     @cached_property
     def fingerprint(self) -> str:
-        digest = hashlib.sha256()
-        for table in self.tables:
-            digest.update(f"{table.name} {table.x.shape}".encode())
-            digest.update(np.ascontiguousarray(table.x).tobytes() + np.ascontiguousarray(table.y).tobytes())
-        return digest.hexdigest()[:12]
+        parts = ((f"{table.name} {table.x.shape}", table.x.tobytes(), table.y.tobytes()) for table in self.tables)
+        return data_fingerprint(*chain.from_iterable(parts))
 
     @property
     def needs_data(self) -> bool:

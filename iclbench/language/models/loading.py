@@ -5,7 +5,6 @@ A folder is read without network access. Code of a checkpoint runs only with `--
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -17,8 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from iclbench.core import digests
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
-from iclbench.core.hashing import content_hash
+from iclbench.store.identity import language_weights_id
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -318,11 +318,11 @@ def _one_line(source: Source, problem: str, device: str = "cpu") -> Iterator[Non
 def identity(source: Source, dtype: str) -> str:
     """Hash of the model: of its commit for a hub id, of its files for a folder."""
     if source.folder is None:
-        return content_hash({"id": source.name, "commit": source.revision, "dtype": dtype})
+        return language_weights_id(id=source.name, commit=source.revision, dtype=dtype)
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
     files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
-    digests = {path.name: _sha256(path) for path in files if path.name != _GENERATION}
-    return content_hash({"files": digests, "dtype": dtype} | _ends(source.folder / _GENERATION))
+    file_digests = {path.name: digests.of_file(path) for path in files if path.name != _GENERATION}
+    return language_weights_id(files=file_digests, dtype=dtype, **_ends(source.folder / _GENERATION))
 
 
 def _ends(path: Path) -> dict[str, Any]:
@@ -333,8 +333,3 @@ def _ends(path: Path) -> dict[str, Any]:
         return {}
     tokens = config.get("eos_token_id") if isinstance(config, dict) else None
     return {} if tokens is None else {"ends": tokens}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
