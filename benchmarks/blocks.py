@@ -39,20 +39,20 @@ def main(folder: Path, out: Path) -> None:
     )
     rows["score"] = scores(values, rows["run"], folder)
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    for task, own in rows.groupby("task", sort=False):
-        lines += _lines(str(task), own.pivot_table("score", "mixer", ["block", "seed"]))
+    for task, task_rows in rows.groupby("task", sort=False):
+        lines += _lines(str(task), task_rows.pivot_table("score", "mixer", ["block", "seed"]))
     write_page(out, "Blocks of sequence mixers", __doc__, lines)
 
 
 def _lines(task: str, scores: pd.DataFrame) -> list[str]:
     """One line per mixer, by the score with a convolution, best first."""
     means = scores.T.groupby(level="block").mean().T
-    found = []
+    lines = []
     for mixer in means.sort_values("with", ascending=False).index:
         numbers = [n for block in BLOCKS for n in (*scores.loc[mixer, block], means.loc[mixer, block])]
         numbers.append(means.loc[mixer, "with"] - means.loc[mixer, "without"])
-        found.append(" | ".join([f"| {task}", str(mixer), *(fixed(n, 3) for n in numbers)]) + " |")
-    return found
+        lines.append(" | ".join([f"| {task}", str(mixer), *(fixed(n, 3) for n in numbers)]) + " |")
+    return lines
 
 
 if __name__ == "__main__":

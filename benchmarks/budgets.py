@@ -47,7 +47,7 @@ def main(out: Path, data_dir: Path | None) -> None:
     worst = frame.loc[frame["off"].abs().idxmax()]
     tasks = {preset: frame.loc[frame["preset"].eq(preset), "task"].nunique() for preset in presets}
     text = (
-        "Made by `benchmarks/budgets.py`: parameters against the budget of the preset, an image encoder left out, over "
+        "Made by `benchmarks/budgets.py`: parameters against the budget of the preset, without image encoders, over "
         + ", ".join(f"{plural(n, 'task')} at `{preset}`" for preset, n in tasks.items())
         + f". Budgets: {', '.join(integer(b) for b in sorted(frame['budget'].unique()))}. "
         f"Of {integer(len(frame))} models the farthest is {worst['backbone']} on `{worst['task']}` at "

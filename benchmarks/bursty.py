@@ -92,13 +92,13 @@ def main() -> None:
     lines = [
         "# Bursty sequences",
         "",
-        f"One thread, CPU time, least over repeats. Python {platform.python_version()}, torch {torch.__version__}, "
+        f"One thread, CPU time, minimum over repeats. Python {platform.python_version()}, torch {torch.__version__}, "
         f"NumPy {np.__version__}.",
         "",
-        f"Batches of {BATCH} sequences of {POINTS} pairs and a query, 400 classes to train on, p_bursty = 0.9; the "
+        f"Batches of {BATCH} sequences of {POINTS} pairs and a query, 400 training classes, p_bursty = 0.9; the "
         "rival draws one sequence after the other in NumPy:",
         "",
-        "| images | alpha | sequences a second | rival | ratio |",
+        "| images | alpha | sequences per second | rival | ratio |",
         "| --- | --- | --- | --- | --- |",
         *(sampling(size, alpha) for size, alpha in ((28, 0.0), (28, 1.0), (105, 0.0))),
         "",

@@ -19,13 +19,13 @@ def folder_and_page(about: str | None, script: str) -> tuple[Path, Path]:
 
 
 def scores(values: pd.DataFrame, runs: pd.Series, folder: Path) -> pd.Series:
-    """The in-distribution scores of complete trainings, by run; exits if a score is missing."""
-    asked = values["kind"].eq("backbone") & values["metric"].eq("score") & values["evaluator"].eq("next")
-    asked &= values["shift"].eq("none") & values["axis"].isna() & values["n_context"].isna()
-    found = runs.map(values[asked].set_index("run")["value"].astype(float))
-    if missing := runs[found.isna()].tolist():
+    """The in-distribution scores of complete runs, by run; exits if a score is missing."""
+    selected = values["kind"].eq("backbone") & values["metric"].eq("score") & values["evaluator"].eq("next")
+    selected &= values["shift"].eq("none") & values["axis"].isna() & values["n_context"].isna()
+    values_by_run = runs.map(values[selected].set_index("run")["value"].astype(float))
+    if missing := runs[values_by_run.isna()].tolist():
         raise SystemExit(f"{len(missing)} runs have no score in {folder}, the first is {missing[0]}")
-    return found
+    return values_by_run
 
 
 def write_page(out: Path, title: str, about: str | None, lines: Sequence[str], note: str | None = None) -> None:

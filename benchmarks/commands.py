@@ -4,9 +4,9 @@
     python benchmarks/commands.py FOLDER --before CHECKOUT --only show doctor   # some rows, no file
 
 The script creates a results folder of 10,000 runs in `FOLDER` (one smoke run under 10,000 names and seeds) and a grid
-of 5,000 trainings, and reuses both in later calls. Every command runs in a separate process, in turn from this checkout
-and from `CHECKOUT`, a checkout of an earlier commit. The measure is user CPU seconds, the minimum over repeats, which
-depends less on other work on the machine than wall-clock time.
+of 5,000 training runs, and reuses both in later calls. Every command runs in a separate process, in turn from this
+checkout and from `CHECKOUT`, a checkout of an earlier commit. The measure is user CPU seconds, the minimum over
+repeats, which depends less on other work on the machine than wall-clock time.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ def commands(folder: Path) -> list[Command]:
         Command("doctor", [*module, "doctor"], 1.5, 3),
         Command(f"list runs ({RUNS:,} runs)", [*module, "list", "runs", "--results", results], 3),
         Command(f"open_results(...).values() ({RUNS:,} runs)", ["-c", PRINT_VALUES, results], 6),
-        Command(f"sweep --dry-run ({SEEDS * len(BACKBONES):,} trainings)", dry_run, 6),
+        Command(f"sweep --dry-run ({SEEDS * len(BACKBONES):,} training runs)", dry_run, 6),
         Command("report of the reference", report, 20),
     ]
 
 
-def used(command: Command, checkout: Path) -> Used:
+def measure_command(command: Command, checkout: Path) -> Used:
     """The cost of a command in a new process, with the code of a checkout."""
     environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -80,13 +80,13 @@ def used(command: Command, checkout: Path) -> Used:
 
 def least(command: Command, checkout: Path) -> Used:
     """The minimum over the repeats."""
-    return min(used(command, checkout) for _ in range(command.repeats))
+    return min(measure_command(command, checkout) for _ in range(command.repeats))
 
 
 def write_grid(folder: Path) -> None:
-    """Write a grid with 5,000 trainings and their evaluations."""
+    """Write a grid with 5,000 training runs and their evaluations."""
     grid = {
-        "summary": "5,000 trainings",
+        "summary": "5,000 training runs",
         "tasks": ["linear"],
         "backbones": list(BACKBONES),
         "presets": ["smoke"],
@@ -149,11 +149,11 @@ def main() -> int:
     if arguments.only:
         return 0
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    text = f"""# Commands that people wait for
+    text = f"""# Interactive commands
 
 `python benchmarks/commands.py FOLDER --before CHECKOUT`, {date.today()}, {platform.machine()}, {os.cpu_count()} \
 logical cores, Python {platform.python_version()}, load averages at the end {load}. User CPU seconds (s) and the \
-largest resident memory (MB) of a process; of the first two rows the least of three.
+largest resident memory (MB) of a process; the first two rows are the minimum of three.
 
 {head}
 """ + "\n".join(lines)

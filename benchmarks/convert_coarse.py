@@ -50,10 +50,10 @@ def convert(packs: Path, folder: Path) -> None:
         old = {name: pq.read_table(path).to_pandas() for name, path in paths.items() if path.is_file()}
         new = {name: rows.drop(columns="coarse", errors="ignore") for name, rows in old.items()}
         if "coarse" in old.get("errors", ()):
-            new["errors"] = new["errors"][~_second(old["errors"])]
-        if few := sparse(old["values"]):
+            new["errors"] = new["errors"][~_is_duplicate_height(old["errors"])]
+        if few := baselines_with_few_sizes(old["values"]):
             cells = {cell.run: cell for cell in of_group[group]}
-            new = recomputed(new, [cells[run] for run in sorted(few)], cells, folder)
+            new = recompute(new, [cells[run] for run in sorted(few)], cells, folder)
             compare(old, new, few)
         for name, rows in new.items():
             columns = [column for column in old[name].columns if column != "coarse"]
@@ -62,53 +62,53 @@ def convert(packs: Path, folder: Path) -> None:
         print(f"{group}: {', '.join(sorted(few)) or 'no baseline'} computed again", flush=True)
 
 
-def _second(errors: pd.DataFrame) -> pd.Series:
+def _is_duplicate_height(errors: pd.DataFrame) -> pd.Series:
     """The heights over a few context sizes of contestants with heights over all sizes."""
     coarse, keys = errors["coarse"].fillna(False).astype(bool), ["run", "prompt_set", "metric"]
-    both = pd.MultiIndex.from_frame(errors.loc[~coarse, keys])
-    return coarse & pd.MultiIndex.from_frame(errors[keys]).isin(both)
+    duplicate_keys = pd.MultiIndex.from_frame(errors.loc[~coarse, keys])
+    return coarse & pd.MultiIndex.from_frame(errors[keys]).isin(duplicate_keys)
 
 
-def sparse(values: pd.DataFrame) -> set[str]:
+def baselines_with_few_sizes(values: pd.DataFrame) -> set[str]:
     """The baselines with fewer context sizes than others."""
-    asked = values[values["kind"].isin(["baseline", "oracle"]) & values["evaluator"].eq("next")]
-    sizes = asked[asked["axis"].isna()].groupby(["prompt_set", "metric", "run"])["n_context"].nunique()
+    baselines = values[values["kind"].isin(["baseline", "oracle"]) & values["evaluator"].eq("next")]
+    sizes = baselines[baselines["axis"].isna()].groupby(["prompt_set", "metric", "run"])["n_context"].nunique()
     most = sizes.groupby(level=["prompt_set", "metric"]).transform("max")
     return {str(run) for run in sizes[sizes.between(1, most - 1)].reset_index()["run"]}
 
 
-def recomputed(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], folder: Path) -> Packs:
+def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], folder: Path) -> Packs:
     """The packs with all changes from the recomputed cells."""
     values, errors, runs = packs["values"], packs["errors"], {cell.run for cell in few}
-    rows = {name: [_computed(cell, name, folder) for cell in few] for name in TABLES[:3]}
-    found = {name: tables.union(name, frames) for name, frames in rows.items()}
+    rows = {name: [_computed_rows(cell, name, folder) for cell in few] for name in TABLES[:3]}
+    new_frames = {name: tables.union(name, frames) for name, frames in rows.items()}
     new = dict(packs)
     others = values[~(values["run"].isin(runs) & values["evaluator"].eq("next"))]
-    full = tables.union("values", [tables.validate("values", others), found["values"].assign(commit=pd.NA)])
-    heights = _PairedErrors(full).select(found["errors"])
-    new["errors"] = _sorted("errors", errors[~errors["run"].isin(runs)], heights)
+    full = tables.union("values", [tables.validate("values", others), new_frames["values"].assign(commit=pd.NA)])
+    heights = _PairedErrors(full).select(new_frames["errors"])
+    new["errors"] = _sort_as_packed("errors", errors[~errors["run"].isin(runs)], heights)
     if "costs" in packs and packs["costs"]["run"].isin(runs).any():
         of_runs = packs["costs"]["run"].isin(runs) & packs["costs"]["phase"].eq("evaluate")
-        new["costs"] = _sorted("costs", packs["costs"][~of_runs], found["costs"])
-    asked = _asked(few[0])
+        new["costs"] = _sort_as_packed("costs", packs["costs"][~of_runs], new_frames["costs"])
+    prompt_sets = _prompt_sets(few[0])
     gaps = full[full["metric"].eq("gap") & full["n_related"].isna()]
-    full = full[~(full["metric"].eq("score") & full["prompt_set"].isin(list(asked)))]
+    full = full[~(full["metric"].eq("score") & full["prompt_set"].isin(list(prompt_sets)))]
     frames = [full]
-    for prompt_set, prompts in asked.items():
+    for prompt_set, prompts in prompt_sets.items():
         of_prompts = full[full["prompt_set"].eq(prompt_set) & ~full["metric"].isin(tables.COMPARING)]
         scores = scores_of(of_prompts, lambda: tables.frame("errors", []), prompts)
         frames.append(scores if scores is not None else tables.frame("values", []))
         if len(gaps) and prompts.task.oracles:
-            oracle = _computed(of_name[prompts.task.oracles[0]], "errors", folder)
-            own = pd.concat([found["errors"], oracle])
-            own = own[own["prompt_set"].eq(prompt_set)]
-            frames.append(tables.frame("values", next_gap_rows(of_prompts, own, prompts)))
+            oracle = _computed_rows(of_name[prompts.task.oracles[0]], "errors", folder)
+            errors_on_prompts = pd.concat([new_frames["errors"], oracle])
+            errors_on_prompts = errors_on_prompts[errors_on_prompts["prompt_set"].eq(prompt_set)]
+            frames.append(tables.frame("values", next_gap_rows(of_prompts, errors_on_prompts, prompts)))
     new["values"] = tables.union("values", frames).sort_values(tables.keys("values"), kind="stable", ignore_index=True)
     new["cells"] = _cells(packs["cells"], few, folder)
     return new
 
 
-def _computed(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
+def _computed_rows(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
     """The rows of a cell in one table of the results folder `folder`, computed if they are missing."""
     if Store(folder).state(cell) != "done":
         outcome = work(cell, Context(folder, data_dir=DATA))
@@ -117,13 +117,15 @@ def _computed(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataF
     return tables.union(table, [tables.read(table, path) for path in files])
 
 
-def _asked(cell: GridCell) -> dict[str, PromptSet]:
+def _prompt_sets(cell: GridCell) -> dict[str, PromptSet]:
     """The prompt sets of a cell, by identity."""
-    found = [PromptSet(cell.frozen, cell.preset, shift, cell.options["seed"], DATA) for shift in cell.options["shifts"]]
-    return {prompts.id: prompts for prompts in found}
+    prompt_sets = [
+        PromptSet(cell.task_config, cell.preset, shift, cell.options["seed"], DATA) for shift in cell.options["shifts"]
+    ]
+    return {prompts.id: prompts for prompts in prompt_sets}
 
 
-def _sorted(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFrame:
+def _sort_as_packed(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFrame:
     """The rows in the order of packed files."""
     rows = tables.union(table, [tables.validate(table, frame) for frame in frames])
     return rows.sort_values(tables.keys(table), kind="stable", ignore_index=True)
@@ -143,8 +145,8 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
     for name in ("values", "errors", "costs"):
         if name not in old:
             continue
-        rest = [_rest(name, rows, few) for rows in (old[name], new[name])]
-        pd.testing.assert_frame_equal(*rest, check_exact=True)
+        unchanged_rows = [_rows_that_must_not_change(name, rows, few) for rows in (old[name], new[name])]
+        pd.testing.assert_frame_equal(*unchanged_rows, check_exact=True)
     keys = [key for key in tables.keys("values") if key in old["values"]]
     at = [rows[rows["run"].isin(few) & rows["n_context"].notna()] for rows in (old["values"], new["values"])]
     assert at[0]["metric"].ne("score").all() and len(at[1]) > len(at[0])
@@ -154,7 +156,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
     assert np.allclose(*ends, rtol=1e-3, atol=0, equal_nan=True), both[~np.isclose(*ends, rtol=1e-3).all(1)].to_string()
     far = ~np.isclose(*ends, rtol=1e-6, atol=0, equal_nan=True).all(axis=1)
     runs = both.loc[far, "run"].value_counts().to_dict()
-    print(f"  values asked before: {len(both)}, further apart than 1e-6: {runs or 'none'}")
+    print(f"  values at the old sizes: {len(both)}, different by more than 1e-6: {runs or 'none'}")
     scores = [
         rows[rows["metric"].eq("score")].set_index(["run", "prompt_set"]) for rows in (old["values"], new["values"])
     ]
@@ -164,10 +166,10 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
     print(f"  scores: {len(scores[0])} before, {len(scores[1])} now; the others moved by up to {moved.max():.1e}")
 
 
-def _rest(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:
+def _rows_that_must_not_change(name: str, rows: pd.DataFrame, few: set[str]) -> pd.DataFrame:
     """The rows that must not change."""
     if name == "errors" and "coarse" in rows:
-        rows = rows[~_second(rows)]
+        rows = rows[~_is_duplicate_height(rows)]
     rows = rows.drop(columns=["coarse", "commit", "n_events"], errors="ignore")
     rows = rows[~rows["run"].isin(few)]
     rows = rows[rows["metric"].ne("score")] if name == "values" else rows

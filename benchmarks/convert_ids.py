@@ -53,17 +53,17 @@ def identities(packs: Path) -> Iterator[tuple[str, str]]:
                 yield f"variant {cell.run} {where}", variant(cell.config)
             if cell.kind in ("train", "cost") or cell.reason is not None:
                 continue
-            asked, task = cell.options, cell.frozen
+            options, task = cell.options, cell.frozen
             if cell.kind == "evaluate":
-                for shift in asked["shifts"]:
-                    yield _set(PromptSet(task, cell.preset, shift, asked["seed"], DATA))
-                for test in asked["evaluators"]:
-                    yield _set(PromptSet(task, cell.preset, "none", asked["seed"], DATA, evaluator=test))
-            elif asked["probe"] == "representation":
+                for shift in options["shifts"]:
+                    yield _set(PromptSet(task, cell.preset, shift, options["seed"], DATA))
+                for test in options["evaluators"]:
+                    yield _set(PromptSet(task, cell.preset, "none", options["seed"], DATA, evaluator=test))
+            elif options["probe"] == "representation":
                 yield _set(RepresentationSet(task, cell.preset, data_dir=DATA))
             else:
-                for context in asked["contexts"]:
-                    kind = {"rank": RankSet}.get(asked["probe"], ProbeSet)
+                for context in options["contexts"]:
+                    kind = {"rank": RankSet}.get(options["probe"], ProbeSet)
                     test = "two-labels" if kind is RankSet and task.head == "categorical" else ""
                     yield _set(kind(task, cell.preset, data_dir=DATA, context=context, evaluator=test))
     import pandas as pd
@@ -89,7 +89,7 @@ def _set(prompts: Any) -> tuple[str, str]:
 
 
 def variant(config: Any) -> str:
-    """The identity of a training without its seed."""
+    """The identity of a run without its seed."""
     try:
         from iclbench.store.identity import variant_id
     except ImportError:  # commit BEFORE
@@ -205,10 +205,10 @@ def _table(before: Path, after: Path, ids: dict[str, str]) -> None:
         writer.write_table(table)
         writer.add_key_value_metadata({digests.KEY: digests.BLANK})
     after.write_bytes(digests.sealed(sink.getvalue().to_pybytes()))
-    found = pq.read_table(after)
-    assert found.num_rows == old.num_rows, before
+    converted = pq.read_table(after)
+    assert converted.num_rows == old.num_rows, before
     for name in set(old.column_names) - set(COLUMNS):
-        assert found[name].equals(old[name]), (before, name)
+        assert converted[name].equals(old[name]), (before, name)
 
 
 def _archive(before: Path, after: Path, runs: dict[str, str]) -> None:

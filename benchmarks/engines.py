@@ -31,7 +31,7 @@ from iclbench.sweep.work import set_up
 
 CELLS, WORTH, SLOTS = 200, 10.0, 2
 HEAD = """\
-# What engines cost
+# Overhead of engines
 
 `python benchmarks/engines.py ENGINE`: 200 cells of one second in jobs of ten, two jobs at once, wall-clock seconds,
 against two processes of the local engine in the same run.
@@ -92,14 +92,17 @@ def main(name: str, address: str | None, folder: Path) -> None:
     work = import_module("benchmarks.engines").second
     with TemporaryDirectory(dir=folder) as scratch:
         results = Path(scratch)
-        here = took(LocalPool([(1,)] * SLOTS, set_up), results, engine.SINGLE_CELLS, work)
-        there = took(cluster(name, results, address), results, Bundling(WORTH, lambda cell: 1.0), work)
+        local_seconds = took(LocalPool([(1,)] * SLOTS, set_up), results, engine.SINGLE_CELLS, work)
+        engine_seconds = took(cluster(name, results, address), results, Bundling(WORTH, lambda cell: 1.0), work)
     path = Path(__file__).with_suffix(".md")
-    known = path.read_text() if path.is_file() else HEAD
-    kept = [line for line in known.splitlines() if not line.startswith(f"| {name} |")]
+    old_text = path.read_text() if path.is_file() else HEAD
+    table_lines = [line for line in old_text.splitlines() if not line.startswith(f"| {name} |")]
     jobs = round(CELLS / WORTH)
-    kept.append(f"| {name} | {date.today()} | {jobs} | {there:.0f} | {here:.0f} | {there / here:.2f} |")
-    path.write_text("\n".join(kept) + "\n")
+    ratio = engine_seconds / local_seconds
+    table_lines.append(
+        f"| {name} | {date.today()} | {jobs} | {engine_seconds:.0f} | {local_seconds:.0f} | {ratio:.2f} |"
+    )
+    path.write_text("\n".join(table_lines) + "\n")
 
 
 if __name__ == "__main__":

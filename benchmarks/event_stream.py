@@ -109,7 +109,7 @@ def main() -> None:
     report += [
         "",
         f"Promised: a growth of at most 5 MB for {', '.join(CONSTANT[:-1])} and {CONSTANT[-1]}. The state of "
-        f"{GROWING[0]} holds what every event was.",
+        f"{GROWING[0]} has an entry for every event.",
     ]
     if not options.dry:
         Path(__file__).with_suffix(".md").write_text("\n".join(report) + "\n")

@@ -34,10 +34,10 @@ def features(images: np.ndarray, sigma: float) -> np.ndarray:
 
 def all_ways(x: np.ndarray, gallery: int = 10) -> float:
     """Accuracy over all classes of 1-nearest-neighbour with `gallery` drawings per class, on all other drawings."""
-    known, asked = (part.reshape(-1, x.shape[-1]) for part in (x[:, :gallery], x[:, gallery:]))
+    gallery_drawings, query_drawings = (part.reshape(-1, x.shape[-1]) for part in (x[:, :gallery], x[:, gallery:]))
     labels, truth = (np.repeat(np.arange(len(x)), n) for n in (gallery, x.shape[1] - gallery))
-    squares = np.square(known).sum(1)
-    nearest = [(squares - 2 * block @ known.T).argmin(1) for block in np.array_split(asked, 16)]
+    squares = np.square(gallery_drawings).sum(1)
+    nearest = [(squares - 2 * block @ gallery_drawings.T).argmin(1) for block in np.array_split(query_drawings, 16)]
     return float((labels[np.concatenate(nearest)] == truth).mean())
 
 
@@ -48,8 +48,8 @@ def few_ways(x: np.ndarray, ways: int, shots: int, seed: int = 0) -> float:
     for _ in range(EPISODES):
         classes = rng.choice(len(x), ways, replace=False)
         drawings = np.stack([rng.choice(x.shape[1], shots + 1, replace=False) for _ in range(ways)])
-        known = x[classes[:, None], drawings[:, :shots]].reshape(ways * shots, -1)
-        hits += np.square(known - x[classes[0], drawings[0, shots]]).sum(1).argmin() < shots
+        support_drawings = x[classes[:, None], drawings[:, :shots]].reshape(ways * shots, -1)
+        hits += np.square(support_drawings - x[classes[0], drawings[0, shots]]).sum(1).argmin() < shots
     return hits / EPISODES
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     lines = [
         "# Procedural glyphs and Omniglot",
         "",
-        f"One thread, CPU time, least of 3. Python {platform.python_version()}, NumPy {np.__version__}.",
+        f"One thread, CPU time, minimum of 3. Python {platform.python_version()}, NumPy {np.__version__}.",
         "",
         "| drawn | seconds |",
         "| --- | --- |",

@@ -31,8 +31,8 @@ def ceiling(points: int, shift: str) -> tuple[float, float]:
     oracle = OracleKernel(None, TaskFacts(family=FAMILY, shift=shift))
     means = []
     for block in range(EPISODES // BLOCK):
-        drawn = generator(0, f"ceiling-{points}-{shift}", block)
-        episodes = FAMILY.sample_prompts(Request(BLOCK, points, drawn, shift=shift))
+        draws = generator(0, f"ceiling-{points}-{shift}", block)
+        episodes = FAMILY.sample_prompts(Request(BLOCK, points, draws, shift=shift))
         answer = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
         means.append(float(answer.log_likelihood(episodes.targets.y).mean()))
     return float(np.mean(means)), float(np.std(means, ddof=1) / np.sqrt(len(means)))
@@ -41,10 +41,10 @@ def ceiling(points: int, shift: str) -> tuple[float, float]:
 def main() -> int:
     torch.set_num_threads(1)
     lines, wrong = [], 0
-    for (points, shift), kept in CEILINGS.items():
+    for (points, shift), stored in CEILINGS.items():
         value, error = ceiling(points, shift)
-        apart = abs(value - kept.value) / np.hypot(error, kept.error)
-        wrong += apart > 3
+        distance = abs(value - stored.value) / np.hypot(error, stored.error)
+        wrong += distance > 3
         lines.append(f"| {points} | {shift} | {value:.4f} ± {error:.4f} |")
         print(lines[-1], file=sys.stderr, flush=True)
     text = [

@@ -43,35 +43,37 @@ Row = tuple[str, np.ndarray, str, bool]
 def kernel_rows(family: GPMixture, shift: str) -> list[Row]:
     """The kernel oracle over all draws and over those of each kernel."""
     oracle = OracleKernel(None, TaskFacts(family=family, shift=shift))
-    found, kernels, nothing = [], [], []
+    likelihoods, kernels, priors = [], [], []
     for block in range(DRAWS // BLOCK):
         episodes = family.sample(Request(BLOCK, 64, generator(0, f"oracle-{shift}", block), shift=shift, related=0))
         y = episodes.targets.y
         answer = oracle.informed(episodes.truth).predict_targets(episodes.context, episodes.targets.x)
-        found.append(answer.log_likelihood(y).mean(1).numpy())
+        likelihoods.append(answer.log_likelihood(y).mean(1).numpy())
         kernels.append(episodes.truth["kernel"].numpy())
         prior = -0.5 * (y.square() / 1.04 + math.log(2 * math.pi * 1.04))
-        nothing.append(prior.mean((1, 2)).numpy())
-    scores, kernel = np.concatenate(found), np.concatenate(kernels)
+        priors.append(prior.mean((1, 2)).numpy())
+    scores, kernel = np.concatenate(likelihoods), np.concatenate(kernels)
     rows = []
     for name, (value, error) in KERNEL[shift].items():
-        chosen = scores if name == "all" else scores[kernel == KERNELS.index(name)]
-        rows.append(compared(f"oracle-kernel, {shift}, {name}", chosen, value, error))
+        selected = scores if name == "all" else scores[kernel == KERNELS.index(name)]
+        rows.append(compare(f"oracle-kernel, {shift}, {name}", selected, value, error))
     if shift == "none":
-        rows.append(compared("prior predictive, no data", np.concatenate(nothing), PRIOR, 0.0))
+        rows.append(compare("prior predictive, no data", np.concatenate(priors), PRIOR, 0.0))
     return rows
 
 
 def bayes_rows(family: GPMixture) -> list[Row]:
     """The loss without access to the kernel, by the number of related datasets."""
     facts = TaskFacts(family=family)
-    known, inferred = OracleKernel(None, facts), OracleBayes(None, facts)
+    with_kernel, without_kernel = OracleKernel(None, facts), OracleBayes(None, facts)
     parts: dict[str, list[np.ndarray]] = {}
     for block in range(BAYES // 16):
         episodes = family.sample(Request(16, 64, generator(0, "oracle-bayes", block), related=max(COUNTS)))
         context, targets = episodes.context, episodes.targets
-        best = known.informed(episodes.truth).predict_targets(context, targets.x).log_likelihood(targets.y).mean(1)
-        answers = inferred.predict_by_related(context, targets.x, episodes.related, COUNTS)
+        best = (
+            with_kernel.informed(episodes.truth).predict_targets(context, targets.x).log_likelihood(targets.y).mean(1)
+        )
+        answers = without_kernel.predict_by_related(context, targets.x, episodes.related, COUNTS)
         for count, answer in zip(COUNTS, answers, strict=True):
             scores = answer.scores(targets.y)
             for name, metric in (("mixture", "log_likelihood"), ("Gaussian", "log_likelihood_gaussian")):
@@ -80,17 +82,17 @@ def bayes_rows(family: GPMixture) -> list[Row]:
         print(f"  {16 * (block + 1)} of {BAYES}", file=sys.stderr, flush=True)
     gaps = {label: np.concatenate(blocks) for label, blocks in parts.items()}
     return [
-        compared(label, each, *GAP[label.split(", ")[1]])
+        compare(label, each, *GAP[label.split(", ")[1]])
         if label.endswith(", 0 related")
         else (label, each, "below 0.01", bool(each.mean() < 0.01 + 3 * standard_error(each)))
         for label, each in gaps.items()
     ]
 
 
-def compared(label: str, each: np.ndarray, value: float, error: float) -> Row:
-    apart = abs(each.mean() - value) / math.hypot(standard_error(each), error)
+def compare(label: str, each: np.ndarray, value: float, error: float) -> Row:
+    distance = abs(each.mean() - value) / math.hypot(standard_error(each), error)
     expected = f"{value:.3f}" + (f" ± {error:.3f}" if error else "")
-    return label, each, f"{expected} ({apart:.1f} apart)", apart <= 3
+    return label, each, f"{expected} ({distance:.1f} apart)", distance <= 3
 
 
 def standard_error(each: np.ndarray) -> float:

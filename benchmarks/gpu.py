@@ -61,13 +61,13 @@ def rows_of(part: str, smoke: bool, limit: float) -> Iterator[Row]:
 def versions() -> str:
     """Device and libraries in one line."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU: a smoke run"
-    found = [device, f"torch {torch.__version__}", f"CUDA {torch.version.cuda}"]
+    parts = [device, f"torch {torch.__version__}", f"CUDA {torch.version.cuda}"]
     for package in ("triton", "mamba-ssm", "transformers"):
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            parts.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"no {package}")
-    return ", ".join(found)
+            parts.append(f"no {package}")
+    return ", ".join(parts)
 
 
 def cell(row: Row, key: str, scale: float = 1.0, form: str = ".3g") -> str:
@@ -113,9 +113,9 @@ def report(rows: dict[str, list[Row]]) -> str:
         text += ["## Training steps", "", "Ratios to the same model's float32 as trained.", ""]
         head = ["what", "steps/s", "ratio", "ms", "peak (GB)", "first step (s)", "note"]
         lines = []
-        for part, found in steps.items():
+        for part, part_rows in steps.items():
             base = next(iter(rows.get(part.split("-")[0] + "-float32", [])), {})
-            for row in found:
+            for row in part_rows:
                 rate = format(1 / row["step_s"], ".1f") if "step_s" in row else "-"
                 lines.append(
                     [

@@ -66,11 +66,11 @@ SMOKE = Sizes(
 def row(what: str, work: Callable[[], dict[str, Any]]) -> None:
     """Measure and print a row; an error is its reason."""
     try:
-        found = work()
+        measurements = work()
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-        found = {"reason": f"{type(error).__name__}: {lines[0][:160]}"}
-    print(json.dumps({"what": what} | found), flush=True)
+        measurements = {"reason": f"{type(error).__name__}: {lines[0][:160]}"}
+    print(json.dumps({"what": what} | measurements), flush=True)
 
 
 def wait(sizes: Sizes) -> None:
@@ -154,11 +154,11 @@ def check(sizes: Sizes) -> None:
             return {"reason": reason}
         exact = scan_inputs(small, tokens, channels, steps)
         ours = [t.to(sizes.device, torch.float32) for t in exact]
-        found = outputs_and_gradients(scan_triton.selective_scan, ours)
+        actual = outputs_and_gradients(scan_triton.selective_scan, ours)
         expected = outputs_and_gradients(scan_torch.selective_scan, [t.double().cpu().detach() for t in ours])
         return {
             name: float((one.double().cpu() - other).abs().max() / other.abs().max())
-            for name, one, other in zip(NAMES, found, expected, strict=True)
+            for name, one, other in zip(NAMES, actual, expected, strict=True)
         }
 
     small = Sizes(batch=2, state=sizes.state)
@@ -176,27 +176,27 @@ def blocks(sizes: Sizes) -> None:
     def measure(scan: Callable[..., tuple[Tensor, Tensor]], reason: str | None = None) -> dict[str, Any]:
         if reason is not None:
             return {"reason": reason}
-        given = [
+        inputs = [
             t.to(sizes.device, torch.float32).requires_grad_()
             for t in scan_inputs(sizes, 2 * sizes.points, sizes.channels)
         ]
-        slope = torch.ones_like(given[0])
+        slope = torch.ones_like(inputs[0])
 
         def forward() -> None:
             with torch.no_grad():
-                scan(*given)
+                scan(*inputs)
 
-        def both() -> None:
-            torch.autograd.grad(scan(*given)[0], given, slope, allow_unused=True)
+        def forward_and_backward() -> None:
+            torch.autograd.grad(scan(*inputs)[0], inputs, slope, allow_unused=True)
 
-        both()
-        found = {"peak_bytes": peak(both, sizes)}
-        for name, work in (("forward_s", forward), ("both_s", both)):
-            found[name] = seconds(captured(work) if sizes.device == "cuda" else work, sizes)
-        return found
+        forward_and_backward()
+        measurements = {"peak_bytes": peak(forward_and_backward, sizes)}
+        for name, work in (("forward_s", forward), ("both_s", forward_and_backward)):
+            measurements[name] = seconds(captured(work) if sizes.device == "cuda" else work, sizes)
+        return measurements
 
     def tuned(channels: int, warps: int) -> Callable[..., tuple[Tensor, Tensor]]:
-        return lambda *given: scan_triton.selective_scan(*given, channels=channels, warps=warps)
+        return lambda *inputs: scan_triton.selective_scan(*inputs, channels=channels, warps=warps)
 
     default = (scan_triton.CHANNELS, scan_triton.WARPS)
     sweep = [(channels, warps) for channels in (8, 16, 32) for warps in (2, 4, 8)]
@@ -225,7 +225,7 @@ class Step:
         self.model = cls(cls.Settings(**sizes.models[name]), TaskShape(sizes.dim, sizes.points)).to(sizes.device)
         family = FAMILIES.get("linear")
         self.family = family(family.Parameters(dim=sizes.dim))
-        self.task = TaskConfig(name="linear", card="", family="linear", points=sizes.points - 1, episodes=1)
+        self.task = TaskConfig(name="linear", card="", code=0, family="linear", points=sizes.points - 1, episodes=1)
         self.sizes, self.precision, self.as_trained, self.count = sizes, precision, as_trained, 0
         self.settings = TrainSettings(steps=1, batch=sizes.batch)
         self.generator = torch.Generator(sizes.device).manual_seed(0)
@@ -256,11 +256,11 @@ def training(name: str, precision: str, sizes: Sizes) -> None:
         start = time.perf_counter()
         step()
         wait(sizes)
-        found: dict[str, Any] = {"first_s": time.perf_counter() - start, "peak_bytes": peak(step, sizes)}
+        measurements: dict[str, Any] = {"first_s": time.perf_counter() - start, "peak_bytes": peak(step, sizes)}
         if graph and sizes.device != "cuda":
             return {"reason": "a CUDA graph needs CUDA"}
-        found["step_s"] = seconds(captured(step, step.generator) if graph else step, sizes)
-        return found
+        measurements["step_s"] = seconds(captured(step, step.generator) if graph else step, sizes)
+        return measurements
 
     def compiled(graph: bool) -> dict[str, Any]:
         step = Step(name, precision, sizes)

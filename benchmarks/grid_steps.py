@@ -3,7 +3,7 @@
     iclbench sweep grids/steps.toml --results FOLDER      # hours; the same command continues after a stop
     python benchmarks/grid_steps.py FOLDER                # writes grid_steps.md from the finished runs
 
-Every training of the pilot gives three results, after a quarter, half and all of its steps. Scores separate
+Every run of the pilot gives three results, after a quarter, half and all of its steps. Scores separate
 architectures if the median gap between adjacent quartiles of contestants is more than twice the standard deviation over
 seeds, without the best and the worst contestant (`iclbench.analysis.separation`). Scores are areas under learning
 curves, log-likelihoods without related datasets, and accuracies on `icl` and `iwl`. The page has a task when all its
@@ -36,13 +36,15 @@ COLUMNS = ("task", "steps", "backbones", "gap", "sd over seeds", "gap / sd", "se
 
 def main(folder: Path, out: Path) -> None:
     values, costs = tables.read_all("values", folder), tables.read_all("costs", folder)
-    asked = pd.DataFrame([(run.config.task.name, run.name) for run in grid_runs("steps")], columns=["task", "run"])
-    before = out.read_text().splitlines() if out.is_file() else []
+    planned_runs = pd.DataFrame(
+        [(run.config.task.name, run.name) for run in grid_runs("steps")], columns=["task", "run"]
+    )
+    old_lines = out.read_text().splitlines() if out.is_file() else []
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
-    for task, runs in asked.groupby("task", sort=False)["run"]:
+    for task, runs in planned_runs.groupby("task", sort=False)["run"]:
         seconds = costs[costs["run"].isin(runs) & costs["phase"].eq("train") & costs["metric"].eq("seconds")]
-        found = [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]
-        lines += found or [line for line in before if line.startswith((f"| {task} |", f"| {task} · "))]
+        task_lines = [f"| {line} |" for line in _lines(str(task), values[values["run"].isin(runs)], set(runs), seconds)]
+        lines += task_lines or [line for line in old_lines if line.startswith((f"| {task} |", f"| {task} · "))]
     note = (
         "Made by `benchmarks/grid_steps.py` from `grids/steps.toml`: seeds 100 and 101, prompts of evaluation seed 1. "
         f"Separated: a gap of more than {MIN_RATIO:g} standard deviations. Two seeds of nine backbones leave the "
@@ -58,21 +60,21 @@ def _lines(task: str, values: pd.DataFrame, runs: set[str], seconds: pd.DataFram
     ok = values[values["status"].eq("ok") & values["shift"].eq("none") & values["n_context"].isna()]
     ok = ok[ok["n_related"].isna() | ok["n_related"].eq(0).fillna(False)]
     for evaluator, metric in MEASURED:
-        own = ok[ok["evaluator"].eq(evaluator) & ok["metric"].eq(metric)]
-        main = own[own["axis"].isna()]
+        evaluator_rows = ok[ok["evaluator"].eq(evaluator) & ok["metric"].eq(metric)]
+        main = evaluator_rows[evaluator_rows["axis"].isna()]
         if set(main["run"]) != runs:
             continue
         longest = seconds["value"].max()
         steps = int(values.loc[values["axis"].eq("train_step"), "axis_value"].max())
-        points = [*own[own["axis"].eq("branch")].groupby("axis_value"), (steps, main)]
+        points = [*evaluator_rows[evaluator_rows["axis"].eq("branch")].groupby("axis_value"), (steps, main)]
         for at, rows in points:
-            found = separation(rows.set_index(["contestant", "run"])["value"])
-            assert found is not None
+            separated_by = separation(rows.set_index(["contestant", "run"])["value"])
+            assert separated_by is not None
             name = task if evaluator in ("next", "targets") else f"{task} · {evaluator}"
-            numbers = (fixed(found.gap, 4), fixed(found.sd, 4), fixed(found.ratio, 2))
-            separated = "yes" if found.is_clear else "no"
+            numbers = (fixed(separated_by.gap, 4), fixed(separated_by.sd, 4), fixed(separated_by.ratio, 2))
+            separated = "yes" if separated_by.is_clear else "no"
             ended = f"{longest:.0f}" if at == steps else ""
-            yield " | ".join([name, f"{int(at):,}", str(found.contestants), *numbers, separated, ended])
+            yield " | ".join([name, f"{int(at):,}", str(separated_by.contestants), *numbers, separated, ended])
 
 
 if __name__ == "__main__":

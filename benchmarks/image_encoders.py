@@ -57,8 +57,8 @@ def training_step(name: EncoderName) -> Callable[[], None]:
         question="targets",
     )
     model = for_task(Transformer, TransformerSettings(layers=4, encoder=name), shape)
-    optimiser, asked = make_optimiser(model, SETTINGS), random_points(1)
-    batch = Episodes(context=random_points(CONTEXT), targets=asked, scored=asked.mask, classes=CLASSES)
+    optimiser, queries = make_optimiser(model, SETTINGS), random_points(1)
+    batch = Episodes(context=random_points(CONTEXT), targets=queries, scored=queries.mask, classes=CLASSES)
 
     def work() -> None:
         optimiser.zero_grad(set_to_none=True)
@@ -89,7 +89,7 @@ def main() -> None:
         "",
         f"`python benchmarks/image_encoders.py`, {date.today()}, {platform.machine()}, one thread, torch "
         f"{torch.__version__}; {BATCH} sequences of {CONTEXT + 1} images of {SIDE} x {SIDE} pixels, {CLASSES} classes. "
-        f"CPU milliseconds, least of {REPEATS}; ratios to resnet-64.",
+        f"CPU milliseconds, minimum of {REPEATS}; ratios to resnet-64.",
         "",
         "| encoder | parameters | encoder alone (ms) | ratio | step of `transformer`, 4 layers (ms) | ratio |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -20,23 +20,23 @@ from iclbench.core.formats import count, fixed
 HEAD = """# Joint and marginal gaps of neural processes
 
 Task `gp-mixture` at preset `small`: {episodes} frozen episodes of up to 64 context points and 64 targets, one seed, one
-thread per training (7,000 steps, `banp` 6,000), no related datasets. Nats per target below `oracle-kernel`, the exact
-posterior under the true kernel, with 95 % intervals over the {asked} episodes that `oracle-bayes` was
-asked, too, which infers the kernel and is the ceiling of models without access to it. `gap`: the mean over targets of
-the marginal log-likelihood. `joint gap`:
-the log-density of all targets together, divided by their number. The oracle itself has {marginal} nats per target by
-the first and {joint} by the second: targets contain that much information on one another. A model with independent
-predictions loses it.
-`tnp-a` and `cmanp-and` have joint densities that are fed true targets one after the other (in blocks of 100, here all
-at once), `np`, `anp`, `bnp` and `banp` are mixtures of 50 functions. `icicl-tnp` is asked without related datasets
-here. Made by `benchmarks/joint_gaps.py`.
+thread per run (7,000 steps, `banp` 6,000), no related datasets. Nats per target below `oracle-kernel`, the exact
+posterior under the true kernel, with 95 % intervals over the {asked} episodes on which `oracle-bayes` was
+also evaluated. It infers the kernel and is the ceiling of models without access to it. `gap`: the mean over targets of
+the marginal log-likelihood. `joint gap`: the joint log-density of all targets, divided by their number. The oracle
+itself has {marginal} nats per target by the first and {joint} by the second; the difference is the information that
+targets contain on one another. A model with independent predictions loses it. `tnp-a` and `cmanp-and` predict targets
+one after the other, given the true earlier targets (in blocks of 100, here all at once); `np`, `anp`, `bnp` and `banp`
+are mixtures of 50 functions. `icicl-tnp` is evaluated without related datasets. Made by `benchmarks/joint_gaps.py`.
 """
 
 
 def main(folder: Path, out: Path) -> None:
     values, costs = open_results(folder).values(), open_results(folder).costs()
-    whole = values["shift"].eq("none") & values["axis"].isna() & values["status"].eq("ok") & values["n_related"].eq(0)
-    rows = {name: own.set_index("run") for name, own in values[whole].groupby("metric")}
+    is_selected = (
+        values["shift"].eq("none") & values["axis"].isna() & values["status"].eq("ok") & values["n_related"].eq(0)
+    )
+    rows = {name: metric_rows.set_index("run") for name, metric_rows in values[is_selected].groupby("metric")}
     sizes = costs[costs["phase"].eq("model") & costs["metric"].eq("parameters")].set_index("run")["value"]
     header = ["contestant", "parameters", "gap", "joint gap", "squared error", "in the 90 % interval"]
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]

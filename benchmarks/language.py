@@ -65,50 +65,50 @@ def prompts() -> list[Prompt]:
     def words(count: int) -> str:
         return " ".join(f"w{rng.randrange(10, 1000)}" for _ in range(count))
 
-    shown = words(500)
-    return [Prompt(shown, " " + words(rng.randrange(15, 26)), CANDIDATES) for _ in range(QUERIES)]
+    demonstrations = words(500)
+    return [Prompt(demonstrations, " " + words(rng.randrange(15, 26)), CANDIDATES) for _ in range(QUERIES)]
 
 
-def ours(llama: LanguageModel, asked: Sequence[Question], how: Method, wanted: set[int]) -> np.ndarray:
+def ours(llama: LanguageModel, queries: Sequence[Question], how: Method, scored_passes: set[int]) -> np.ndarray:
     batches = Batches(BATCH)
-    found = run_rounds(
+    rounds = run_rounds(
         llama,
         how,
-        asked,
-        lambda some, memory, at_end: candidate_scores(llama, some, batches, memory, at_end),
+        queries,
+        lambda rows, memory, at_end: candidate_scores(llama, rows, batches, memory, at_end),
         batches,
         shared=True,
-        wanted=wanted,
+        pass_counts=scored_passes,
     )
-    return np.array(found[max(wanted)].replies)
+    return np.array(rounds[max(scored_passes)].replies)
 
 
-def whole(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
+def complete_prompts(llama: LanguageModel, queries: Sequence[Question]) -> np.ndarray:
     """Complete prompts, with equal candidates read once."""
-    return np.array(candidate_scores(llama, [question.merge_demonstrations() for question in asked], Batches(BATCH)))
+    return np.array(candidate_scores(llama, [question.merge_demonstrations() for question in queries], Batches(BATCH)))
 
 
-def loop(llama: LanguageModel, asked: Sequence[Question]) -> np.ndarray:
+def loop(llama: LanguageModel, queries: Sequence[Question]) -> np.ndarray:
     """Complete prompts, with a row for every candidate."""
-    rows = [c for question in asked for c in question.merge_demonstrations().continuations]
-    found = []
+    rows = [c for question in queries for c in question.merge_demonstrations().continuations]
+    likelihoods = []
     for start in range(0, len(rows), BATCH):
-        some = rows[start : start + BATCH]
-        ids, mask = padded([row.ids for row in some])
+        batch = rows[start : start + BATCH]
+        ids, mask = padded([row.ids for row in batch])
         logs = llama.logits(ids, mask).log_softmax(-1)
-        for row, own in zip(some, logs, strict=True):
-            found.append(sum(float(own[i - 1, row.ids[i]]) for i in range(row.start, len(row.ids))))
-    return np.array(found).reshape(len(asked), -1)
+        for row, log_probabilities in zip(batch, logs, strict=True):
+            likelihoods.append(sum(float(log_probabilities[i - 1, row.ids[i]]) for i in range(row.start, len(row.ids))))
+    return np.array(likelihoods).reshape(len(queries), -1)
 
 
-def timed(work: Callable[[], np.ndarray], repeats: int = 2) -> tuple[np.ndarray, float]:
+def measure(work: Callable[[], np.ndarray], repeats: int = 2) -> tuple[np.ndarray, float]:
     """The result of the work, and the minimum of its seconds."""
-    taken = []
+    seconds = []
     for _ in range(repeats):
         started = time.process_time()
-        found = work()
-        taken.append(time.process_time() - started)
-    return found, min(taken)
+        result = work()
+        seconds.append(time.process_time() - started)
+    return result, min(seconds)
 
 
 def main() -> int:
@@ -118,41 +118,41 @@ def main() -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         llama = model(Path(folder))
-    written = prompts()
-    asked = questions(llama.tokens, written, shared=True)
+    texts = prompts()
+    queries = questions(llama.tokens, texts, shared=True)
     plain, thinking = method("icl"), method("deep-thinking", {"trace": False})
     # Ours includes tokenising; the others get tokens.
     ways = {
-        "every candidate with its whole prompt": lambda: loop(llama, asked),
-        "complete prompts, equal candidates once": lambda: whole(llama, asked),
-        "demonstrations once": lambda: ours(llama, questions(llama.tokens, written, shared=True), plain, {1}),
-        "demonstrations once, Deep-Thinking, T = 5": lambda: ours(llama, asked, thinking, {1, 5}),
-        "the same, all five passes scored": lambda: ours(llama, asked, thinking, {1, 2, 3, 4, 5}),
+        "every candidate with its complete prompt": lambda: loop(llama, queries),
+        "complete prompts, equal candidates once": lambda: complete_prompts(llama, queries),
+        "demonstrations once": lambda: ours(llama, questions(llama.tokens, texts, shared=True), plain, {1}),
+        "demonstrations once, Deep-Thinking, T = 5": lambda: ours(llama, queries, thinking, {1, 5}),
+        "the same, all five passes scored": lambda: ours(llama, queries, thinking, {1, 2, 3, 4, 5}),
     }
-    found = {name: timed(work) for name, work in ways.items()}
-    taken, names = {name: each[1] for name, each in found.items()}, list(ways)
-    apart = max(float(np.abs(found[names[0]][0] - found[name][0]).max()) for name in names[1:3])
-    slowest, ratio = taken[names[0]], taken[names[0]] / taken[names[2]]
+    results = {name: measure(work) for name, work in ways.items()}
+    seconds, names = {name: each[1] for name, each in results.items()}, list(ways)
+    largest_difference = max(float(np.abs(results[names[0]][0] - results[name][0]).max()) for name in names[1:3])
+    slowest, ratio = seconds[names[0]], seconds[names[0]] / seconds[names[2]]
     lines = [
         "# Pretrained language models",
         "",
         f"`python benchmarks/language.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one",
         "thread, seconds of the CPU. A random Llama, 6 layers, 256 wide;",
-        f"{len(asked[0].demonstrations)} tokens of demonstrations, {QUERIES} queries of 15 to 25 tokens,",
+        f"{len(queries[0].demonstrations)} tokens of demonstrations, {QUERIES} queries of 15 to 25 tokens,",
         f"{len(CANDIDATES)} candidates of which two are one token.",
         "",
         "| way | seconds | times as fast |",
         "| --- | --- | --- |",
-        *(f"| {name} | {taken[name]:.2f} | {slowest / taken[name]:.1f} |" for name in names),
+        *(f"| {name} | {seconds[name]:.2f} | {slowest / seconds[name]:.1f} |" for name in names),
         "",
-        f"Promised: demonstrations once at least {PROMISED:.0f} times as fast as every candidate with its whole",
-        f"prompt: {ratio:.1f}. The largest difference between scores of the first three: {apart:.1e}.",
+        f"Promised: demonstrations once at least {PROMISED:.0f} times as fast as every candidate with its complete",
+        f"prompt: {ratio:.1f}. The largest difference between scores of the first three: {largest_difference:.1e}.",
         "",
     ]
     print("\n".join(lines))
     if not dry:
         Path(__file__).with_suffix(".md").write_text("\n".join(lines), encoding="utf-8")
-    return 0 if ratio >= PROMISED and apart < 1e-3 else 1
+    return 0 if ratio >= PROMISED and largest_difference < 1e-3 else 1
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from iclbench.report import exports
 from iclbench.report.blocks import Table
 from iclbench.report.data import load as load_report
 from iclbench.report.sections import report
-from tests.language.tiny_models import tiny
+from tests.language.tiny_models import save_tiny_model
 from tests.report import browser
 
 _SIZES = {
@@ -48,12 +48,12 @@ _SIZES = {
 
 def least(work: Callable[[], object], repeats: int = 3) -> float:
     """Seconds of the fastest repeat."""
-    found = []
+    seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         work()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def tables_of_text(folder: Path) -> None:
@@ -73,8 +73,8 @@ def tables_of_text(folder: Path) -> None:
 
 def pictures() -> None:
     ink = (np.random.default_rng(0).random((105, 105)) < 0.1).astype(np.uint8) * 255
-    written = png.encode(ink)
-    print(f"PNG, 105 x 105: read {1e6 * least(lambda: png.decode(written), 200):.0f} µs")
+    encoded = png.encode(ink)
+    print(f"PNG, 105 x 105: read {1e6 * least(lambda: png.decode(encoded), 200):.0f} µs")
     sheet = np.tile(ink, (16, 10))
     print(f"PNG, 1680 x 1050: written {1e3 * least(lambda: png.encode(sheet)):.0f} ms")
 
@@ -104,20 +104,22 @@ def exported_tables() -> None:
 
 def greedy_answers(folder: Path) -> None:
     for kind, size in _SIZES.items():
-        model = load(str(tiny(kind, folder / kind, **size)))
+        model = load(str(save_tiny_model(kind, folder / kind, **size)))
         for length, tokens in ((64, 6), (256, 20)):
             ids = torch.randint(3, 280, (4, length), generator=torch.Generator().manual_seed(0))
-            asked = [Question((), (Continuation(tuple(row), length),)) for row in ids.tolist()]
-            seconds, found = [], []
+            queries = [Question((), (Continuation(tuple(row), length),)) for row in ids.tolist()]
+            seconds, answers = [], []
             for model.generates in (False, True):
                 start = time.perf_counter()
-                found.append(generate(model, asked, Batches(4), tokens, ("\N{SNOWMAN}",)))
+                answers.append(generate(model, queries, Batches(4), tokens, ("\N{SNOWMAN}",)))
                 seconds.append(time.perf_counter() - start)
-            own, cached = seconds
+            reread_seconds, cached_seconds = seconds
             print(
-                f"{tokens} tokens after 4 x {length}, {kind}: reading again {own:.2f} s, cache {cached:.2f} s", end=""
+                f"{tokens} tokens after 4 x {length}, {kind}: reading again {reread_seconds:.2f} s, "
+                f"cache {cached_seconds:.2f} s",
+                end="",
             )
-            print(f", {'equal' if found[0] == found[1] else 'different'} answers")
+            print(f", {'equal' if answers[0] == answers[1] else 'different'} answers")
 
 
 def pages(folder: Path) -> None:

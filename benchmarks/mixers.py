@@ -215,10 +215,10 @@ def main() -> None:
         "# Sequence models: training, memory, state and queries at equal parameters",
         "",
         f"`python benchmarks/mixers.py`, {date.today()}, {platform.machine()}, one thread, torch {torch.__version__}.",
-        "Models of preset `grid` on `linear`. A training step, memory and state are per episode, a query per query of "
-        f"{QUERIES} side by side; times are CPU seconds over those of `mamba` (Mamba's scan) in the same run. A "
-        f"step has {', '.join(f'{batch_of(n)} at n = {n:,}' for n in POINTS)} episodes: what it costs whatever they "
-        "are counts most for the longest.",
+        "Models of preset `grid` on `linear`. A training step, memory and state are per episode, a query per query "
+        f"of {QUERIES} in one call; times are CPU seconds over those of `mamba` (Mamba's scan) in the same run. A "
+        f"step has {', '.join(f'{batch_of(n)} at n = {n:,}' for n in POINTS)} episodes, "
+        "so constant costs count most for the longest.",
         "",
         "| model | parameters | "
         + " | ".join(f"{what}, n = {n:,}" for what in ("step", "query") for n in POINTS) + " |",
@@ -239,11 +239,12 @@ def main() -> None:
     times = ", ".join(f"{1e3 * float(str(unit[f'step {n}'])):.2f} ms at n = {n:,}" for n in POINTS)
     lines += ["", f"One episode of a training step of `mamba` takes {times}.", "", "## The recurrence alone", ""]
     lines += [
-        f"Chunks of {CHUNK} tokens, of fewer where decays are strong, against the matrix products and triangular "
-        "systems of the same chunks with nothing in between, in turn: forward; with the way back, against three times "
-        "these products.",
+        f"Chunks of {CHUNK} tokens, or fewer if decays are strong, compared with only the matrix products and "
+        "triangular systems of the same chunks, measured in turn: forward; and forward and backward, compared with "
+        "three times these products.",
         "",
-        "| size | recurrence | products, ms | forward, ms | forward / products | both ways, ms | both / 3 products |",
+        "| size | recurrence | products, ms | forward, ms | forward / products | forward and backward, ms | "
+        "both / 3 products |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     above: list[str] = []
@@ -257,14 +258,14 @@ def main() -> None:
     where = f" ({'; '.join(sorted(set(above)))})" if above else ""
     lines += [
         "",
-        f"Forward, at most {ASKED} times the products are wanted; {len(above)} rows are above it{where}. Both ways "
-        f"{slow_back} rows are above so many times three times the products.",
+        f"The target is at most {ASKED} times the products forward: {len(above)} rows are above it{where}. Forward and "
+        f"backward, {slow_back} rows are above {ASKED} times three times the products.",
         "",
         "## Against layers of other libraries",
         "",
-        "Forward and backward of one layer, untrained, in PyTorch on a CPU. Where their own kernels do not run, "
-        "transformers' Mamba goes from token to token, and its Kimi delta attention is slow, too: much of the mean of "
-        "all is made of these two.",
+        "Forward and backward of one layer, untrained, in PyTorch on a CPU. Without its CUDA kernels, Mamba of "
+        "transformers processes one token after the other, and its Kimi delta attention is also slow: these two "
+        "account for much of the mean of all.",
         "",
     ]
     lines += [

@@ -54,7 +54,7 @@ def points(n: int) -> Points:
     return Points.full(torch.rand(1, n, 2), torch.randn(1, n, 1))
 
 
-def prepared(model: Backbone, phase: str, varied: str, size: int) -> Callable[[], object]:
+def prepare_phase(model: Backbone, phase: str, varied: str, size: int) -> Callable[[], object]:
     """The work of a phase, with its points and the state before it."""
     context = points(size if varied == "N" else FEW)
     if phase == "condition":
@@ -80,29 +80,29 @@ def main() -> None:
         f"`python benchmarks/np_memory.py`, {date.today()}, {platform.machine()}, one thread, torch "
         f"{torch.__version__}; published sizes, one episode, the other sizes {FEW}. Growth: from {SIZES[-2]:,} to "
         f"{SIZES[-1]:,} points, 1 is constant, 2 linear, 4 quadratic. TNP-D keeps keys and values of its context, "
-        "where the released code runs context and targets through all layers for every question: what that needs are "
-        "condition and query together.",
+        "where the released code runs context and targets through all layers for every question: its cost is that of "
+        "condition plus query.",
         "",
         "| model | phase | in | paper's table 1 | "
         + " | ".join(f"MB at {size:,}" for size in SIZES[::2])
         + " | growth | MB, fused | growth, fused | seconds | growth of seconds |",
         "| --- " * (7 + len(SIZES[::2]) + 2) + "|",
     ]
-    for place, name in enumerate(MODELS):
+    for index, name in enumerate(MODELS):
         model = build(name)
-        for (phase, varied), said in PHASES.items():
-            found: dict[str, list[int]] = {}
+        for (phase, varied), paper_entries in PHASES.items():
+            peaks: dict[str, list[int]] = {}
             with torch.no_grad():  # composed operations are counted part by part
                 for kernel, backend in KERNELS.items():
                     with sdpa_kernel([backend, SDPBackend.MATH]):
-                        found[kernel] = [peak(prepared(model, phase, varied, size)) for size in SIZES]
-                times = [warm(prepared(model, phase, varied, size)) for size in SIZES[-2:]]
-            plain, fused = found["plain"], found["fused"]
+                        peaks[kernel] = [peak(prepare_phase(model, phase, varied, size)) for size in SIZES]
+                times = [warm(prepare_phase(model, phase, varied, size)) for size in SIZES[-2:]]
+            plain, fused = peaks["plain"], peaks["fused"]
             cells = [
                 name,
                 phase,
                 varied,
-                said[place],
+                paper_entries[index],
                 *(f"{plain[SIZES.index(size)] / 1e6:.2f}" for size in SIZES[::2]),
                 f"{plain[-1] / plain[-2]:.2f}",
                 f"{fused[-1] / 1e6:.2f}",

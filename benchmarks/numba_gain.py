@@ -42,8 +42,8 @@ def demo_boosting() -> dict[str, float]:
     spent = {"library": 0.0, "auto": 0.0}
     os.environ["ICLBENCH_WORKERS"] = "1"
     for cell in grid_cells(["demo"]):
-        for shift in cell.asked["shifts"] if cell.baseline == "xgboost" else ():
-            prompts = PromptSet(cell.frozen, cell.preset, shift)
+        for shift in cell.options["shifts"] if cell.baseline == "xgboost" else ():
+            prompts = PromptSet(cell.task_config, cell.preset, shift)
             [contestant] = baselines(prompts, ["xgboost"])
             prompts.episodes  # noqa: B018  (drawn before the clock starts)
             for backend in spent:
@@ -80,7 +80,7 @@ def section() -> str:
     spent = demo_boosting()
     size = megabytes("numba") + megabytes("llvmlite")
     others = sum(megabytes(each) for each in ("torch", "xgboost", "pyarrow", "scipy", "scikit-learn"))
-    return f"""## What numba buys
+    return f"""## Gain and cost of numba
 
     python benchmarks/numba_gain.py
 
@@ -93,8 +93,8 @@ def section() -> str:
 | numba and llvmlite on disk | {size:.0f} MB |
 | torch, xgboost, pyarrow, scipy and scikit-learn on disk | {others:.0f} MB |
 
-So numba is a dependency and no extra: the first demo already gets back what compiling costs. Where it cannot be
-imported, or nothing can be compiled, the libraries fit, with the same answers to the last bit."""
+So numba is a dependency, not an extra: the first demo already saves more time than compilation takes. If numba cannot
+be imported, or nothing can be compiled, the libraries fit instead, with the same answers to the last bit."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Effect of longer training on the periodic half of the Gaussian-process task for a small network.
 
     python benchmarks/periodic.py train FOLDER scored      # a quarter of an hour of one core each; the same command
-    python benchmarks/periodic.py train FOLDER unscored    # continues a training
+    python benchmarks/periodic.py train FOLDER unscored    # continues a run
     python benchmarks/periodic.py table FOLDER             # writes periodic.md from the finished steps
     python benchmarks/periodic.py train FOLDER scored --steps 500             # a trial: half a minute of training
     python benchmarks/periodic.py table FOLDER --out trial.md                 # writes its table to another file
@@ -177,18 +177,21 @@ def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
                 torch.save(kept | {"step": step, "seconds": seconds, "curve": curve}, path)
 
 
-def written(mean: float, error: float) -> str:
+def interval_text(mean: float, error: float) -> str:
     return f"{mean:.2f} ± {1.96 * error:.2f}"
 
 
 def lines(rows: list[dict[str, Any]], kernel: str, part: str, head: str, below: dict[str, list[str]]) -> list[str]:
     """A table of one kernel: a row per evaluation, a column per bin."""
-    own = [row for row in rows if row["kernel"] == kernel]
-    edges = sorted({(row["low"], row["high"]) for row in own})
-    found = {(row["step"], row["low"]): written(*row[part]) for row in own}
-    named = {head: [f"{low:.2f} to {high:.2f}" for low, high in edges], "---": ["---"] * len(edges)}
-    named |= {f"{step:,}": [found[step, low] for low, _ in edges] for step in sorted({row["step"] for row in own})}
-    return ["| " + " | ".join([name, *cells]) + " |" for name, cells in (named | below).items()]
+    kernel_rows = [row for row in rows if row["kernel"] == kernel]
+    edges = sorted({(row["low"], row["high"]) for row in kernel_rows})
+    cells_by_step = {(row["step"], row["low"]): interval_text(*row[part]) for row in kernel_rows}
+    table_rows = {head: [f"{low:.2f} to {high:.2f}" for low, high in edges], "---": ["---"] * len(edges)}
+    table_rows |= {
+        f"{step:,}": [cells_by_step[step, low] for low, _ in edges]
+        for step in sorted({row["step"] for row in kernel_rows})
+    }
+    return ["| " + " | ".join([name, *cells]) + " |" for name, cells in (table_rows | below).items()]
 
 
 def table(folder: Path, out: Path) -> None:
@@ -196,10 +199,10 @@ def table(folder: Path, out: Path) -> None:
     bins = [Bin(*edges) for edges in BINS]
     level: dict[str, dict[str, list[str]]] = {}
     for each in bins:
-        found = each.row(constant(each.episodes))
+        gaps = each.row(constant(each.episodes))
         for part in PARTS:
             level.setdefault(f"{each.kernel} {part}", {}).setdefault("mean level only", []).append(
-                written(*found[part])
+                interval_text(*gaps[part])
             )
     text = [
         "# The periodic half of the Gaussian-process task",

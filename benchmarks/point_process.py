@@ -21,9 +21,9 @@ SIZES = (0, 1, 2, 3, 6, 11, 20, 35, 64)
 HEAD = """# Point processes learned in context
 
 Task `point-process` at preset `small`: sequences of {points} events from different processes, {episodes} frozen
-sequences, one seed, one thread per training. Nats per event above `oracle-events`, which has access to the process
-({oracle} nats per event itself), after n events; the mean over n with its 95 % interval over sequences;
-The gap of the best model without access to the process (`oracle-bayes-events`) is part of every gap and not shown.
+sequences, one seed, one thread per run. Nats per event above `oracle-events`, which has access to the process
+({oracle} nats per event itself), after n events; the mean over n with its 95 % interval over sequences.
+The gap of the best model without access to the process (`oracle-bayes-events`) is part of every gap and is not shown.
 `state`: bytes of the state after n events, per sequence. Made by `benchmarks/point_process.py`.
 """
 
@@ -32,18 +32,18 @@ def main(folder: Path, out: Path) -> None:
     values, costs = open_results(folder).values(), open_results(folder).costs()
     values = values[values["shift"].eq("none") & values["axis"].isna() & values["status"].eq("ok")]
     gaps = values[values["metric"].eq("gap")]
-    whole = gaps[gaps["n_context"].isna()].sort_values("value")
+    means = gaps[gaps["n_context"].isna()].sort_values("value")
     oracle = values[values["metric"].eq("auc") & values["run"].eq("oracle-events")].iloc[0]
     states = costs[costs["metric"].eq("state_bytes")]
-    kept = sorted(int(n) for n in states["n_points"].dropna().unique())
-    header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", *(f"state, n = {n:,}" for n in kept)]
+    state_sizes = sorted(int(n) for n in states["n_points"].dropna().unique())
+    header = ["contestant", *(f"n = {n}" for n in SIZES), "mean", *(f"state, n = {n:,}" for n in state_sizes)]
     lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
-    for _, row in whole.iterrows():
+    for _, row in means.iterrows():
         curve = gaps[gaps["run"].eq(row["run"]) & gaps["n_context"].notna()].set_index("n_context")["value"]
-        own = states[states["run"].eq(row["run"])].drop_duplicates("n_points").set_index("n_points")["value"]
+        state_bytes = states[states["run"].eq(row["run"])].drop_duplicates("n_points").set_index("n_points")["value"]
         cells = [fixed(curve[n]) if n in curve.index else "–" for n in SIZES]
         mean = f"{fixed(row['value'])} [{fixed(row['low'])}, {fixed(row['high'])}]"
-        sizes = [nbytes(own[n]) if n in own.index else "" for n in kept]
+        sizes = [nbytes(state_bytes[n]) if n in state_bytes.index else "" for n in state_sizes]
         lines.append(f"| {row['contestant']} | {' | '.join([*cells, mean, *sizes])} |")
     head = HEAD.format(
         points=int(gaps["n_context"].max()) + 1, episodes=int(oracle["n_episodes"]), oracle=fixed(oracle["value"])
@@ -54,8 +54,8 @@ def main(folder: Path, out: Path) -> None:
 def _parts(values: pd.DataFrame) -> str:
     """Likelihoods of time and mark, and calibration, over all events."""
     metrics = ("nll_time", "nll_mark", "absolute_error", "accuracy", "covered_50", "covered_90")
-    whole = values[values["n_context"].isna() & values["metric"].isin(metrics)]
-    wide = whole.pivot_table("value", index="contestant", columns="metric")
+    rows = values[values["n_context"].isna() & values["metric"].isin(metrics)]
+    wide = rows.pivot_table("value", index="contestant", columns="metric")
     lines = [f"| contestant | {' | '.join(metrics)} |", "|" + " --- |" * (len(metrics) + 1)]
     lines += [
         f"| {name} | {' | '.join(fixed(row[metric]) for metric in metrics)} |"

@@ -35,18 +35,26 @@ def main(folder: Path, out: Path) -> None:
         columns=["task", "backbone", "seed", "points", "run"],
     )
     runs["score"] = scores(values, runs["run"], folder)
-    whole = values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["axis"].isna()
-    errors = values[whole & values["metric"].eq("squared_error")].set_index(["shift", "n_context", "run"])["value"]
+    is_complete = values["kind"].eq("backbone") & values["evaluator"].eq("next") & values["axis"].isna()
+    errors = values[is_complete & values["metric"].eq("squared_error")].set_index(["shift", "n_context", "run"])[
+        "value"
+    ]
     errors = errors.astype(float)
     for (task, points), of_task in runs.groupby(["task", "points"], sort=False):
-        found = {}
-        for backbone, own in of_task.groupby("backbone"):
-            by_seed = own.set_index("seed")["score"]
-            at = [errors.reindex([(f"points-{TIMES[-1] * points}", n * points, r) for r in own["run"]]) for n in TIMES]
+        line_by_backbone = {}
+        for backbone, backbone_rows in of_task.groupby("backbone"):
+            by_seed = backbone_rows.set_index("seed")["score"]
+            errors_by_length = [
+                errors.reindex([(f"points-{TIMES[-1] * points}", n * points, r) for r in backbone_rows["run"]])
+                for n in TIMES
+            ]
             cells = [fixed(score, 3) for score in (*by_seed.loc[list(SEEDS)], by_seed.mean())]
-            cells += [fixed(each.mean(), 2) if each.notna().all() else "–" for each in at]
-            found[backbone] = f"| {task} | {backbone} | {' | '.join(cells)} |"
-        lines += [found[backbone] for backbone in of_task.groupby("backbone")["score"].mean().sort_values().index[::-1]]
+            cells += [fixed(each.mean(), 2) if each.notna().all() else "–" for each in errors_by_length]
+            line_by_backbone[backbone] = f"| {task} | {backbone} | {' | '.join(cells)} |"
+        lines += [
+            line_by_backbone[backbone]
+            for backbone in of_task.groupby("backbone")["score"].mean().sort_values().index[::-1]
+        ]
     write_page(out, "Positions of a causal Transformer", __doc__, lines)
 
 

@@ -54,8 +54,8 @@ SIZES = (256, 1024, 4096)
 HEAD = (
     "# A stream through `cmanp`\n\n"
     f"`python benchmarks/streaming.py`, {date.today()}, {platform.machine()}, torch {torch.__version__}, one thread, "
-    "seconds of the CPU. The paper's size: d = 64, 6 blocks, 128 latents, 4 heads; dx = 2, dy = 3; random weights but "
-    "where a window's errors are measured."
+    "seconds of the CPU. The paper's size: d = 64, 6 blocks, 128 latents, 4 heads; dx = 2, dy = 3; random weights, "
+    "except for the errors of windows."
 )
 
 
@@ -89,15 +89,15 @@ def resident() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def streamed(backbone: Backbone, points: Points) -> tuple[RunningSoftmax, float, list[float]]:
+def run_stream(backbone: Backbone, points: Points) -> tuple[RunningSoftmax, float, list[float]]:
     """The state after all points, CPU seconds, and the resident memory at every tenth of the way."""
-    state, done, memory = backbone.condition(points.span(0, 0)), 0, []
-    started = time.process_time()
+    state, count, memory = backbone.condition(points.span(0, 0)), 0, []
+    start = time.process_time()
     for part in portions(points):
-        state, done = backbone.update(state, part), done + part.count
-        if done * 10 // points.count > len(memory):
+        state, count = backbone.update(state, part), count + part.count
+        if count * 10 // points.count > len(memory):
             memory.append(resident())
-    return state, time.process_time() - started, memory
+    return state, time.process_time() - start, memory
 
 
 def live(work: Callable[[], object]) -> float:
@@ -124,9 +124,9 @@ def the_stream(count: int) -> tuple[list[str], bool]:
     """Lines of the report on the long stream, and whether the targets are met."""
     points, ahead = draw(count), draw(10_000)
     double, single = model(state_dtype="float64"), model()
-    streamed(single, ahead)  # threads, buffers and code pages are there
-    state64, taken64, memory = streamed(double, points)
-    state32, taken32, memory32 = streamed(single, points)
+    run_stream(single, ahead)  # threads, buffers and code pages are there
+    state64, taken64, memory = run_stream(double, points)
+    state32, taken32, memory32 = run_stream(single, points)
     whole = model(state_dtype="float64", chunk=1024).condition(points)
     start = single.condition(points.span(0, 0))
     ends = [live(lambda state=state: single.update(state, points.span(0, 128))) for state in (start, state32)]
@@ -164,17 +164,20 @@ def memory_table() -> tuple[list[str], bool]:
     """Live MB of condition and query."""
     ways = {"streamed": model(chunk=64), "at once": model(chunk=10**6), "lbanp": model("lbanp")}
     x, contexts = draw(64).x, [draw(n) for n in SIZES]
-    found = {
-        way: [live(lambda own=own, context=context: own.query(own.condition(context), x)) for context in contexts]
-        for way, own in ways.items()
+    megabytes = {
+        way: [
+            live(lambda backbone=backbone, context=context: backbone.query(backbone.condition(context), x))
+            for context in contexts
+        ]
+        for way, backbone in ways.items()
     }
     report = ["## Live tensor MB of condition and query", "", "| | " + " | ".join(f"N = {n:,}" for n in SIZES) + " |"]
     report.append("| --- " * (len(SIZES) + 1) + "|")
-    for way, values in found.items():
+    for way, values in megabytes.items():
         name = way if way == "lbanp" else f"cmanp, {way}"
         for label, row in ((name, values), (f"{name}, released code", RELEASED[way])):
             report.append(f"| {label} | " + " | ".join(f"{value:.2f}" for value in row) + " |")
-    ratios = found["streamed"][2] / found["streamed"][0], found["at once"][2] / found["at once"][0]
+    ratios = megabytes["streamed"][2] / megabytes["streamed"][0], megabytes["at once"][2] / megabytes["at once"][0]
     report += [
         "",
         f"4,096 over 256 points: streamed {ratios[0]:.3f} (promised: below 1.05), at once {ratios[1]:.1f}. Our `lbanp` "
@@ -197,18 +200,18 @@ def training_table() -> list[str]:
     for n in (1024, 4096):
         episodes = Episodes(context=draw(n, batch=4), targets=targets, scored=targets.mask)
         for chunk in (128, 10**6):
-            own = model(chunk=chunk).train()
+            backbone = model(chunk=chunk).train()
 
-            def step(own: Backbone = own, episodes: Episodes = episodes) -> None:
-                own.loss(episodes, 0.5, torch.Generator())[0].backward()
+            def step(backbone: Backbone = backbone, episodes: Episodes = episodes) -> None:
+                backbone.loss(episodes, 0.5, torch.Generator())[0].backward()
 
             step()
-            taken, held = min(cpu_seconds(step) for _ in range(2)), live(step)
-            report.append(f"| {n:,} | {'at once' if chunk > n else chunk} | {taken:.2f} | {held:.0f} |")
+            seconds, megabytes = min(cpu_seconds(step) for _ in range(2)), live(step)
+            report.append(f"| {n:,} | {'at once' if chunk > n else chunk} | {seconds:.2f} | {megabytes:.0f} |")
     return report
 
 
-def trained(folder: Path) -> Path:
+def train_run(folder: Path) -> Path:
     """A trained model with 25 thousand parameters, in which single points have nearly all attention."""
     words = ["train", "gp-mixture", "cmanp", "-p", "small", "-o", "train.steps=1500", "--name", "run", "--results"]
     with contextlib.redirect_stdout(sys.stderr):
@@ -227,25 +230,29 @@ class Counted(Window):
 
 
 @torch.no_grad()
-def slid(results: Path, dtype: torch.dtype, size: int, slides: int, every: int) -> tuple[list[float], list[float]]:
+def measure_slides(
+    results: Path, dtype: torch.dtype, size: int, slides: int, every: int
+) -> tuple[list[float], list[float]]:
     """So many slides by one point: largest distances of answers and of e from those of the window's points, of the
     latter's answers from double precision, and the number of fresh conditionings; resident memory at the tenths."""
-    own, exact = find(results, "run").load().to(dtype), find(results, "run").load().double()
+    backbone, exact = find(results, "run").load().to(dtype), find(results, "run").load().double()
     torch.manual_seed(3)
-    x = 4 * torch.rand(1, slides + size, own.shape.x_dim, dtype=torch.float64) - 2
+    x = 4 * torch.rand(1, slides + size, backbone.shape.x_dim, dtype=torch.float64) - 2
     y = torch.sin(2 * x.sum(-1, keepdim=True)) + 0.3 * torch.randn(*x.shape[:2], 1, dtype=torch.float64)
     double = Points.full(x, y)
-    points, asked = double.to(dtype=dtype), x[:, :16]
-    window = Counted(own, size, max_steps=every)
+    points, queries = double.to(dtype=dtype), x[:, :16]
+    window = Counted(backbone, size, max_steps=every)
     state, worst, memory = window.condition(points.span(0, size)), [0.0] * 3, []
     for n in range(slides):
         state = window.update(state, points.span(size + n, size + n + 1))
         if n % max(1, slides // 1000) == 0:
-            fresh = own.condition(state.points)
-            answers, recomputed = (own.query(each, asked.to(dtype)) for each in (state.state, fresh))
-            right = exact.predict_targets(double.span(n + 1, n + 1 + size), asked)
-            found = distance(answers, recomputed), (state.state.e - fresh.e).abs().max().item()
-            worst = [max(pair) for pair in zip(worst, (*found, distance(recomputed, right)), strict=True)]
+            fresh = backbone.condition(state.points)
+            answers, fresh_answers = (backbone.query(each, queries.to(dtype)) for each in (state.state, fresh))
+            exact_answers = exact.predict_targets(double.span(n + 1, n + 1 + size), queries)
+            distances = distance(answers, fresh_answers), (state.state.e - fresh.e).abs().max().item()
+            worst = [
+                max(pair) for pair in zip(worst, (*distances, distance(fresh_answers, exact_answers)), strict=True)
+            ]
         if (n + 1) * 10 // slides > len(memory):
             memory.append(resident())
     return [*worst, window.fresh - 1], memory
@@ -278,18 +285,18 @@ def window_table(slides: int) -> tuple[list[str], bool]:
         "",
         "A trained `cmanp` of 25 thousand parameters (`gp-mixture`, 1,500 steps), at a thousand of the slides. Errors "
         "of answers and of e are largest distances from those of conditioning on the points of the window in the same "
-        "precision; the last column is that of the answers from float64, for scale. `--window` conditions afresh where "
-        "`remove` refuses, where rounding errors may be too large by the state's own sums, and after "
+        "precision; the last column is that of the answers from float64, for scale. `--window` conditions again if "
+        "`remove` refuses, if rounding errors may be too large according to the sums of the state, and after "
         f"{MAX_STEPS:,} steps; "
-        "the other rules do without that estimate.",
+        "the other rules do not estimate rounding errors.",
         "",
-        "| precision | afresh | how often | errors of answers | of e | fresh answers against float64 |",
+        "| precision | new conditioning | how often | errors of answers | of e | new answers against float64 |",
         "| --- " * 6 + "|",
     ]
     shipped, held, growth = dict(rules.TOLERATED), True, 0.0
     nothing = dict.fromkeys(shipped, math.inf)
     with tempfile.TemporaryDirectory() as folder:
-        results = trained(Path(folder))
+        results = train_run(Path(folder))
         for dtype in (torch.float32, torch.float64):
             for rule, tolerated, every in (
                 ("`--window`", shipped, MAX_STEPS),
@@ -298,7 +305,7 @@ def window_table(slides: int) -> tuple[list[str], bool]:
                 ("where `remove` refuses", nothing, 10**9),
             ):
                 rules.TOLERATED = tolerated
-                (answers, e, floor, often), memory = slid(results, dtype, size, slides, every)
+                (answers, e, floor, often), memory = measure_slides(results, dtype, size, slides, every)
                 name = str(dtype).removeprefix("torch.")
                 report.append(f"| {name} | {rule} | {often:,.0f} | {answers:.1e} | {e:.1e} | {floor:.1e} |")
                 if tolerated is shipped:

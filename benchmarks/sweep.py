@@ -3,12 +3,12 @@
     python benchmarks/sweep.py           # some minutes; writes sweep.md, exits with 1 if a target is missed
     python benchmarks/sweep.py --dry     # a trial without a file
 
-`iclbench sweep` computes ten trainings and their evaluations, three baselines and the summary. The ratio includes the
-start of workers, the engine, and the last cells, during which a worker may be idle. The measure is wall-clock seconds
-on a machine with two free cores, the minimum of three, with one and two workers in turn.
+`iclbench sweep` computes ten training runs and their evaluations, three baselines and the summary. The ratio includes
+the start of workers, the engine, and the last cells, during which a worker may be idle. The measure is wall-clock
+seconds on a machine with two free cores, the minimum of three, with one and two workers in turn.
 
-Two cores share caches, memory and the clock. The slowdown of a training next to another one, from the seconds in the
-records of runs, therefore bounds the ratio on a machine for every engine. The page shows this bound.
+Two cores share caches, memory and the clock. The slowdown of a training run next to another one, from the seconds in
+the records of runs, therefore bounds the ratio on a machine for every engine. The page shows this bound.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def write_grid(folder: Path, steps: int) -> Path:
 
 
 def seconds(grid: Path, workers: int) -> tuple[float, float]:
-    """Wall-clock seconds of a sweep into an empty folder, and the mean seconds of its trainings."""
+    """Wall-clock seconds of a sweep into an empty folder, and the mean seconds of its training runs."""
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--results", results]
         started = time.perf_counter()
@@ -74,11 +74,11 @@ def seconds(grid: Path, workers: int) -> tuple[float, float]:
             capture_output=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        taken = time.perf_counter() - started
+        duration = time.perf_counter() - started
         costs = tables.read_all("costs", Path(results) / "runs")
-        own = costs.loc[costs["phase"].eq("train") & costs["metric"].eq("seconds"), "value"]
-        assert len(own) == RUNS, len(own)
-        return taken, float(own.mean())
+        training_seconds = costs.loc[costs["phase"].eq("train") & costs["metric"].eq("seconds"), "value"]
+        assert len(training_seconds) == RUNS, len(training_seconds)
+        return duration, float(training_seconds.mean())
 
 
 def main() -> int:
@@ -91,31 +91,34 @@ def main() -> int:
         grid = write_grid(Path(folder), arguments.steps)
         cells = grid_cells([str(grid)])
         assert len(cells) == CELLS, len(cells)
-        taken: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
+        by_workers: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
         for _ in range(arguments.repeats):
-            for workers, found in taken.items():
-                found.append(seconds(grid, workers))
-                print(f"{workers} workers: {found[-1][0]:.1f} s, a training {found[-1][1]:.2f} s", flush=True)
-    one, two = (min(whole for whole, _ in taken[workers]) for workers in (1, 2))
-    alone, shared = (min(training for _, training in taken[workers]) for workers in (1, 2))
+            for workers, durations in by_workers.items():
+                durations.append(seconds(grid, workers))
+                print(
+                    f"{workers} workers: {durations[-1][0]:.1f} s, a training run {durations[-1][1]:.2f} s", flush=True
+                )
+    one, two = (min(duration for duration, _ in by_workers[workers]) for workers in (1, 2))
+    alone_seconds, shared_seconds = (min(training for _, training in by_workers[workers]) for workers in (1, 2))
+    slowdown = shared_seconds / alone_seconds
     rows = "\n".join(
-        f"| {workers} | {', '.join(f'{whole:.1f}' for whole, _ in found)} | {min(found)[0]:.1f} "
-        f"| {', '.join(f'{training:.2f}' for _, training in found)} |"
-        for workers, found in taken.items()
+        f"| {workers} | {', '.join(f'{duration:.1f}' for duration, _ in durations)} | {min(durations)[0]:.1f} "
+        f"| {', '.join(f'{training:.2f}' for _, training in durations)} |"
+        for workers, durations in by_workers.items()
     )
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     text = f"""# A sweep on two workers against one
 
 `python benchmarks/sweep.py`, {date.today()}, {platform.machine()}, {os.cpu_count()} logical cores, torch \
-{torch.__version__}, load averages at the end {load}. {CELLS} cells: {RUNS} trainings of GPT-2 ({arguments.steps} \
+{torch.__version__}, load averages at the end {load}. {CELLS} cells: {RUNS} training runs of GPT-2 ({arguments.steps} \
 steps), their evaluations, three baselines, the summary.
 
-| workers | seconds, each of {arguments.repeats} | best | seconds of a training |
+| workers | seconds, each of {arguments.repeats} | best | seconds of a training run |
 | --- | --- | --- | --- |
 {rows}
 
-{one / two:.2f} times as fast (promised: at least {PROMISED}). A training takes {shared / alone:.2f} times as long \
-next to another one, so that no engine could be more than {2 * alone / shared:.2f} times as fast on this machine.
+{one / two:.2f} times as fast (promised: at least {PROMISED}). A training run takes {slowdown:.2f} times as long \
+next to another one, so that no engine could be more than {2 / slowdown:.2f} times as fast on this machine.
 """
     print(text)
     if not arguments.dry:

@@ -220,7 +220,7 @@ class Reference:
         return [f"{model}, {task}" for model, task, own in runs for score in own if score < max(own) - 0.15]
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
-        """Score of a minus score of b over trainings, with Student's 95 % interval over seeds.
+        """Mean score of a minus mean score of b, with Welch's 95 % interval over seeds.
 
         Raises:
             LookupError: no grid card names the pair, or seeds are missing.
@@ -230,15 +230,15 @@ class Reference:
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
             raise LookupError(f"{a} and {b} on {task} are not a pair that a grid names, in this order")
-        found = named_pairs.mean_gap(pair, named_pairs.gaps(pair, contest))
+        found = named_pairs.mean_difference(pair, named_pairs.scores(pair, contest))
         if found is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
-        return found
+        return found[0]
 
     def open_pairs(self, a: str, b: str) -> int:
-        """The number of tasks of a named pair whose interval contains 0."""
+        """The number of tasks of a named pair whose difference is not significant by Holm's method."""
         tasks = next(named.tasks for named in grid("reference").pairs if (named.a, named.b) == (a, b))
-        return sum(self.pair(a, b, task).low < 0 < self.pair(a, b, task).high for task in tasks)
+        return sum((a, b, task) not in self.holding() for task in tasks)
 
     def loss_from_other_label(self, model: str) -> float:
         """The loss of log-likelihood of a model that is given two images of another character."""

@@ -41,7 +41,7 @@ def grow(path: Path, marks: int = 2) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the run `mine` and the file of its training data."""
     folder = tmp_path_factory.mktemp("trained")
     write(folder / "log.jsonl")
@@ -52,9 +52,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def results(trained: Path, tmp_path: Path) -> Path:
+def results(trained_folder: Path, tmp_path: Path) -> Path:
     """A results folder with a copy of the run and of its file, which a test may change."""
-    original = trained / "results" / "runs" / "mine"
+    original = trained_folder / "results" / "runs" / "mine"
     copy = tmp_path / "results" / "runs" / "mine"
     copy.mkdir(parents=True)
     write(tmp_path / "log.jsonl")
@@ -62,7 +62,7 @@ def results(trained: Path, tmp_path: Path) -> Path:
         if path.is_file():
             (copy / path.name).write_bytes(path.read_bytes())
     config = copy / "config.toml"
-    config.write_text(config.read_text().replace(str(trained / "log.jsonl"), str(tmp_path / "log.jsonl")))
+    config.write_text(config.read_text().replace(str(trained_folder / "log.jsonl"), str(tmp_path / "log.jsonl")))
     return tmp_path / "results"
 
 
@@ -82,9 +82,9 @@ def streamed(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> 
     return capsys.readouterr().out.splitlines()
 
 
-def test_a_run_stores_the_fingerprint_and_the_unit_of_its_data(trained: Path) -> None:
-    rows = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
-    learned = find(trained / "results", "mine").config.task.learned
+def test_a_run_stores_the_fingerprint_and_the_unit_of_its_data(trained_folder: Path) -> None:
+    rows = [json.loads(line) for line in (trained_folder / "log.jsonl").read_text().splitlines()]
+    learned = find(trained_folder / "results", "mine").config.task.learned
     assert learned.keys() == {"fingerprint", "marks", "time_unit"} and learned["marks"] == 2
     means = [np.mean(np.diff(row["times"], prepend=0)) for row in rows]
     assert min(means) < learned["time_unit"] < max(means)
@@ -129,7 +129,7 @@ def test_training_a_run_on_changed_data_is_an_error(results, tmp_path, capsys) -
     assert run.weights.read_bytes() == weights
 
 
-def test_an_interrupted_training_does_not_continue_on_other_data(tmp_path, monkeypatch, capsys) -> None:
+def test_an_interrupted_run_does_not_continue_on_other_data(tmp_path, monkeypatch, capsys) -> None:
     results, file = tmp_path / "results", tmp_path / "log.jsonl"
     write(file)
     words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
@@ -303,9 +303,9 @@ def test_repeating_a_finished_sweep_on_changed_data_is_an_error(tmp_path, capsys
     write(file)
     card = grid_card(tmp_path, file)
     words = ["sweep", str(card), "--results", str(tmp_path / "results"), "--workers", "1"]
-    trained = next(cell for cell in grid_cells([str(card)]) if cell.kind == "train")
-    assert trained.config is not None
-    run = create(tmp_path / "results", trained.config, trained.run)
+    train_cell = next(cell for cell in grid_cells([str(card)]) if cell.kind == "train")
+    assert train_cell.config is not None
+    run = create(tmp_path / "results", train_cell.config, train_cell.run)
     training.train(run)
     assert main([*words, "--dry-run"]) == 0
     grow(file)

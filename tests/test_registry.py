@@ -58,7 +58,7 @@ def test_a_class_can_be_named_without_registration():
         ("iclbench.families.linear:", "unknown-name"),
     ],
 )
-def test_targets_that_cannot_be_imported_are_errors(target, code):
+def test_targets_that_cannot_be_imported_raise_errors(target, code):
     with refused(code, f"'{target}'"):
         FAMILIES.get(target)
 
@@ -92,7 +92,7 @@ def test_availability_does_not_import_the_package(tmp_path, monkeypatch):
     assert availability("no_such_package.net") == "RuntimeError: no index"
 
 
-def test_two_packages_with_the_same_name_are_an_error(plugins):
+def test_two_packages_with_the_same_name_are_refused(plugins):
     families = plugins(linear="other.package:Linear")
     with refused("duplicate", "'linear'", "iclbench.families.linear:Linear", "other.package:Linear"):
         families.names()

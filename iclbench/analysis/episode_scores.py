@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from iclbench.core.metrics import metric as metric_of
-from iclbench.tables.curves import AREA, has_heights, heights, ratios
+from iclbench.tables.curves import MEAN_HEIGHT, has_heights, heights, ratios
 
 
 class EpisodeScores:
@@ -30,7 +30,7 @@ class EpisodeScores:
         for frame in frames:
             has_size = frame["n_context"].notna() | frame["n_related"].isna()
             scores = frame[frame["prompt_set"].isin(prompt_sets) & has_size]
-            scores = scores.assign(n_context=scores["n_context"].fillna(AREA))
+            scores = scores.assign(n_context=scores["n_context"].fillna(MEAN_HEIGHT))
             is_targets = scores["n_related"].notna()
             for (run, prompt_set, metric), rows in scores[~is_targets].groupby(["run", "prompt_set", "metric"]):
                 rows = _per_event(rows)
@@ -47,8 +47,8 @@ class EpisodeScores:
                     self._sizes[str(prompt_set)] = by_episode["n_context"].astype(int)
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        """Question `next`: episodes x context sizes (or a column `AREA` of mean heights), averaged over runs; None
-        unless every run has scores."""
+        """Question `next`: episodes x context sizes (or only the column `MEAN_HEIGHT`), averaged over runs; None unless
+        every run has scores."""
         key = (tuple(runs), prompt_set, metric)
         if key not in self._means:
             self._means[key] = self._mean(*key)
@@ -59,7 +59,7 @@ class EpisodeScores:
         if not curves or len(curves) < len(runs):
             return None
         if any(has_heights(frame) for frame in curves):
-            curves = [heights(frame).to_frame(AREA) for frame in curves]
+            curves = [heights(frame).to_frame(MEAN_HEIGHT) for frame in curves]
         mean = curves[0] if len(curves) == 1 else pd.concat(curves).groupby(level=0).mean()
         return mean if metric_of(metric).of_sequences else mean.dropna(axis=1)
 

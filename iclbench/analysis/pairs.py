@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 from iclbench.tables.curves import has_heights, heights
 
@@ -32,7 +32,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
 
     An episode's score is the mean height of its curve (trapezoids, as in `auc`) over the common context sizes. In event
     sequences of different lengths all events have the same weight. If either frame has only mean heights (column
-    `AREA`), mean heights are compared.
+    `MEAN_HEIGHT`), mean heights are compared.
 
     Args:
         a: scores, episodes x context sizes.
@@ -78,11 +78,18 @@ def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
     return Difference(mean, mean - half, mean + half)
 
 
-def chance(scores: np.ndarray) -> float:
-    """Two-sided p-value of Student's t-test that the mean of one value per episode or seed is 0."""
-    with np.errstate(divide="ignore"):
-        t = scores.mean() / (scores.std(ddof=1) / np.sqrt(len(scores)))
-    return float(2 * stdtr(len(scores) - 1, -abs(t)))
+def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference, float]:
+    """Mean of a minus mean of b for independent samples of at least two values each, such as the scores of two models
+    over seeds: the difference with its interval, and the two-sided p-value (Welch 1947, Biometrika 34)."""
+    from scipy.stats import ttest_ind  # slow to import
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        test = ttest_ind(a, b, equal_var=False)
+        interval = test.confidence_interval(level)
+    value = float(a.mean() - b.mean())
+    if a.std() == b.std() == 0:  # equal values in both samples: an interval without width
+        return Difference(value, value, value), float(value == 0)
+    return Difference(value, float(interval.low), float(interval.high)), float(test.pvalue)
 
 
 # Family-wise error rate of tests of several differences.

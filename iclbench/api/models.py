@@ -17,7 +17,7 @@ from iclbench.config.sizes import check_size
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
-from iclbench.core.trust import typed
+from iclbench.core.trust import trust_typed
 from iclbench.registry import BACKBONES
 
 
@@ -36,7 +36,7 @@ def configured(
         arguments.settings(argument, {} if table is None else table)
         for argument, table in (("settings", settings), ("training", training))
     )
-    typed(name)
+    trust_typed(name)
     check_size(task.name, name, task.preset, backbone_table, task.resolved[1])
     tables = {"backbone": backbone_table, "train": train_table}
     return resolve_tables(

@@ -14,7 +14,7 @@ from iclbench.config.resolution import TaskConfig
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import Role
 
-# The attribute of a model with its record, so that copies and pickles of the model have it, too.
+# The record is an attribute of the model, so that it is copied and pickled with the model.
 _ATTRIBUTE = "_trained_in_memory"
 
 

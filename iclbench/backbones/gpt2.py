@@ -89,7 +89,8 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
                     code="not-applicable",
                 )
             self.read_in = SampleEncoder(shape, sizes["width"])
-        # The size of the table affects the draws of all other weights, so it is fixed if positions are not learned.
+        # The position table is drawn first, so its size affects the draws of all other weights. Without learned
+        # positions the table has no effect, and its size does not depend on related datasets.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
         self.build(
             **sizes,

@@ -2,8 +2,8 @@
 
 The encoder processes each image before the backbone, which is built for a task whose inputs are features: all methods
 of the backbone get features instead of pixels. States hold features too. In a forward pass all images (context, related
-datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training. These
-would include masked points, but training sequences of images have none.
+datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training. Masked
+points would count in these statistics, but training sequences of images have no masked points.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
     `BackboneSettings`.
 
     Raises:
-        UsageError: an encoder is set, but the task has no images; or an error of the class.
+        UsageError: an encoder is set, but the task has no images, or the class rejects the settings or the task.
     """
     if not isinstance(settings, BackboneSettings):
         return cls(settings, shape)

@@ -141,7 +141,7 @@ def classes(target: str) -> list[Any]:
         return [ESTIMATORS.get(load_baseline(target)[1].estimator)]
     if target.endswith(".toml"):
         return [family_class(load_task(target)[1].family)]
-    trust.typed(target)
+    trust.trust_typed(target)
     if ":" in target:
         return [BACKBONES.get(target)]
     registries = (BACKBONES, ESTIMATORS, FAMILIES)

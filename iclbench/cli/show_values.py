@@ -44,7 +44,7 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
     if name in runs:
         return {"run": name, "hash": runs[name].hash, **runs[name].config.dump()}
     if ":" in name:
-        trust.typed(name)
+        trust.trust_typed(name)
         return show_backbone.values_of(name)
     raise UnknownNameError(
         "name",

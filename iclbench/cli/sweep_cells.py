@@ -8,7 +8,7 @@ from pathlib import Path
 from iclbench.config.resolution import backbone_class
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.core.trust import typed
+from iclbench.core.trust import trust_typed
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 
@@ -21,7 +21,7 @@ def cells_of(grids: list[str], added: list[str], results: Path) -> list[GridCell
             f"--add does not apply to grid '{language_grids[0]}' of pretrained language models", code="not-applicable"
         )
     for name in added:
-        typed(name)
+        trust_typed(name)
         backbone_class(name)
     cells = grid_cells((name for name in grids if name not in language_grids), added, results)
     by_hash = {cell.hash: cell for name in language_grids for cell in language_cells(name)}

@@ -65,12 +65,12 @@ def command(
     from iclbench.config.resolution import resolve_tables, user_tables
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
-    from iclbench.core.trust import typed
+    from iclbench.core.trust import trust_typed
     from iclbench.store.runs import Run, check_name, keep_started_rates, run_name
     from iclbench.training.processes import Processes, check_count, device_of_process, joined, started
     from iclbench.training.trackers import check_trackers
 
-    typed(backbone)
+    trust_typed(backbone)
     check_trackers(log)
     torch_device = set_up_torch(device, threads)
     tables = user_tables(override or [], config)

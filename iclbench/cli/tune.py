@@ -85,12 +85,12 @@ def command(
     from iclbench.core.context import Context
     from iclbench.core.formats import canonical, plural
     from iclbench.core.signals import sigterm_like_ctrl_c
-    from iclbench.core.trust import typed
+    from iclbench.core.trust import trust_typed
     from iclbench.store.runs import writing
 
     search, preset = search_of(rates, trials), canonical(preset)
     for name in contestant:
-        typed(name)
+        trust_typed(name)
         backbone_class(name)
     with sigterm_like_ctrl_c():
         kind, gpus = devices(device)

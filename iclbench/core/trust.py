@@ -72,7 +72,7 @@ def trust(*names: str) -> None:
             log.info("'%s' is taken from the current folder: %s", package, path)
 
 
-def typed(name: str) -> None:
+def trust_typed(name: str) -> None:
     """Trust the package of a class that the user typed; registered names need no trust.
 
     Raises:

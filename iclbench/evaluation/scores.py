@@ -9,16 +9,16 @@ column `normaliser` is the distance of the two points in units of the metric.
   oracle that failed or is not better than the zero predictor is not used, and the row says so. For events, the metric
   is the negative log-likelihood, and 0 is a Poisson process with the rate and the mark frequencies so far.
 - Question `targets` with an oracle of distributions: the mean log-likelihood on the episodes that all oracles
-  predicted. 0 is the zero predictor with the constant variance that is best in hindsight, which all predictors of
-  single values get. 1 is the oracle without related datasets; of several oracles, the one with the least information,
-  because an oracle given the kernel is better than any predictor that has to infer it. Scores with related datasets are
-  on the same scale and can exceed 1.
+  predicted. A predictor of single values counts as a Gaussian whose constant variance is its mean squared error on
+  these episodes; 0 is the zero predictor. 1 is the oracle without related datasets; of several oracles, the one with
+  the least information, because an oracle given the kernel is better than any predictor that has to infer it. Scores
+  with related datasets are on the same scale and can exceed 1.
 - Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
   it is better than the zero predictor, so a predictor without context cannot score above 0. If no baseline is
   significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
 - A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the best baseline if the context has
-  the answer, and an accuracy of 1 if only training can teach the answer. The score is missing if none of two answers is
-  better than the other.
+  the answer, and an accuracy of 1 if only training can teach the answer. There is no score if the test shows which of
+  two equally good answers a model gives.
 """
 
 from __future__ import annotations
@@ -95,20 +95,20 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     failed = sorted(values.loc[values["kind"].eq("oracle") & values["status"].eq("failed"), "run"].unique())
     values = values[values["status"].eq("ok") & values["axis"].isna()]
     if prompts.evaluator:
-        scores = _of_test(values, prompts)
+        scores = _scores_from_accuracies(values, prompts)
     elif prompts.task.question == "next":
-        scores = _of_errors(values[values["metric"] == "auc"], prompts.headline, failed)
+        scores = _scores_from_errors(values[values["metric"] == "auc"], prompts.headline, failed)
     elif prompts.task.head != "categorical":
         by_episode = errors()
-        scores = _of_likelihoods(by_episode, values, prompts)
+        scores = _scores_from_likelihoods(by_episode, values, prompts)
         if scores is None and not _are_missing(by_episode, values):
-            scores = _of_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
+            scores = _scores_from_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
     else:
         scores = None
     return None if scores is None else scores.sort_values(["run", "n_related"])
 
 
-def _of_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
+def _scores_from_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
     """Scores from errors; None if they cannot be compared.
 
     Args:
@@ -157,7 +157,7 @@ def _error_of_score_one(
     return None if is_unbounded or zero <= 0 else (0.0, f"no error{excuse_text}")
 
 
-def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
+def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     """Scores from accuracies on one of the family's own tests; None if they cannot be compared."""
     test = prompts.family.evaluators()[prompts.evaluator]
     rows = values[values["metric"] == _ACCURACY]
@@ -172,7 +172,7 @@ def _of_test(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     return Scale(_ACCURACY, test.chance, best, name).score_rows(rows)
 
 
-def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
+def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     """Scores from log-likelihoods on the episodes that all oracles predicted; None if no oracle has a likelihood."""
     likelihoods, squared = (_by_episode(errors, metric) for metric in ("log_likelihood", "squared_error"))
     oracle_runs = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
@@ -190,11 +190,11 @@ def _of_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts: PromptS
     rows: list[dict[Hashable, object]] = []
     for (run, related), run_rows in values.groupby(["run", "n_related"]):
         key = (str(run), int(str(related)))
-        points, distributions = squared.get(key), likelihoods.get(key)
-        if distributions is not None and distributions[common].notna().all():
-            summary = _summary(distributions[common], prompts.seed)
-        elif points is not None and points[common].notna().all():
-            error = _summary(points[common], prompts.seed)
+        squared_errors, log_likelihoods = squared.get(key), likelihoods.get(key)
+        if log_likelihoods is not None and log_likelihoods[common].notna().all():
+            summary = _summary(log_likelihoods[common], prompts.seed)
+        elif squared_errors is not None and squared_errors[common].notna().all():
+            error = _summary(squared_errors[common], prompts.seed)
             ends = {"value": "value", "low": "high", "high": "low"}
             summary = error | {name: constant(error[source]) for name, source in ends.items()}
         else:

@@ -39,9 +39,9 @@ class PackedWeights:
     Attributes:
         name: name of the run.
         path: the file.
-        config: text of the configuration of the run.
-        metadata: metadata of the file of weights of the run.
-        prefix: prefix of the keys of its tensors.
+        config: text of the run's configuration.
+        metadata: metadata of the run's weights file.
+        prefix: prefix of the keys of the run's tensors.
     """
 
     name: str

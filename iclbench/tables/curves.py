@@ -6,29 +6,29 @@ import numpy as np
 import pandas as pd
 
 # The only column of a frame of mean heights.
-AREA = -1
+MEAN_HEIGHT = -1
 
 
 def has_heights(curves: pd.DataFrame) -> bool:
     """Whether the frame has mean heights in place of curves."""
-    return AREA in curves.columns
+    return MEAN_HEIGHT in curves.columns
 
 
 def heights(curves: pd.DataFrame) -> pd.Series:
-    """The mean height of every episode's curve over its context sizes, by the trapezoidal rule; of curves that end
-    early, their `pooled` heights."""
+    """The mean height of every episode's curve over its context sizes, by the trapezoidal rule, or `pooled_heights` if
+    curves end early."""
     if has_heights(curves):
-        return curves[AREA]
+        return curves[MEAN_HEIGHT]
     sizes = curves.columns.sort_values()
     n, values = sizes.to_numpy(dtype=float), curves[sizes].to_numpy(float)
     if np.isnan(values).any():
-        return pd.Series(pooled(values, n), index=curves.index)
+        return pd.Series(pooled_heights(values, n), index=curves.index)
     if len(n) < 2:
         return curves.mean(axis=1)
     return pd.Series(np.trapezoid(values, n, axis=1) / (n[-1] - n[0]), index=curves.index)
 
 
-def pooled(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def pooled_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Heights of curves that end early, `(episodes,)`. All positions have the same weight: the mean of the heights over
     episodes is the mean over all positions (see `ratios`). On a grid of sizes, both sums are trapezoidal integrals.
 
@@ -36,7 +36,7 @@ def pooled(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         values: curves, `(episodes, sizes)`, NaN after their ends.
         sizes: context sizes, `(sizes,)`, ascending.
 
-    >>> pooled(np.array([[1.0, 2.0, 6.0], [5.0, np.nan, np.nan]]), np.array([0, 1, 2]))
+    >>> pooled_heights(np.array([[1.0, 2.0, 6.0], [5.0, np.nan, np.nan]]), np.array([0, 1, 2]))
     array([2.75, 4.25])
     """
     return ratios(*sums(values, ~np.isnan(values), sizes))

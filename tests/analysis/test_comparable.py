@@ -48,7 +48,7 @@ def test_local_runs_with_other_settings_replace_packed_runs() -> None:
     replaced, (line,) = retrained_runs(packed, local)
     assert replaced == {"other"}
     assert all(name in line for name in ("bursty", "small", "'other'"))
-    # Metrics that compare contestants are computed with packed rows, too: they do not indicate a local training.
+    # Metrics that compare contestants also use packed rows, so that new rows of them do not mean that a run is new.
     for metric in tables.COMPARING:
         compared = pd.concat([local, rows([("other", 0, "a")]).assign(metric=metric)], ignore_index=True)
         assert retrained_runs(packed, compared)[0] == {"other"}
@@ -68,7 +68,7 @@ def test_local_runs_with_other_weights_replace_packed_runs() -> None:
         assert retrained_runs(packed, tables.frame("values", local))[0] == replaced
 
 
-def test_scores_of_a_contest_have_one_scale() -> None:
+def test_scores_on_another_scale_are_not_comparable() -> None:
     scores = rows([(name, 0, "a") for name in ("one", "two", "three")])
     scores = scores.assign(metric="score", reason="squared_error: 1 is ridge", normaliser=0.5)
     other = rows([("mine", 0, "b")]).assign(metric="score", reason="squared_error: 1 is knn-3", normaliser=0.4)
@@ -140,7 +140,7 @@ def test_the_evaluation_on_a_longer_task_does_not_change_the_trained_length() ->
 
 
 def test_spans_that_differ_by_rounding_are_one_scale() -> None:
-    """More scores have another span than either of two rounded spans."""
+    """The spans 1 and 1 + 1e-8 count as one, so that most scores (8 of 13) have this span."""
     spans = [1.0] * 4 + [1.0 + 1e-8] * 4 + [0.5] * 5
     scores = rows([(f"run-{i}", 0, "a") for i in range(len(spans))])
     scores = scores.assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=spans)

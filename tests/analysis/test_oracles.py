@@ -21,7 +21,9 @@ PROMPTS = "t-smoke-none-0"
 Contestants = dict[str, tuple[str, np.ndarray]]
 
 
-def written(folder: Path, contestants: Contestants, question: str = "next", metric: str = "squared_error") -> Path:
+def write_results(
+    folder: Path, contestants: Contestants, question: str = "next", metric: str = "squared_error"
+) -> Path:
     """A results folder with these scores of single episodes, `(episodes,)`, at every context size."""
     values, errors = [], []
     for run, (kind, scores) in contestants.items():
@@ -74,7 +76,7 @@ def contestants() -> Contestants:
 
 
 def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants: Contestants, tmp_path: Path) -> None:
-    (defeat,) = beaten(written(tmp_path, contestants))
+    (defeat,) = beaten(write_results(tmp_path, contestants))
     assert (defeat.oracle, defeat.winners) == ("ridge", ("knn-3", "model"))
     gaps = contestants["ridge"][1] - contestants["knn-3"][1]
     # Four contestants share a family-wise error rate of 5 %.
@@ -83,12 +85,12 @@ def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants
     assert defeat.low == pytest.approx(gaps.mean() - half)
     assert defeat.has_backbone
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
-    (defeat,) = beaten(written(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
+    (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
     assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
 
 
 def test_each_oracle_adds_comparisons_to_the_correction(contestants: Contestants, tmp_path: Path) -> None:
-    (defeat,) = beaten(written(tmp_path, contestants | {"true": ("oracle", contestants["knn-3"][1] - 1.0)}))
+    (defeat,) = beaten(write_results(tmp_path, contestants | {"true": ("oracle", contestants["knn-3"][1] - 1.0)}))
     gaps = contestants["ridge"][1] - contestants["knn-3"][1]
     half = stats.t.ppf(1 - 0.05 / (4 * 2) / 2, EPISODES - 1) * gaps.std(ddof=1) / np.sqrt(EPISODES)
     assert defeat.oracle == "ridge" and defeat.low == pytest.approx(gaps.mean() - half)
@@ -97,7 +99,7 @@ def test_each_oracle_adds_comparisons_to_the_correction(contestants: Contestants
 def test_outliers_of_a_false_oracle_do_not_hide_that_it_is_worse(contestants: Contestants, tmp_path: Path) -> None:
     outliers = contestants["ridge"][1].copy()
     outliers[:2] += 400.0
-    (defeat,) = beaten(written(tmp_path, contestants | {"ridge": ("oracle", outliers)}))
+    (defeat,) = beaten(write_results(tmp_path, contestants | {"ridge": ("oracle", outliers)}))
     assert defeat.winners[:1] == ("knn-3",) and defeat.value > 20 > 1 > defeat.low > 0
 
 
@@ -107,43 +109,43 @@ def test_a_contestant_that_is_better_in_most_episodes_but_worse_on_average_does_
     gaps = np.where(np.arange(EPISODES) < 36, 0.1, -1.0)
     assert gaps.mean() < 0
     ridge = contestants["ridge"]
-    assert not beaten(written(tmp_path, {"ridge": ridge, "model": ("backbone", ridge[1] - gaps)}))
+    assert not beaten(write_results(tmp_path, {"ridge": ridge, "model": ("backbone", ridge[1] - gaps)}))
 
 
 def test_a_true_oracle_is_not_listed(contestants: Contestants, tmp_path: Path) -> None:
     true = contestants | {"ridge": ("oracle", contestants["lucky"][1] - 0.5)}
-    assert not beaten(written(tmp_path, true))
+    assert not beaten(write_results(tmp_path, true))
 
 
 def test_a_higher_log_likelihood_is_better(contestants: Contestants, tmp_path: Path) -> None:
-    (defeat,) = beaten(written(tmp_path / "positive", contestants, "targets", "log_likelihood"))
+    (defeat,) = beaten(write_results(tmp_path / "positive", contestants, "targets", "log_likelihood"))
     assert (defeat.oracle, defeat.winners, defeat.measure) == ("ridge", ("zero",), "log-likelihood")
     negative = {run: (kind, -scores) for run, (kind, scores) in contestants.items()}
-    (defeat,) = beaten(written(tmp_path / "negative", negative, "targets", "log_likelihood"))
+    (defeat,) = beaten(write_results(tmp_path / "negative", negative, "targets", "log_likelihood"))
     assert defeat.winners == ("knn-3", "model")
 
 
 def test_point_predictions_are_compared_by_squared_error(contestants: Contestants, tmp_path: Path) -> None:
-    (defeat,) = beaten(written(tmp_path, contestants, "targets"))
+    (defeat,) = beaten(write_results(tmp_path, contestants, "targets"))
     assert (defeat.winners, defeat.measure) == (("knn-3", "model"), "squared error")
 
 
 @pytest.mark.slow
 def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_path: Path) -> None:
-    folder = written(tmp_path, contestants)
+    folder = write_results(tmp_path, contestants)
     (line,) = about_oracles(folder, tables.read_all("values", folder))
     results = load(folder)
     section = leaderboard.section(results.slices[0])
     assert section is not None
     (text,) = (block for block in section.walk() if isinstance(block, Text))
     assert text.items == (line,) and "ridge" in line
-    targets_slice = load(written(tmp_path / "targets", contestants, "targets")).slices[0]
+    targets_slice = load(write_results(tmp_path / "targets", contestants, "targets")).slices[0]
     section = targets.section(targets_slice)
     assert section is not None and any(isinstance(block, Text) for block in section.walk())
 
 
 def test_the_reference_of_score_1_is_printed_unless_it_is_an_oracle(contestants: Contestants, tmp_path: Path) -> None:
-    values = tables.read_all("values", written(tmp_path, {run: contestants[run] for run in ("ridge", "zero")}))
+    values = tables.read_all("values", write_results(tmp_path, {run: contestants[run] for run in ("ridge", "zero")}))
     reference = "knn-3 (the oracle ridge failed)"
     score = values.iloc[:1].assign(metric="score", score_one=reference)
     (line,) = about_oracles(tmp_path, pd.concat([values, score]))

@@ -18,7 +18,7 @@ TRAINED = pd.DataFrame(
 )
 
 
-def test_scores_between_two_trainings_are_linear_in_the_logarithm_of_operations() -> None:
+def test_scores_between_two_runs_are_linear_in_the_logarithm_of_operations() -> None:
     scores = at_compute(TRAINED, 300.0)
     share = (math.log(300) - math.log(200)) / (math.log(400) - math.log(200))
     assert scores["a"] == pytest.approx(0.5 + share * 0.4) and scores["b"] == pytest.approx(0.3)
@@ -31,7 +31,7 @@ def test_scores_are_not_extrapolated() -> None:
     assert at_compute(TRAINED, 400.0)["a"] == pytest.approx(0.9)
 
 
-def test_the_shared_computation_is_the_smallest_of_the_longest_trainings() -> None:
+def test_the_shared_computation_is_the_smallest_of_the_longest_runs() -> None:
     assert shared_compute(TRAINED) == 400.0
 
 

@@ -7,8 +7,8 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.pairs import difference, ranks
-from iclbench.tables.curves import AREA
+from iclbench.analysis.pairs import difference, ranks, welch
+from iclbench.tables.curves import MEAN_HEIGHT
 
 
 def _errors(mean: float, seed: int, sizes: tuple[int, ...] = (0, 1, 2, 4)) -> pd.DataFrame:
@@ -27,6 +27,22 @@ def test_the_interval_is_that_of_a_paired_t_test() -> None:
     assert gap is not None
     assert (gap.low, gap.high) == pytest.approx((interval.low, interval.high), rel=1e-10)
     assert gap.value == pytest.approx(((a - b).to_numpy() @ weights).mean(), rel=1e-12)
+
+
+def test_welch_has_the_interval_of_its_equation_and_no_width_for_equal_values() -> None:
+    """Against equations (degrees of freedom of Welch and Satterthwaite) and a permutation of the samples."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(1, 1, 5), rng.normal(0, 3, 8)
+    errors = a.var(ddof=1) / 5, b.var(ddof=1) / 8
+    freedom = sum(errors) ** 2 / (errors[0] ** 2 / 4 + errors[1] ** 2 / 7)
+    found, p = welch(a, b, 0.9)
+    half = stats.t.ppf(0.95, freedom) * np.sqrt(sum(errors))
+    assert (found.value, found.low, found.high) == pytest.approx((m := a.mean() - b.mean(), m - half, m + half))
+    assert p == pytest.approx(2 * stats.t.sf(abs(m) / np.sqrt(sum(errors)), freedom))
+    reverse, same_p = welch(b, a, 0.9)
+    assert (reverse.low, reverse.high, same_p) == pytest.approx((-found.high, -found.low, p))
+    constant, certain = welch(np.full(3, 2.0), np.full(3, 1.0))
+    assert (constant.low, constant.high, certain) == (1, 1, 0) and welch(np.ones(3), np.ones(3))[1] == 1
 
 
 def test_a_paired_difference_is_significant_although_separate_intervals_overlap() -> None:
@@ -94,5 +110,5 @@ def test_curves_and_packed_heights_are_averaged_by_height() -> None:
     shared = {"prompt_set": "p", "metric": "squared_error"}
     frame = tables.frame("errors", [shared | row for row in rows])
     mean = EpisodeScores([frame], {"p"}).curves(["local", "packed"], "p", "squared_error")
-    assert mean is not None and mean.columns.tolist() == [AREA]
-    assert mean[AREA].tolist() == pytest.approx(np.mean(areas, axis=0).tolist())
+    assert mean is not None and mean.columns.tolist() == [MEAN_HEIGHT]
+    assert mean[MEAN_HEIGHT].tolist() == pytest.approx(np.mean(areas, axis=0).tolist())

@@ -126,7 +126,7 @@ def test_neighbours_are_compared_task_by_task_the_lower_minus_the_upper(grid: Gr
     assert cell == pytest.approx(gap(grid, "linear", "next", lower, upper), rel=1e-4)
 
 
-def test_too_few_tasks_for_a_significant_difference_give_way_to_more_tasks_with_fewer_backbones() -> None:
+def test_fewer_backbones_on_more_tasks_are_ranked_if_the_tasks_of_all_are_too_few() -> None:
     """All 12 backbones have 5 tasks: the smallest corrected p is 11 · 0.06. Four have 14 tasks: it is 3 · 0.0001."""
     draw = np.random.default_rng(0)
     names, tasks = [f"b{n}" for n in range(12)], [f"t{n}" for n in range(14)]
@@ -138,7 +138,7 @@ def test_too_few_tasks_for_a_significant_difference_give_way_to_more_tasks_with_
     assert complete_scores(scores.iloc[:, :4]).shape == (14, 4)
 
 
-def test_models_share_places_unless_they_are_significantly_different(grid_results: Results) -> None:
+def test_models_share_ranks_unless_they_are_significantly_different(grid_results: Results) -> None:
     scores = by_task(normalised.contests(grid_results, "grid"))
     names = ["gpt2", "transformer", "mamba", "s4d", "cnp"]
     ranks = places(scores, names)
@@ -155,7 +155,9 @@ def test_paired_differences_have_the_scale_of_the_score(grid: Grid, grid_results
         gap = contest.difference("gpt2", "s4d")
         assert gap is not None and gap.value == pytest.approx(gaps.mean())
         half = gap.high - gap.value
-        assert half == pytest.approx(2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4)  # t of 47 degrees
+        assert half == pytest.approx(
+            2.0117 * gaps.std(ddof=1) / np.sqrt(len(gaps)), rel=1e-4
+        )  # t of 47 degrees of freedom
 
 
 def test_models_with_different_seeds_are_compared_on_common_seeds(grid: Grid, grid_results: Results) -> None:

@@ -21,7 +21,7 @@ SETTINGS = {
     "metric": "auc",
 }
 RATES = [1e-4, 1e-3, 1e-2, 1e-1]
-# Mean areas (lower is better); None if a training diverged.
+# Mean areas (lower is better); None if a run diverged.
 AREAS: dict[str, list[float | None]] = {
     "a": [0.55, 0.50, 0.52, 1.00],
     "b": [0.90, 0.60, 0.30, None],

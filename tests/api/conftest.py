@@ -25,7 +25,7 @@ def run(linear: Task, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def classifier_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A CNP that is trained on blobs of five classifier_run."""
+    """A CNP that is trained on blobs of five classes."""
     folder = tmp_path_factory.mktemp("api-classifier_run")
     (folder / "blobs.toml").write_text(tomli_w.dumps(CARD))
     with pytest.MonkeyPatch.context() as patch:

@@ -39,7 +39,7 @@ def inputs() -> Inputs:
     return Inputs(task, icl.GPT2(task, **SIZE), icl.evaluate(["ridge", "zero"], task))
 
 
-def test_an_argument_that_is_not_a_task_is_an_error_with_the_call_to_write(inputs: Inputs, tmp_path: Path) -> None:
+def test_the_error_for_an_argument_that_is_not_a_task_shows_the_correct_call(inputs: Inputs, tmp_path: Path) -> None:
     for call in (
         lambda: icl.GPT2("linear"),
         lambda: icl.backbone("gpt2", "linear"),
@@ -75,7 +75,7 @@ def test_seeds_are_integers_from_0_to_63_bits(inputs: Inputs, seed: Any, tmp_pat
     [("gpu", "bad-value"), (3, "bad-value"), (None, "bad-value"), ("meta", "not-supported")]
     + ([] if torch.cuda.is_available() else [("cuda", "not-supported"), (torch.device("cuda:1"), "not-supported")]),
 )
-def test_unusable_devices_are_errors(inputs: Inputs, run: Run, device: Any, code: str) -> None:
+def test_unusable_devices_are_refused(inputs: Inputs, run: Run, device: Any, code: str) -> None:
     for call in (
         lambda: inputs.task.sample(2, device=device),
         lambda: icl.fit(inputs.model, inputs.task, 1, device=device),
@@ -154,12 +154,12 @@ def test_numbers_of_numpy_and_torch_are_numbers(inputs: Inputs) -> None:
         (lambda i: icl.plot.learning_curves(i.values, metric=3), ["metric", "string", 3]),
     ],
 )
-def test_values_of_other_types_are_errors(inputs: Inputs, call: Callable[[Inputs], Any], names: list[Any]) -> None:
+def test_values_of_other_types_are_refused(inputs: Inputs, call: Callable[[Inputs], Any], names: list[Any]) -> None:
     with refused("bad-value", *names):
         call(inputs)
 
 
-def test_unknown_trackers_are_errors(inputs: Inputs) -> None:
+def test_unknown_trackers_are_refused(inputs: Inputs) -> None:
     with refused("unknown-name", "tracker", "'csv'"):
         icl.train(inputs.task, "gpt2", log="csv")
 

@@ -151,7 +151,7 @@ def test_a_run_trained_on_as_many_points_as_rows_reads_all_rows(tmp_path: Path) 
         (InContextRegressor, {"y_dim": 3}, "3 outputs.*icl.predict"),
     ],
 )
-def test_runs_that_do_not_read_rows_of_features_are_errors(
+def test_runs_that_do_not_read_rows_of_features_are_refused(
     run: Run, classifier_run: Run, estimator: type, shape: dict, names: str
 ) -> None:
     trained = icl.load(run if estimator is InContextRegressor else classifier_run)
@@ -167,7 +167,7 @@ def test_outputs_with_infinite_squares_are_predicted(run: Run) -> None:
     np.testing.assert_array_equal(huge / 2.0**900, plain)
 
 
-def test_columns_in_another_order_are_errors(run: Run) -> None:
+def test_columns_in_another_order_raise_an_error(run: Run) -> None:
     X = pd.DataFrame(np.random.default_rng(1).normal(size=(15, 3)), columns=["a", "b", "c"])
     model = InContextRegressor(run).fit(X, X["a"])
     assert model.predict(X).shape == (15,)
@@ -180,7 +180,7 @@ def test_columns_in_another_order_are_errors(run: Run) -> None:
         model.predict(numbered[[1, 0, 2]])
 
 
-def test_a_run_for_fewer_features_or_classes_or_the_other_estimator_is_an_error(run: Run, classifier_run: Run) -> None:
+def test_a_run_for_fewer_features_or_classes_or_the_other_estimator_is_refused(run: Run, classifier_run: Run) -> None:
     X, y = np.zeros((4, 11)), np.arange(4.0)
     with pytest.raises(ValueError, match=r"11 .* 10"):
         InContextRegressor(run).fit(X, y)

@@ -203,7 +203,7 @@ def test_models_on_meta_or_without_gradients_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_evaluating_a_model_of_another_precision_is_an_error(dtype: torch.dtype) -> None:
+def test_evaluating_a_model_of_another_precision_raises_an_error(dtype: torch.dtype) -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     with refused("bad-value", dtype, "model.float()"):
         icl.evaluate([icl.CNP(task, width=8).to(dtype), "zero"], task)

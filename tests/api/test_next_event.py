@@ -17,7 +17,7 @@ from iclbench.core.errors import UsageError
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.stream import Stream
-from tests.families.events import sequence_files as made
+from tests.families.events import sequence_files
 from tests.refusals import refused
 
 TIMES, MARKS = np.array([0.5, 1.25, 4.0]), np.array([0, 2, 1])
@@ -70,7 +70,7 @@ def test_an_empty_sequence_predicts_the_first_event(model: Backbone) -> None:
         ([1.0, 1e38], None, "not-finite", ["times"]),
     ],
 )
-def test_invalid_sequences_are_errors(
+def test_invalid_sequences_are_refused(
     model: Backbone, times: list[float], marks: list[int], code: str, names: list[object]
 ) -> None:
     with refused(code, *names):
@@ -85,8 +85,8 @@ def test_errors_of_models_of_functions_and_of_events_name_the_other_function(mod
 
 
 def test_times_of_a_run_are_in_the_unit_of_its_training_file(tmp_path: Path) -> None:
-    times, marks = made.sequences(count=20, kinds=3)
-    path = made.write_jsonl(tmp_path / "events.jsonl", [64 * time for time in times], marks)
+    times, marks = sequence_files.sequences(count=20, kinds=3)
+    path = sequence_files.write_jsonl(tmp_path / "events.jsonl", [64 * time for time in times], marks)
     run = icl.train(icl.task("events", "smoke", path=str(path)), "thp", results=tmp_path / "results", steps=5)
     trained = icl.load(run)
     unit = trained.family.time_unit
@@ -121,8 +121,8 @@ def test_the_range_of_times_is_checked_in_the_unit_of_the_model(
 def date_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     """Models of sequences in seconds since 1970. Each sequence is observed from its first event."""
     folder = tmp_path_factory.mktemp("dates")
-    times, marks = made.sequences(count=20, kinds=3)
-    path = made.write_jsonl(folder / "events.jsonl", [1.7e9 + 64 * time for time in times], marks)
+    times, marks = sequence_files.sequences(count=20, kinds=3)
+    path = sequence_files.write_jsonl(folder / "events.jsonl", [1.7e9 + 64 * time for time in times], marks)
     task = icl.task("events", "smoke", path=str(path), start="first")
     return {name: icl.load(icl.train(task, name, results=folder / "results", steps=5)) for name in ("cnp", "gpt2")}
 
@@ -150,7 +150,7 @@ def test_predictions_are_those_of_a_stream(name: str, start: float | None, date_
 
 @pytest.mark.parametrize("name", ["cnp", "gpt2"])
 def test_no_prediction_is_infinite(name: str, date_models: dict[str, Trained]) -> None:
-    """Dates in a sequence that starts at 0 have finite predictions or are an error."""
+    """Dates in a sequence that starts at 0 have finite predictions or raise an error."""
     try:
         frame = icl.next_event(date_models[name], 1.7e9 + 40 * TIMES, MARKS, start=0.0)
     except UsageError as error:

@@ -119,7 +119,7 @@ def test_a_context_may_be_empty(run: Run) -> None:
         ((X[None][:0], Y[None][:0], QUERIES[None][:0]), ["X_context", (0, 8, 10)]),
     ],
 )
-def test_arrays_that_do_not_fit_are_errors(run: Run, arrays: tuple, names: list[object]) -> None:
+def test_arrays_that_do_not_fit_are_refused(run: Run, arrays: tuple, names: list[object]) -> None:
     with refused("bad-value", *names):
         icl.predict(run, *arrays)
 
@@ -141,7 +141,7 @@ def test_many_queries_are_predicted_in_several_passes(run: Run, monkeypatch: pyt
     np.testing.assert_allclose(icl.predict(run, X, Y, np.tile(QUERIES, (4, 1))), expected, atol=1e-5)
 
 
-def test_predictions_that_are_not_finite_are_errors() -> None:
+def test_predictions_that_are_not_finite_raise_an_error() -> None:
     model = icl.backbone("cnp", icl.task("linear", "smoke", dim=10), width=8)
     with torch.no_grad():
         next(model.parameters()).fill_(torch.inf)  # large finite weights overflow on some processors only
@@ -149,7 +149,7 @@ def test_predictions_that_are_not_finite_are_errors() -> None:
         icl.predict(model, X, Y, QUERIES)
 
 
-def test_requests_that_the_model_cannot_answer_are_errors() -> None:
+def test_requests_that_the_model_cannot_answer_are_refused() -> None:
     task = icl.task("linear", "smoke", dim=10, points=8)
     model = icl.backbone("gpt2-learned", task, layers=1, width=16, heads=2)
     with refused("not-applicable", "return_std", "head='gaussian'"):
@@ -192,7 +192,7 @@ def test_a_run_is_loaded_by_name_folder_or_object(run: Run, results: Path) -> No
         icl.load("tuor", results)
 
 
-def test_examples_of_the_documentation_hold() -> None:
+def test_examples_in_docstrings_are_correct() -> None:
     assert doctest.testmod(module).failed == 0
 
 

@@ -66,6 +66,6 @@ def test_names_of_the_stub_are_those_of_their_modules() -> None:
             assert getattr(importlib.import_module(module), name) is getattr(icl, name)
 
 
-def test_unknown_names_are_attribute_errors() -> None:
+def test_unknown_names_raise_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="trian"):
         _ = icl.trian

@@ -151,7 +151,7 @@ def test_charts_have_titles(specs: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_charts_without_rows_or_of_an_ambiguous_task_are_errors(scores: pd.DataFrame) -> None:
+def test_charts_without_rows_or_of_an_ambiguous_task_are_refused(scores: pd.DataFrame) -> None:
     with refused("nothing-to-do"):
         icl.plot.probe(scores)
     with refused("nothing-to-do"):

@@ -119,7 +119,7 @@ def test_rows_of_a_model_in_memory_have_the_variant_task_and_seed_of_its_trainin
 
 
 @pytest.mark.slow
-def test_charts_warn_of_runs_that_differ_in_changes_of_the_task() -> None:
+def test_charts_omit_rows_on_other_settings_of_the_task_with_a_warning() -> None:
     tasks = [icl.task("linear", "smoke", dim=dim, episodes=8) for dim in (2, 3)]
     frames = [icl.evaluate([icl.CNP(task, width=8), "zero", "ridge"], task) for task in tasks]
     with pytest.warns(UserWarning, match=r"linear · smoke · none.* 3 ") as warnings:
@@ -166,7 +166,7 @@ def test_models_of_the_same_name_are_numbered() -> None:
     assert set(icl.evaluate(models[0], task)["contestant"]) == {"cnp"}
 
 
-def test_models_and_baselines_of_the_same_name_have_rows() -> None:
+def test_models_and_baselines_of_the_same_name_have_separate_rows() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
     one, other = (icl.CNP(task, width=8, seed=seed) for seed in (0, 1))
     same_name_model = type("ridge", (type(one),), {})(one.settings, one.shape)  # a class by the name of a baseline
@@ -176,7 +176,7 @@ def test_models_and_baselines_of_the_same_name_have_rows() -> None:
         icl.evaluate({"a": one, "b": "zero"}, task)
 
 
-def test_evaluation_with_more_examples_than_in_training_has_its_rows() -> None:
+def test_models_can_be_evaluated_with_more_examples_than_in_training() -> None:
     task = icl.task("linear", "smoke", dim=2, points=5, episodes=8)
     values = icl.evaluate(["ridge"], task, extrapolate=9)
     assert set(values["extrapolated_to"].dropna()) == {9} and values["n_context"].max() == 9
@@ -191,7 +191,7 @@ def test_evaluation_with_more_examples_than_in_training_has_its_rows() -> None:
         (["ridge"], ["sideways"], "not-applicable", ["shift", "'sideways'"]),
     ],
 )
-def test_unknown_and_unfit_models_and_shifts_are_errors(
+def test_unknown_and_unsuitable_models_and_shifts_are_refused(
     models: list[object], shifts: str, code: str, names: list[str]
 ) -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=8)
@@ -199,13 +199,13 @@ def test_unknown_and_unfit_models_and_shifts_are_errors(
         icl.evaluate(models, task, shifts)
 
 
-def test_a_model_for_other_inputs_is_an_error() -> None:
+def test_a_model_with_another_input_dimension_is_refused() -> None:
     task, other_task = (icl.task("linear", "smoke", dim=dim, episodes=8) for dim in (2, 3))
     with refused("not-applicable", "x_dim=2", "x_dim=3"):
         icl.evaluate([icl.CNP(task, width=8)], other_task)
 
 
-def test_examples_of_the_documentation_hold() -> None:
+def test_examples_in_docstrings_are_correct() -> None:
     assert doctest.testmod(score).failed == 0
 
 

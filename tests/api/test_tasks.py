@@ -38,18 +38,18 @@ def test_a_shift_of_inputs_does_not_change_functions() -> None:
         ("linear", "smoke", {"head": "categorical"}, "not-applicable", ["head", "'categorical'"]),
     ],
 )
-def test_invalid_arguments_are_errors_before_the_task_is_used(
+def test_invalid_arguments_are_refused_when_the_task_is_made(
     name: str, preset: str, changes: dict, code: str, names: list[str]
 ) -> None:
     with refused(code, *names):
         icl.task(name, preset, **changes)
 
 
-def test_the_representation_of_a_task_is_its_call() -> None:
+def test_the_repr_of_a_task_is_its_call() -> None:
     assert repr(icl.task("linear", "smoke", dim=2)) == "task('linear', preset='smoke', dim=2)"
 
 
-def test_examples_of_the_documentation_hold() -> None:
+def test_examples_in_docstrings_are_correct() -> None:
     assert doctest.testmod(tasks).failed == 0
     assert doctest.testmod(icl).failed == 0
 

@@ -85,13 +85,13 @@ def test_callbacks_see_every_step_and_losses_fall() -> None:
         ({"device": "gpu"}, "bad-value", ["'gpu'", "cpu"]),
     ],
 )
-def test_invalid_settings_are_errors(change: dict, code: str, names: list[object]) -> None:
+def test_invalid_settings_are_refused(change: dict, code: str, names: list[object]) -> None:
     task = icl.task("linear", "smoke", dim=2)
     with refused(code, *names):
         icl.fit(icl.GPT2(task, **SIZE), task, **{"steps": 2, **change}, progress=False)
 
 
-def test_a_model_that_does_not_fit_the_task_is_an_error() -> None:
+def test_a_model_that_does_not_fit_the_task_is_refused() -> None:
     task, other = icl.task("linear", "smoke", dim=2), icl.task("linear", "smoke", dim=3)
     with refused("not-applicable", "x_dim=2", "dim=3", "x_dim=3"):
         icl.fit(icl.GPT2(task, **SIZE), other)
@@ -156,7 +156,7 @@ def test_a_finished_run_cannot_be_trained_with_other_settings(tmp_path: Path) ->
         icl.train(task, "gpt2", results=tmp_path, settings=SIZE, steps=7, progress=False)
 
 
-def test_an_interrupted_training_is_recorded_with_its_finished_steps() -> None:
+def test_interrupted_training_is_recorded_with_its_finished_steps() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
 
     def variant(end: int | None, steps: int = 4) -> str:
@@ -175,7 +175,7 @@ def test_an_interrupted_training_is_recorded_with_its_finished_steps() -> None:
     assert len({variant(end) for end in (1, 2, None)}) == 3
 
 
-def test_a_training_without_a_finished_step_is_not_recorded() -> None:
+def test_training_without_a_finished_step_is_not_recorded() -> None:
     task = icl.task("linear", "smoke", dim=2, episodes=4)
     model = icl.CNP(task, width=8)
     variants = set(icl.evaluate(model, task, device="cpu")["variant"])

@@ -15,7 +15,7 @@ from iclbench.core.task import TaskShape
 
 MARKS, COUNT = 3, 9
 SHAPE = TaskShape(x_dim=0, points=12, y_dim=3, marks=MARKS, head="event")
-# Largest rate of the Poisson processes; rates are log-uniform between its inverse and it.
+# Largest rate of the Poisson processes; the smallest is its inverse. Rates are log-uniform.
 MAX_RATE = 10.0
 
 

@@ -20,7 +20,7 @@ def perceptron(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray
     return x
 
 
-def normalised(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
+def layer_norm(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
     centred = x - x.mean(-1, keepdims=True)
     return centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
@@ -31,7 +31,7 @@ def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, he
         return q
     width = q.shape[1]
     size = width // heads
-    normed_q, normed_kv = normalised(w, f"{name}.norm", q), normalised(w, f"{name}.norm", kv)
+    normed_q, normed_kv = layer_norm(w, f"{name}.norm", q), layer_norm(w, f"{name}.norm", kv)
     key_matrix, value_matrix = np.split(w[f"{name}.kv.weight"], 2)
     mixed = []
     for h in range(heads):
@@ -40,7 +40,7 @@ def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, he
         weights = np.exp(scores - scores.max(1, keepdims=True))
         mixed.append(weights / weights.sum(1, keepdims=True) @ (normed_kv @ value_matrix[columns].T))
     q = q + np.concatenate(mixed, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
-    return q + perceptron(w, f"{name}.feed_forward", normalised(w, f"{name}.norm_inner", q))
+    return q + perceptron(w, f"{name}.feed_forward", layer_norm(w, f"{name}.norm_inner", q))
 
 
 def embed(w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, missing: float) -> np.ndarray:

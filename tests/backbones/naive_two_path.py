@@ -7,7 +7,7 @@ import numpy as np
 from scipy.special import expit, softmax
 from torch import nn
 
-from tests.backbones.naive_np import arrays, normalised, perceptron
+from tests.backbones.naive_np import arrays, layer_norm, perceptron
 
 Points = tuple[np.ndarray, np.ndarray]
 
@@ -27,9 +27,9 @@ class Naive:
         for columns in np.split(np.arange(self.width), self.heads) if len(k) else ():
             scores = q[:, columns] @ k[:, columns].T / np.sqrt(self.width)
             mixed[:, columns] = softmax(scores, 1) @ v[:, columns]
-        h = normalised(w, f"{name}.norm", q + mixed)
+        h = layer_norm(w, f"{name}.norm", q + mixed)
         out = np.maximum(h @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"], 0)
-        return normalised(w, f"{name}.norm_out", h + out)
+        return layer_norm(w, f"{name}.norm_out", h + out)
 
     def pooled(self, name: str, rows: np.ndarray) -> np.ndarray:
         vectors = perceptron(self.w, f"{name}.pre", rows)

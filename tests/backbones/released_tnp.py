@@ -26,7 +26,7 @@ def torch_layer(ours: EncoderLayer) -> nn.TransformerEncoderLayer:
     return torch_encoder
 
 
-def encoded(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
+def encode(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
     """Tokens `(T, x and y)` after all layers, with the attention mask `visible`, `(T, T)`."""
     mask = torch.zeros(visible.shape, dtype=rows.dtype).masked_fill(~visible, -torch.inf)
     hidden = model.embedding(rows).unsqueeze(0)
@@ -35,25 +35,27 @@ def encoded(model: nn.Module, rows: Tensor, visible: Tensor) -> Tensor:
     return hidden[0]
 
 
-def blank(x: Tensor, outputs: int) -> Tensor:
+def rows_without_outputs(x: Tensor, outputs: int) -> Tensor:
     """Rows (x, 0)."""
     return torch.cat([x, x.new_zeros(len(x), outputs)], 1)
 
 
-def diagonal(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
+def encode_targets(model: nn.Module, x: Tensor, y: Tensor, x_target: Tensor) -> Tensor:
     """Vectors of the targets of a TNP-D, `(Q, D)`, in which every row sees the context."""
-    rows = torch.cat([torch.cat([x, y], 1), blank(x_target, y.shape[1])])
+    rows = torch.cat([torch.cat([x, y], 1), rows_without_outputs(x_target, y.shape[1])])
     visible = torch.zeros(len(rows), len(rows), dtype=torch.bool)
     visible[:, : len(x)] = True
-    return encoded(model, rows, visible)[len(x) :]
+    return encode(model, rows, visible)[len(x) :]
 
 
-def following(model: nn.Module, x: Tensor, y: Tensor, x_before: Tensor, y_before: Tensor, x_target: Tensor) -> Tensor:
+def encode_next_target(
+    model: nn.Module, x: Tensor, y: Tensor, x_before: Tensor, y_before: Tensor, x_target: Tensor
+) -> Tensor:
     """The vector of one target of a TNP-A, `(D,)`, given the outputs of earlier targets, each of which sees itself and
     the targets before it."""
     points = torch.cat([torch.cat([x, y], 1), torch.cat([x_before, y_before], 1)])
-    rows = torch.cat([points, blank(x_target.unsqueeze(0), y.shape[1])])
+    rows = torch.cat([points, rows_without_outputs(x_target.unsqueeze(0), y.shape[1])])
     visible = torch.ones(len(rows), len(rows), dtype=torch.bool).tril()
     visible[:, : len(x)] = True
     visible[-1, -1] = False
-    return encoded(model, rows, visible)[-1]
+    return encode(model, rows, visible)[-1]

@@ -1,4 +1,4 @@
-"""CMHP: sizes, the model against attention to losses prefix, gradients, streams, a constant state, learning."""
+"""CMHP: sizes, the model against attention to each prefix, gradients, streams, a constant state, learning."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.special import erf, softmax
 
-from tests.backbones.naive_np import arrays, normalised, perceptron
+from tests.backbones.naive_np import arrays, layer_norm, perceptron
 from tests.backbones.small_np import batch, build, default_parameters, mlp_parameters, unpadded_episode
 
 
@@ -34,15 +34,15 @@ def test_targets_attend_to_the_output_of_each_layer_of_the_context(residual: str
     w = arrays(model)
 
     def layer(name: str, rows: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-        normed = normalised(w, f"{name}.norm", rows)
-        tokens = normed if data is None else normalised(w, f"{name}.norm_data", data)
+        normed = layer_norm(w, f"{name}.norm", rows)
+        tokens = normed if data is None else layer_norm(w, f"{name}.norm_data", data)
         if not len(tokens):
             return rows
         q, k, v = (t @ w[f"{name}.{key}.weight"].T for key, t in (("q", normed), ("k", tokens), ("v", tokens)))
         heads = [softmax(q[:, h] @ k[:, h].T / 2, -1) @ v[:, h] for h in (slice(0, 4), slice(4, 8))]
         mixed = np.concatenate(heads, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
         rows = (normed if residual == "normed" else rows) + mixed
-        fed = normalised(w, f"{name}.norm_feed", rows)
+        fed = layer_norm(w, f"{name}.norm_feed", rows)
         value, gate = np.split(fed @ w[f"{name}.feed.up.weight"].T + w[f"{name}.feed.up.bias"], 2, 1)
         inner = value * gate * 0.5 * (1 + erf(gate / np.sqrt(2)))
         out = inner @ w[f"{name}.feed.down.weight"].T + w[f"{name}.feed.down.bias"]

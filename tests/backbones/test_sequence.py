@@ -48,7 +48,7 @@ def backbone(request: pytest.FixtureRequest) -> SequenceBackbone:
 
 
 PREFIXES = [0, 4, 5, 6, 22]
-# Every pair of values runs always; `make test-slow` runs the full product.
+# Every pair of values is always tested; `make test-slow` tests the full product.
 PAIRWISE = [
     (1, None, True),
     (1, PREFIXES, False),
@@ -57,7 +57,7 @@ PAIRWISE = [
     (22, None, True),
     (22, PREFIXES, False),
 ]
-# Models that differ from another only in positions or system have one segment.
+# Models that differ from another one only in positions or system are tested with one length of segments.
 DERIVED, ONCE = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
 PRODUCT = [
     (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, PREFIXES) for forked in (False, True)

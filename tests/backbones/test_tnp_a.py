@@ -1,5 +1,5 @@
-"""TNP-A: the joint density against a loop that conditions target by target, and paths against this loop on their
-draws."""
+"""TNP-A against a loop over targets, each of which is predicted given the outputs of earlier targets: the joint density
+given the true outputs, and paths given their own draws."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from iclbench.backbones import tnp_a
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.joint import Paths
 from iclbench.core.predictions import Categorical, Gaussian, Point
-from tests.backbones.released_tnp import diagonal, following
+from tests.backbones.released_tnp import encode_next_target, encode_targets
 from tests.backbones.small_np import batch, build, unpadded_episode
 
 
-def conditioned(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_target: Tensor) -> Gaussian:
+def predict_one_by_one(model: Any, x: Tensor, y: Tensor, x_target: Tensor, y_target: Tensor) -> Gaussian:
     """Predictions at every target given the true outputs of earlier targets, `(Q, dy)`, with one pass per target over a
     sequence that ends with it."""
     rows = [
-        following(model, x, y, x_target[:i], y_target[:i], x_target[i])
+        encode_next_target(model, x, y, x_target[:i], y_target[:i], x_target[i])
         if len(x) + i
-        else diagonal(model, x, y, x_target)[0]
+        else encode_targets(model, x, y, x_target)[0]
         for i in range(len(x_target))
     ]
     actual = model.decode(torch.stack(rows).unsqueeze(0))
@@ -44,12 +44,12 @@ def test_the_joint_score_equals_that_of_a_loop_over_targets() -> None:
     assert actual.keys() == {"log_likelihood_joint", "log_likelihood_teacher_forced"}
     for b in range(3):
         x, y, x_target, y_target = unpadded_episode(episodes, b)
-        expected = conditioned(model, x, y, x_target, y_target).log_likelihood(y_target.unsqueeze(0)).mean()
+        expected = predict_one_by_one(model, x, y, x_target, y_target).log_likelihood(y_target.unsqueeze(0)).mean()
         for score in actual.values():
             torch.testing.assert_close(score[b], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_loss_is_the_joint_score_with_noise_for_a_bounded_spread() -> None:
+def test_the_loss_is_the_joint_score_with_noise_only_for_a_spread_of_0_05() -> None:
     episodes = batch()
     for spread, noisy in (("floor", False), ("bounded-0.1", False), ("bounded-0.05", True)):
         model = build("tnp-a", {"spread": spread})
@@ -61,8 +61,8 @@ def test_the_loss_is_the_joint_score_with_noise_for_a_bounded_spread() -> None:
 
 @pytest.mark.parametrize("permute", [False, True])
 @torch.no_grad()
-def test_paths_equal_the_loop_on_their_draws(permute: bool) -> None:
-    """Compares one episode of a masked batch, in the order of each path, with the numbers of the table."""
+def test_paths_equal_a_loop_over_targets_given_their_draws(permute: bool) -> None:
+    """Compares all paths of one episode of a masked batch, each in its order and with its random numbers."""
     model, episodes = build("tnp-a", {"samples": 4, "permute": permute}), batch()
     actual = model.predict_targets(episodes.context, episodes.queries.x)
     assert isinstance(actual, Paths) and actual.drawn.shape == (3, 6, 4, 2)
@@ -72,7 +72,7 @@ def test_paths_equal_the_loop_on_their_draws(permute: bool) -> None:
     x, y, *_ = unpadded_episode(episodes, 0)
     for s, targets in enumerate(order):
         draws = actual.drawn[0, targets, s]
-        expected = conditioned(model, x, y, episodes.queries.x[0, targets], draws)
+        expected = predict_one_by_one(model, x, y, episodes.queries.x[0, targets], draws)
         torch.testing.assert_close(actual.means[0, targets, s, 0], expected.mean[0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(actual.stds[0, targets, s, 0], expected.std[0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(draws, expected.mean[0] + expected.std[0] * normal[s], rtol=1e-9, atol=1e-9)
@@ -129,7 +129,7 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
 
 
 @torch.no_grad()
-def test_portions_of_episodes_have_the_same_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_do_not_depend_on_the_portions_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     model, episodes = build("tnp-a", {"samples": 3}), batch()
     expected = model.predict_targets(episodes.context, episodes.queries.x)
     monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 1)
@@ -144,7 +144,7 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
     x, y, x_target, _ = unpadded_episode(episodes, 0)
     answer = point.predict_targets(Points.full(x, y).map(lambda t: t.unsqueeze(0)), x_target.unsqueeze(0))
     assert isinstance(answer, Point)
-    hidden = following(point, x, y, x_target[:1], answer.mean[0, :1], x_target[1])
+    hidden = encode_next_target(point, x, y, x_target[:1], answer.mean[0, :1], x_target[1])
     torch.testing.assert_close(answer.mean[0, 1], point.decoder(hidden), rtol=1e-9, atol=1e-9)
     assert joint_scores(point, episodes.context, episodes.queries) == {}
     labels = build("tnp-a", {"samples": 5, "permute": False}, "categorical", classes=3)
@@ -153,13 +153,13 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
     answer = labels.predict_targets(context, x_target.unsqueeze(0))
     assert isinstance(answer, Categorical)
     _, uniform, _ = labels._table(x_target.unsqueeze(0))
-    first = labels.decoder(diagonal(labels, x[:3], torch.eye(3).double()[y[0]], x_target[:1]))[0].softmax(-1)
+    first = labels.decoder(encode_targets(labels, x[:3], torch.eye(3).double()[y[0]], x_target[:1]))[0].softmax(-1)
     drawn = [int((first.cumsum(0) <= u).sum()) for u in uniform[:, 0]]
     assert len(set(drawn)) > 1
     second = [
-        labels.decoder(following(labels, x[:3], torch.eye(3).double()[y[0]], x_target[:1], row, x_target[1])).softmax(
-            -1
-        )
+        labels.decoder(
+            encode_next_target(labels, x[:3], torch.eye(3).double()[y[0]], x_target[:1], row, x_target[1])
+        ).softmax(-1)
         for row in torch.eye(3).double()[drawn].unsqueeze(1)
     ]
     torch.testing.assert_close(answer.logits[0, 1].softmax(-1), torch.stack(second).mean(0), rtol=1e-9, atol=1e-9)
@@ -168,7 +168,7 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
 @pytest.mark.parametrize("portions", [False, True])
 @torch.no_grad()
 def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All samples differ, even if there are more than paths in a prediction, and have the mean of many paths."""
+    """All samples differ, even if a prediction has fewer paths, and their mean is that of many paths."""
     model, episodes = build("tnp-a", {"samples": 2}), batch()
     query = (episodes.context, episodes.queries.x)
     answer = build("tnp-a", {"samples": 500}).predict_targets(*query)

@@ -5,7 +5,7 @@ import torch
 
 from iclbench.backbones.base import Backbone
 from iclbench.core.episodes import Episodes
-from tests.backbones.released_tnp import diagonal
+from tests.backbones.released_tnp import encode_targets
 from tests.backbones.small_np import (
     batch,
     build,
@@ -30,7 +30,7 @@ def test_predictions_equal_those_of_one_encoder_over_context_and_targets() -> No
     actual = model.predict_targets(episodes.context, episodes.queries.x)
     for b in (0, 2):  # without context, PyTorch's layer returns NaN
         x, y, x_target, _ = unpadded_episode(episodes, b)
-        expected = model.decode(diagonal(model, x, y, x_target).unsqueeze(0))
+        expected = model.decode(encode_targets(model, x, y, x_target).unsqueeze(0))
         valid = actual[b : b + 1].at(episodes.queries.mask[b])
         torch.testing.assert_close(valid.mean, expected.mean, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(valid.std, expected.std, rtol=1e-9, atol=1e-9)

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import MultivariateNormal
 from torch.nn.functional import softplus
 
-from tests.backbones.released_tnp import diagonal
+from tests.backbones.released_tnp import encode_targets
 from tests.backbones.small_np import (
     batch,
     build,
@@ -37,7 +37,7 @@ def test_loss_and_score_are_the_joint_density_per_target(covariance: str) -> Non
     expected = []
     for b in range(3):
         x, y, x_target, y_target = unpadded_episode(episodes, b)
-        hidden = diagonal(model, x, y, x_target).unsqueeze(0)
+        hidden = encode_targets(model, x, y, x_target).unsqueeze(0)
         answer = model.decode(hidden)
         distribution = MultivariateNormal(answer.mean.flatten(), answer.covariance()[0])
         expected.append(distribution.log_prob(y_target.flatten()) / len(y_target))

@@ -102,11 +102,11 @@ def test_a_table_without_finished_rows_is_empty() -> None:
     assert accuracy_board(pd.DataFrame([row("broken", "icl", 0.0, status="failed")])) == (["contestant"], [])
 
 
-def test_no_prompt_sets_print_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_prompt_sets_no_table_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_accuracies(tmp_path, [])
     assert not capsys.readouterr().out
 
 
-def test_tasks_are_listed_with_their_tests() -> None:
+def test_the_list_of_tasks_has_their_evaluators() -> None:
     result = CliRunner().invoke(app, ["list", "tasks", "--json"])
     assert '"evaluators": "icl icl_paired iwl flip"' in result.output

@@ -30,7 +30,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     (folder / "tiny-linear.toml").write_text(tomli_w.dumps(small_card()))
     for name, backbone in (("plain", "gpt2"), ("learned", "gpt2-learned")):
@@ -40,9 +40,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def results(trained: Path, tmp_path: Path) -> Path:
+def results(trained_results: Path, tmp_path: Path) -> Path:
     """A copy of the results folder for the costs."""
-    return Path(shutil.copytree(trained, tmp_path / "results"))
+    return Path(shutil.copytree(trained_results, tmp_path / "results"))
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_an_invalid_data_file_of_the_user_is_refused_in_one_line(
     assert name in line and "mine" in line
 
 
-def test_an_unknown_label_is_refused_with_file_and_line(
+def test_the_error_for_an_unknown_label_names_file_and_line(
     models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [{"text": f"film {i}", "label": "positive" if i % 2 else "negative"} for i in range(40)]

@@ -97,7 +97,7 @@ def test_a_wrong_request_is_refused_in_one_line(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_an_unwritable_results_folder_is_refused_with_the_option(
+def test_the_error_for_an_unwritable_results_folder_names_the_option(
     card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = run("train", card_path, "gpt2", "-p", "smoke", "--results", "/proc/missing", capsys=capsys)
@@ -105,7 +105,7 @@ def test_an_unwritable_results_folder_is_refused_with_the_option(
     assert "--results" in err
 
 
-def test_a_results_folder_that_is_a_file_is_refused_with_the_option(
+def test_the_error_for_a_results_folder_that_is_a_file_names_the_option(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -313,7 +313,7 @@ def test_check_passes_an_estimator_and_fails_a_broken_plug_in(
         assert code == 2 and target in err
 
 
-def test_a_refused_training_creates_no_run(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_command_creates_no_run(card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The backbone checks width and heads when it is built."""
     options = ["-p", "smoke", "-o", "backbone.width=10", "-o", "backbone.heads=3", "--results", tmp_path / "results"]
     code, _, err = run("train", card_path, "gpt2", *options, capsys=capsys)

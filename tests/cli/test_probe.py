@@ -21,7 +21,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
@@ -30,8 +30,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def results(trained: Path, tmp_path: Path) -> tuple[str, Path]:
-    return "--results", shutil.copytree(trained, tmp_path / "results")
+def results(trained_results: Path, tmp_path: Path) -> tuple[str, Path]:
+    return "--results", shutil.copytree(trained_results, tmp_path / "results")
 
 
 @pytest.mark.slow
@@ -130,7 +130,7 @@ def test_without_runs_the_error_names_the_command_that_trains_one(
     assert code == 2 and "iclbench train" in err
 
 
-def test_the_rank_of_predictions_is_a_table_by_the_number_of_contexts(
+def test_the_table_of_ranks_has_a_row_per_number_of_contexts(
     results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run("probe", "--rank", "--contexts", 12, "--queries", 9, *results, capsys=capsys)
@@ -142,7 +142,7 @@ def test_the_rank_of_predictions_is_a_table_by_the_number_of_contexts(
     assert len(effective) == 2 and effective == sorted(effective), "smallest first"
 
 
-def test_a_representation_is_a_table_by_feature(
+def test_the_table_of_a_representation_has_a_row_per_feature(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(

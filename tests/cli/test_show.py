@@ -100,7 +100,9 @@ def test_a_class_of_the_user_is_shown_like_a_registered_backbone(
     assert "iclbench.backbones.base.Backbone" in capsys.readouterr().err
 
 
-def test_an_unknown_name_is_refused_with_similar_names_or_the_list_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_an_unknown_name_suggests_similar_names_or_the_list_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["show", "mambda"]) == main(["show", "qqqqqqqq"]) == 2
     similar, unknown = capsys.readouterr().err.splitlines()
     assert "'mamba'" in similar

@@ -47,7 +47,7 @@ class RecordingTable(Table):
 
 
 def assert_uncut(out: str, cells: Sequence[tuple[str, bool]]) -> None:
-    """Every word of every cell is in the output equally often, and numbers are on one line with their units."""
+    """The output has every word at least as often as the cells, and numbers are on one line with their units."""
     assert not Counter(word for cell, _ in cells for word in cell.split()) - Counter(out.split())
     assert all(line.strip() in out for cell, numeric in cells if numeric for line in cell.splitlines())
 
@@ -186,12 +186,12 @@ def set_tables(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tables, name, lambda *_: frame)
 
 
-def board(
-    frame: Callable[[], pd.DataFrame], lines: Callable[..., Any], sizes: Callable[..., str] = lambda v: ""
+def summary_table(
+    frame: Callable[[], pd.DataFrame], lines_of: Callable[..., Any], sizes_of: Callable[..., str] = lambda v: ""
 ) -> Any:
     def show(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         set_tables(frame(), monkeypatch)
-        summary.print_tables(folder, ["set"], False, lines, sizes)
+        summary.print_tables(folder, ["set"], False, lines_of, sizes_of)
 
     return show
 
@@ -257,12 +257,14 @@ def command(*arguments: str) -> Callable[..., None]:
 
 
 TABLES = {
-    "eval next": board(leaderboard, summary.leaderboard),
-    "eval targets": board(targets, summary.leaderboard),
+    "eval next": summary_table(leaderboard, summary.leaderboard),
+    "eval targets": summary_table(targets, summary.leaderboard),
     "eval labels": lambda m, f: accuracy_table.print_accuracies(Path("missing"), [accuracies()]),
-    "probe": board(depths, probe_tables.depth_table, probe_tables.examples_in_context),
-    "probe --rank": board(ranks, probe_tables.rank_table, probe_tables.rank_title),
-    "probe --representation": board(features, probe_tables.representation_table, probe_tables.representation_title),
+    "probe": summary_table(depths, probe_tables.depth_table, probe_tables.examples_in_context),
+    "probe --rank": summary_table(ranks, probe_tables.rank_table, probe_tables.rank_title),
+    "probe --representation": summary_table(
+        features, probe_tables.representation_table, probe_tables.representation_title
+    ),
     "cost": show_costs,
     "sweep --verify": show_verified,
     "sweep --dry-run": command("sweep", "GRID", "--dry-run"),
@@ -321,7 +323,7 @@ def test_a_list_fits_80_columns_in_a_pipe(
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 30)), min_size=1, max_size=9), st.integers(64, 200))
-def test_blocks_fit_if_two_of_their_words_fit(needs: list[tuple[int, int]], width: int) -> None:
+def test_blocks_fit_into_any_width_that_two_words_fit_into(needs: list[tuple[int, int]], width: int) -> None:
     columns = [Column(max(natural, word), word) for natural, word in needs]
     table_blocks = blocks(columns, width)
     assert all(block.width <= width for block in table_blocks)

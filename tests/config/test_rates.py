@@ -88,7 +88,7 @@ def test_backbones_in_a_table_may_have_any_spelling(tmp_path: Path) -> None:
         (table({"gpt2": {"lr": 1.0}}, ["linear", "linear"]), "bad-value", ["smoke.toml", "'gpt2'", "'linear'"]),
     ],
 )
-def test_an_invalid_table_is_an_error(
+def test_an_invalid_table_is_refused(
     tmp_path: Path, content: dict[str, object], code: str, names: list[object]
 ) -> None:
     write(tmp_path, "smoke", content)

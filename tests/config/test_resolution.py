@@ -34,12 +34,12 @@ def test_values_that_the_toml_parser_cannot_read_are_words() -> None:
 
 
 @pytest.mark.parametrize("pair", ["layers=6", "backbone.layers", "=3", "backbone.=3", "train.=.=", "", "."])
-def test_malformed_overrides_are_errors(pair: str) -> None:
+def test_malformed_overrides_are_refused(pair: str) -> None:
     with refused("bad-syntax", "-o", "root.key=value"):
         parse_overrides([pair])
 
 
-def test_an_unknown_root_of_an_override_is_an_error() -> None:
+def test_an_unknown_root_of_an_override_is_refused() -> None:
     with refused("unknown-name", "'model'", "backbone"):
         parse_overrides(["model.layers=6"])
 
@@ -60,7 +60,7 @@ def test_an_empty_table_removes_that_of_the_card(card_path: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=30), max_size=3))
-def test_any_text_is_an_override_or_a_usage_error(pairs: list[str]) -> None:
+def test_any_text_is_an_override_or_raises_a_usage_error(pairs: list[str]) -> None:
     try:
         assert set(parse_overrides(pairs)) <= set(ROOTS)
     except UsageError as error:
@@ -69,7 +69,7 @@ def test_any_text_is_an_override_or_a_usage_error(pairs: list[str]) -> None:
 
 @settings(deadline=None)  # the first call imports torch
 @given(st.sampled_from(ROOTS), st.text(alphabet="abcdlerstp_.", min_size=1, max_size=12), st.text(max_size=12))
-def test_any_override_resolves_or_is_a_usage_error(root: str, key: str, value: str) -> None:
+def test_any_override_resolves_or_raises_a_usage_error(root: str, key: str, value: str) -> None:
     try:
         resolve_run("linear", "gpt2", "smoke", 0, [f"{root}.{key}={value}"])
     except UsageError as error:
@@ -116,13 +116,13 @@ def test_a_config_file_overrides_the_card_and_options_override_both(card_path: P
         ("train.curriculum.points={}", "missing-value", ["curriculum.points.start"]),
     ],
 )
-def test_invalid_overrides_are_errors(card_path: Path, override: str, code: str, names: list[object]) -> None:
+def test_invalid_overrides_are_refused(card_path: Path, override: str, code: str, names: list[object]) -> None:
     with refused(code, *names):
         resolve_run(str(card_path), "gpt2", "smoke", 0, [override])
 
 
 @pytest.mark.parametrize(("task", "head"), [("linear", "point"), ("bursty", "categorical")])
-def test_a_spread_for_a_head_without_a_standard_deviation_is_an_error(task: str, head: str) -> None:
+def test_a_spread_for_a_head_without_a_standard_deviation_is_refused(task: str, head: str) -> None:
     with refused("not-applicable", "-o backbone.spread", "gaussian or mixture", head):
         resolve_run(task, "cnp", "smoke", 0, ["backbone.spread=exp"])
     resolve_run("gp-mixture", "cnp", "smoke", 0, ["backbone.spread=exp"])
@@ -144,7 +144,7 @@ class Colliding(Linear):
 
 
 @pytest.fixture
-def colliding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def colliding_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A card whose family has parameters with the names of keys of a task."""
     (tmp_path / "colliding.py").write_text(COLLIDING)
     monkeypatch.syspath_prepend(tmp_path)
@@ -154,9 +154,9 @@ def colliding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(path)
 
 
-def test_a_parameter_of_a_family_may_have_the_name_of_a_key_of_the_task(colliding: str) -> None:
+def test_a_parameter_of_a_family_may_have_the_name_of_a_key_of_the_task(colliding_card: str) -> None:
     def task(*overrides: str) -> tuple[int, int, int, int]:
-        config = resolve_run(colliding, "gpt2", "smoke", 0, overrides).task
+        config = resolve_run(colliding_card, "gpt2", "smoke", 0, overrides).task
         return config.points, *(config.parameters[key] for key in ("points", "protocol", "dim"))
 
     assert task() == (8, 5, 2, 3)
@@ -207,7 +207,7 @@ def test_errors_of_family_parameters_name_the_card(tmp_path: Path) -> None:
         ({"family": "os:getcwd"}, "bad-value", ["'os:getcwd'", "iclbench.families.base.Family"]),
     ],
 )
-def test_a_card_is_checked_before_a_training(
+def test_a_card_is_checked_before_training(
     tmp_path: Path, changes: dict[str, object], code: str, names: list[str]
 ) -> None:
     path = tmp_path / "mine.toml"
@@ -216,7 +216,7 @@ def test_a_card_is_checked_before_a_training(
         resolve_run(str(path), "gpt2", "smoke").task.build()
 
 
-def test_a_mistyped_backbone_in_a_preset_is_an_error(tmp_path: Path) -> None:
+def test_a_mistyped_backbone_in_a_preset_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(tomli_w.dumps(small_card()).replace("backbones.gpt2", "backbones.gpt22"))
     with refused("unknown-name", "backbone", "'gpt22'", "'gpt2'"):
@@ -238,7 +238,7 @@ def test_backbones_in_a_card_may_have_any_spelling(tmp_path: Path) -> None:
         resolve_run(str(path), "gpt2-learned", "smoke")
 
 
-def test_a_target_that_is_not_a_backbone_is_an_error() -> None:
+def test_a_target_that_is_not_a_backbone_is_refused() -> None:
     with refused("bad-value", "'os:getcwd'", "iclbench.backbones.base.Backbone"):
         resolve_run("linear", "os:getcwd", "smoke")
 

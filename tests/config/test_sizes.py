@@ -101,7 +101,7 @@ def test_large_backbones_are_counted_without_memory(
     assert calls == [has_memory]
 
 
-def test_a_backbone_for_events_is_an_error_on_other_tasks_and_omitted_from_grids(
+def test_a_backbone_for_events_is_refused_on_other_tasks_and_omitted_from_grids(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with refused("not-applicable", "'thp'", "'linear'", "point-process"):
@@ -257,7 +257,7 @@ def test_deviations_are_relative_to_the_budget() -> None:
     assert deviation(103, 100) == pytest.approx(0.03)
 
 
-def test_a_backbone_without_a_size_is_an_error(card_path: Path) -> None:
+def test_a_backbone_without_a_size_is_refused(card_path: Path) -> None:
     with refused("missing-value", *MISSING_SIZE):
         check_size(str(card_path), "TNP", "smoke", {})
 

@@ -30,7 +30,7 @@ def test_a_variant_differs_from_its_backbone_in_frozen_settings_only(name: str) 
     config, backbone_config = (resolve_run("linear", contestant, "small") for contestant in (name, backbone))
     assert config.backbone.name == name and run_name(config) == f"linear-{name}-small-s0"
     frozen = {key: value for key, value in VARIANTS[name].frozen.items() if value is not None}
-    # Sizes differ, since learned positions are parameters of the budget.
+    # Sizes differ, since learned positions count towards the budget.
     settings, backbone_settings = (
         {key: value for key, value in c.backbone.settings.items() if key not in Backbone.grows}
         for c in (config, backbone_config)
@@ -71,7 +71,7 @@ def test_a_card_may_have_a_rate_and_sizes_for_a_variant(tmp_path: Path) -> None:
         ("coqe-learned", "none", ["'coqe-learned'", "positions=learned"]),
     ],
 )
-def test_a_setting_that_conflicts_with_a_name_is_an_error_with_the_right_name(
+def test_the_error_for_a_setting_that_conflicts_with_a_name_suggests_the_right_name(
     name: str, positions: str, names: list[str]
 ) -> None:
     with refused("conflict", f"-o backbone.positions={positions}", *names):
@@ -122,7 +122,7 @@ def test_a_plugin_registers_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("value", "name"), [("NOT_A_VARIANT", ":NOT_A_VARIANT'"), ("UNKNOWN_BACKBONE", "'lstm'")])
-def test_an_invalid_variant_of_a_plugin_is_an_error(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_variant_of_a_plugin_is_refused(value: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backbones = backbones_with_plugins(monkeypatch, gpt2_wide=f"{__name__}:{value}")
     with refused("plugin", name):
         backbones.get("gpt2-wide")

@@ -14,7 +14,8 @@ from iclbench.core.predictor import Predictor
 
 
 def split_cases(cases: Iterable[tuple[Any, ...]], is_slow: Callable[..., bool]) -> list[Any]:
-    """Parameters for pytest: every case with the contracts of every run, and again with those of `make test-slow`.
+    """Parameters for pytest: every case with the contracts that `make test` checks, and again with those that only
+    `make test-slow` checks.
 
     Args:
         cases: arguments of the test, without the contracts.

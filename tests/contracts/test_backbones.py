@@ -94,10 +94,11 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
 }
 ONE_MIXER = [name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), UniformModel)]
-# Fewer contracts in every run, because all are checked for `hybrid`, which has the same code around the mixers.
+# `make test` checks fewer contracts for these models than for `hybrid`, which has the same code around its mixers.
 MIXER_MODELS = [*ONE_MIXER, "mambaformer"]
-# The heads to check where the other heads use the same code, or the code of a base class (tests compare them), or that
-# of the backbone with pooled instead of attentive encoders. Other backbones are checked with every head.
+# The heads that are checked for backbones whose other heads need no checks of their own: these heads use the same code,
+# or the code of a base class (tests compare them), or the code of a backbone that differs only in its pooled encoders.
+# Backbones that are not listed are checked with every head.
 HEADS: dict[str, tuple[str, ...]] = {
     "canp": ("gaussian", "categorical", "event"),
     "anp": ("gaussian", "categorical"),
@@ -113,18 +114,19 @@ HEADS: dict[str, tuple[str, ...]] = {
 }
 
 
-def heads_in_every_run(name: str) -> tuple[str, ...]:
+def fast_heads(name: str) -> tuple[str, ...]:
+    """The heads that `make test` checks."""
     return HEADS.get(name, BACKBONES.get(name).heads)
 
 
 def is_slow_head(name: str, head: str) -> bool:
     """Whether only `make test-slow` checks a head; it checks all combinations of mixers and heads."""
-    return name in MIXER_MODELS and head not in heads_in_every_run(name)
+    return name in MIXER_MODELS and head not in fast_heads(name)
 
 
 def all_heads(name: str) -> tuple[str, ...]:
-    """The heads of every run and of `make test-slow`."""
-    return tuple(BACKBONES.get(name).heads) if name in MIXER_MODELS else heads_in_every_run(name)
+    """The heads that `make test` or `make test-slow` checks."""
+    return tuple(BACKBONES.get(name).heads) if name in MIXER_MODELS else fast_heads(name)
 
 
 # Height and width of the smallest images that the encoders take.
@@ -158,8 +160,8 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
         return False
 
 
-def other_head(name: str, settings: dict[str, object]) -> str:
-    """The head for the other settings of a backbone."""
+def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
+    """The head with which all settings of a backbone except the first are checked."""
     if BACKBONES.get(name).events_only:
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
@@ -171,16 +173,16 @@ CASES = [
     for name in BACKBONES.architectures()
     for i, settings in enumerate(SMALL.get(name, [{}]))
     for head in (
-        [*heads_in_every_run(name), *filter(partial(is_slow_head, name), BACKBONES.get(name).heads)]
+        [*fast_heads(name), *filter(partial(is_slow_head, name), BACKBONES.get(name).heads)]
         if i == 0
-        else [other_head(name, settings)]
+        else [head_of_other_settings(name, settings)]
     )
     for related in ([0, 3] if head == "gaussian" and reads_related(name, settings) else [0])
 ]
 
 
-# The heads `point` and `mixture` use the same network as `gaussian`: every run checks only these contracts about the
-# decoded outputs, `make test-slow` the others.
+# The heads `point` and `mixture` use the same network as `gaussian`: `make test` checks only these contracts about the
+# decoded outputs, and `make test-slow` checks the others.
 HEAD_CONTRACTS = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
@@ -190,10 +192,10 @@ HEAD_CONTRACTS = {
 SETTINGS_CONTRACTS = HEAD_CONTRACTS | {"saved_weights_give_the_same_answers"}
 
 
-# The same holds for every head but `gaussian` of SHARED_READ_OUT: between read-in and read-out the models do not depend
-# on the type of the labels, and read-in and read-out belong to a base class. Every run checks all contracts with
-# classes and events for other backbones of the base class: `gpt2` and `hybrid`, `cnp`, `tnp`, and two-path models with
-# pooling.
+# `make test` also checks only HEAD_CONTRACTS for models of SHARED_READ_OUT with a head other than `gaussian`. Between
+# read-in and read-out, these models do not depend on the type of the labels, and read-in and read-out belong to a base
+# class. With classes and events, it checks all contracts for other backbones of this base class: `gpt2`, `hybrid`,
+# `cnp`, `tnp`, and two-path models with pooling.
 COMPLETE_SEQUENCE_MODELS = ("gpt2", "hybrid")
 SHARED_READ_OUT = {
     *(name for name in BACKBONES.architectures() if issubclass(BACKBONES.get(name), SequenceBackbone)),
@@ -201,11 +203,14 @@ SHARED_READ_OUT = {
 } - {*COMPLETE_SEQUENCE_MODELS}
 
 
-# All sequence models read related datasets with the same code, as a prefix of the sequence: every run checks all
-# contracts for COMPLETE_SEQUENCE_MODELS with their first settings. For the others it checks the contracts about related
-# datasets and about points and queries after a state (for mixer models, those about both); `make test-slow` checks the
-# rest. Other settings of a backbone differ from the first ones in one part: every run checks the contracts about
-# decoded outputs and about points and queries after a state.
+# All sequence models read related datasets with the same code, as a prefix of the sequence. With related datasets,
+# `make test` checks all contracts only for the first settings of COMPLETE_SEQUENCE_MODELS. For other sequence models it
+# checks the contracts about related datasets and STATE_CONTRACTS; for mixer models, MIXER_CONTRACTS_WITH_RELATED.
+#
+# Other settings of a backbone differ from the first settings in one part. For them, `make test` checks the contracts
+# about related datasets, SETTINGS_CONTRACTS and STATE_CONTRACTS.
+#
+# `make test-slow` checks the remaining contracts. STATE_CONTRACTS are about points and queries after a state.
 STATE_CONTRACTS = {
     "later_points_change_nothing",
     "shifted_queries_are_answered",
@@ -217,7 +222,7 @@ MIXER_CONTRACTS_WITH_RELATED = {
     "related_datasets_of_batch_neighbours_change_nothing",
     "update_equals_conditioning_on_everything",
 }
-# Contracts about code that prepares points and queries for any mixer; every run checks them for `hybrid`.
+# Contracts about code that prepares points and queries for any mixer; `make test` checks them for `hybrid`.
 QUESTION_CONTRACTS = {
     "asking_twice_gives_the_same",
     "targets_do_not_see_each_other",

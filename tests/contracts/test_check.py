@@ -251,7 +251,7 @@ OF_DATA = {"era5", "events", "tabular"}
 
 
 @pytest.mark.parametrize("name", sorted(OF_DATA))
-def test_missing_data_are_a_usage_error_and_not_a_broken_contract(
+def test_missing_data_raise_a_usage_error_and_do_not_break_a_contract(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ICLBENCH_DATA", raising=False)

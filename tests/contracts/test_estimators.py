@@ -42,8 +42,8 @@ def episodes_for(predictor: FittedPredictor) -> Episodes:
     return example_episodes(points=7, outputs=2, classes=CLASSES if "categorical" in predictor.heads else None)
 
 
-# Cards of one estimator differ in a number: every run checks all contracts of the first card, and those about
-# predictions of the others; `make test-slow` checks all.
+# Cards of one estimator differ in a number: `make test` checks all contracts for the first card, and only those about
+# predictions for the others; `make test-slow` checks all.
 FIRST = {load_baseline(name)[1].estimator: name for name in reversed(BASELINES)}
 OF_A_CARD = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
 

@@ -15,7 +15,7 @@ from iclbench.contracts.families import (
 from iclbench.families.request import Request
 from iclbench.registry import FAMILIES
 from tests.families.climate import wfde5_files as weather
-from tests.families.events import sequence_files as made
+from tests.families.events import sequence_files
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,9 @@ def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "tabular"
     weather.write(folder.parent / "era5")
     (folder.parent / "events").mkdir()
-    times, marks = made.sequences(count=2000, longest=40)
-    made.write_jsonl(
-        folder.parent / "events" / "made.jsonl", times, marks, [float(sequence[-1]) + 1 for sequence in times]
+    times, marks = sequence_files.sequences(count=2000, longest=40)
+    sequence_files.write_jsonl(
+        folder.parent / "events" / "sequence_files.jsonl", times, marks, [float(sequence[-1]) + 1 for sequence in times]
     )
     folder.mkdir()
     rng = np.random.default_rng(0)

@@ -34,7 +34,7 @@ def raise_system_error(*arguments: object, **options: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("trained")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
@@ -73,14 +73,14 @@ def test_commands_say_what_to_make_smaller(
     command: str,
     method: str,
     options: list[str],
-    trained: Run,
+    trained_run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(GPT2, method, allocate_too_much)
-    results = trained.path.parents[1]
-    arguments = [trained.name] if command != "train" else [str(results / "tiny-linear.toml"), "gpt2", "-p", "smoke"]
+    results = trained_run.path.parents[1]
+    arguments = [trained_run.name] if command != "train" else [str(results / "tiny-linear.toml"), "gpt2", "-p", "smoke"]
     code = main([command, *arguments, "--results", str(results if command != "train" else tmp_path)])
     out, err = capfd.readouterr()
     output = " ".join((out + err).split())
@@ -92,33 +92,44 @@ def test_commands_say_what_to_make_smaller(
 
 @pytest.mark.parametrize("where", ["families.tabular.table_file.read_csv", "evaluation.full_table.out_of_fold"])
 def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
-    where: str, trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    where: str, trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Reading a table and fitting XGBoost on all its rows can run out of memory."""
     table, results = tmp_path / "own.csv", tmp_path / "results"
     np.savetxt(table, np.random.default_rng(0).normal(size=(40, 4)), delimiter=",")
-    copytree(trained.path.parents[1], results)
+    copytree(trained_run.path.parents[1], results)
     monkeypatch.setattr(f"iclbench.{where}", allocate_too_much)
     code = main(
-        ["eval", trained.name, "--csv", str(table), "--target", "4", "--baseline", "zero", "--results", str(results)]
+        [
+            "eval",
+            trained_run.name,
+            "--csv",
+            str(table),
+            "--target",
+            "4",
+            "--baseline",
+            "zero",
+            "--results",
+            str(results),
+        ]
     )
     _, err = capfd.readouterr()
     assert all(text in err.splitlines()[-1] for text in ("out of memory", "3638 TiB", "--csv", "--data-dir"))
     assert code == 1
 
 
-def test_out_of_memory_errors_are_not_reported_as_damage(trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_errors_are_not_reported_as_damage(trained_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Users delete files that are reported as damaged."""
     monkeypatch.setattr(GPT2, "load_state_dict", allocate_too_much)
     with pytest.raises(OutOfMemoryError):
-        trained.load()
+        trained_run.load()
     monkeypatch.setattr("safetensors.safe_open", raise_system_error)
     with pytest.raises(OutOfMemoryError):
-        holds_tensors(trained.weights)
+        holds_tensors(trained_run.weights)
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", raise_system_error)
     for read in (tables.is_intact, lambda path: tables.read("values", path)):
         with pytest.raises(OutOfMemoryError):
-            read(trained.path / "values.parquet")
+            read(trained_run.path / "values.parquet")
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_a_wrong_answer_fails_its_cell_by_name(net: Path, card_path: Path, capsy
     assert any(reason in line for line in err)
 
 
-def test_a_zero_normaliser_is_an_error_before_training(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_zero_normaliser_is_refused_before_training(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = net / "flat.toml"
     card.write_text(tomli_w.dumps(small_card(family="mynet:Flat")))
     code, _, err = run("train", card, "gpt2", "-p", "smoke", "--trust", "mynet", "--results", net / "r", capsys=capsys)
@@ -317,7 +317,7 @@ def test_check_searches_the_current_folder_and_logs_it(
     assert code == 2 and "nowhere" in err[0] and len(err) == 1
 
 
-def test_a_module_that_exits_when_it_is_imported_is_an_error(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_exits_when_it_is_imported_raises_an_error(net: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (net / "mynet.py").write_text("raise SystemExit(0)")
     code, _, err = run("check", "mynet:Net", capsys=capsys)
     assert code == 2 and "mynet:Net" in err[-1] and "sys.exit(0)" in err[-1]

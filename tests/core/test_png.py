@@ -41,7 +41,7 @@ def test_images_of_one_bit_per_pixel_are_decoded():
     assert np.array_equal(png.decode(file_of(13, 4, 1, raw)), bits)
 
 
-def filtered(image, kind):
+def filter_rows(image, kind):
     """The naive encoder of section 9 of the specification."""
     lines = b""
     for y, row in enumerate(image.astype(int)):
@@ -59,7 +59,7 @@ def filtered(image, kind):
 
 @pytest.mark.parametrize("kind", range(5))
 def test_all_filters_are_decoded(kind):
-    assert np.array_equal(png.decode(file_of(7, 5, 8, filtered(GREY, kind))), GREY)
+    assert np.array_equal(png.decode(file_of(7, 5, 8, filter_rows(GREY, kind))), GREY)
 
 
 def test_colour_images_have_three_bytes_per_pixel():
@@ -85,12 +85,12 @@ def with_wrong_checksum(data):
         png.encode(GREY)[:-20],
         png.encode(GREY).replace(b"IDAT", b"IDAU"),
         with_wrong_checksum(png.encode(GREY)),
-        file_of(7, 5, 8, filtered(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"pHYs", b"")),
-        file_of(7, 5, 8, filtered(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"tRNS", b"")),
-        file_of(7, 5, 8, filtered(GREY, 0)[:-1]),
+        file_of(7, 5, 8, filter_rows(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"pHYs", b"")),
+        file_of(7, 5, 8, filter_rows(GREY, 0)).replace(chunk(b"tIME", bytes(7)), chunk(b"tRNS", b"")),
+        file_of(7, 5, 8, filter_rows(GREY, 0)[:-1]),
         file_of(7, 5, 8, b"\x07" + bytes(7) + bytes(32)),
         file_of(7, 5, 16, bytes(75)),
-        file_of(7, 5, 8, filtered(GREY, 0), colour=2),
+        file_of(7, 5, 8, filter_rows(GREY, 0), colour=2),
         file_of(30000, 30000, 8, bytes(4000)),
     ],
     ids=[
@@ -110,19 +110,19 @@ def with_wrong_checksum(data):
         "bomb",
     ],
 )
-def test_damaged_and_other_files_are_errors(data):
+def test_damaged_and_other_files_are_refused(data):
     with pytest.raises(ValueError, match="PNG"):
         png.decode(data)
 
 
-def test_an_image_with_too_many_pixels_is_an_error():
+def test_an_image_with_too_many_pixels_is_refused():
     with pytest.raises(ValueError, match=r"8000 x 8000 .*16,777,216"):
         png.decode(file_of(8000, 8000, 1, bytes(4000)))
 
 
 @settings(deadline=None)
 @given(st.integers(8, 90), st.binary(min_size=1, max_size=8))
-def test_a_file_with_random_changes_is_decoded_or_an_error(position, change):
+def test_a_file_with_random_changes_is_decoded_or_refused(position, change):
     data = png.encode(GREY)
     try:
         png.decode(data[:position] + change + data[position + len(change) :])
@@ -132,7 +132,7 @@ def test_a_file_with_random_changes_is_decoded_or_an_error(position, change):
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 @pytest.mark.parametrize("interlaced", [False, True])
-def test_an_image_with_fewer_rows_than_its_header_states_is_an_error(bits: int, interlaced: bool) -> None:
+def test_an_image_with_fewer_rows_than_its_header_states_is_refused(bits: int, interlaced: bool) -> None:
     """The checksums are right and the compressed stream is complete; only the number of rows is wrong."""
     assert png.decode(_file(8, 8, bits, interlaced)).shape == (8, 8)
     for stated_height in (9, 20):

@@ -87,13 +87,13 @@ def test_episodes_can_be_saved_and_loaded(tmp_path):
     assert are_equal(Episodes.load(tmp_path / "e"), episodes)
 
 
-def test_a_record_of_another_class_is_an_error(nested, tmp_path):
+def test_a_record_of_another_class_is_refused(nested, tmp_path):
     nested.save(tmp_path / "r")
     with refused("bad-data", tmp_path / "r", "Nested", "Layer"):
         Layer.load(tmp_path / "r")
 
 
-def test_truncated_foreign_and_missing_files_are_errors(nested, tmp_path):
+def test_truncated_foreign_and_missing_files_are_refused(nested, tmp_path):
     nested.save(tmp_path / "r")
     (tmp_path / "cut").write_bytes((tmp_path / "r").read_bytes()[:-10])
     save_file({"a": torch.ones(1)}, str(tmp_path / "foreign"))
@@ -118,7 +118,7 @@ def test_truncated_foreign_and_missing_files_are_errors(nested, tmp_path):
         max_leaves=6,
     )
 )
-def test_any_description_of_no_record_is_an_error(tmp_path, description):
+def test_a_file_whose_header_does_not_describe_a_record_is_refused(tmp_path, description):
     save_file({"a": torch.ones(1)}, str(tmp_path / "any"), {"record": json.dumps(description)})
     with pytest.raises(DataError):
         Nested.load(tmp_path / "any")

@@ -67,7 +67,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def trained(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> Elsewhere:
+def elsewhere_with_runs(elsewhere: Elsewhere, capsys: pytest.CaptureFixture[str]) -> Elsewhere:
     """Two finished runs, one of which names the module."""
     card = elsewhere.folder / "ours.toml"
     card.write_text(tomli_w.dumps(small_card(baselines=["zero"], oracles=[])))
@@ -113,49 +113,59 @@ def test_trust_in_a_backbone_is_not_trust_in_the_cards_family(elsewhere: Elsewhe
 
 @pytest.mark.slow
 def test_runs_of_untrusted_code_are_skipped_and_the_others_evaluated(
-    trained: Elsewhere, capsys: pytest.CaptureFixture[str]
+    elsewhere_with_runs: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert trained.main("eval") == 1
+    assert elsewhere_with_runs.main("eval") == 1
     out, err = capsys.readouterr()
     assert "mine-gpt2-smoke-s0" in err and "--trust from_elsewhere" in err
-    assert "ours-gpt2-smoke-s0" in out + err and not trained.was_run
+    assert "ours-gpt2-smoke-s0" in out + err and not elsewhere_with_runs.was_run
     for command in ("eval", "cost", "probe", "stream"):
-        assert trained.main(command, "mine-gpt2-smoke-s0") == 1
-        assert "--trust from_elsewhere" in capsys.readouterr().err and not trained.was_run
-    assert trained.main("eval", "mine-gpt2-smoke-s0", "--trust", "from_elsewhere") == 0
-    assert trained.was_run
+        assert elsewhere_with_runs.main(command, "mine-gpt2-smoke-s0") == 1
+        assert "--trust from_elsewhere" in capsys.readouterr().err and not elsewhere_with_runs.was_run
+    assert elsewhere_with_runs.main("eval", "mine-gpt2-smoke-s0", "--trust", "from_elsewhere") == 0
+    assert elsewhere_with_runs.was_run
 
 
 def test_a_module_in_the_current_folder_needs_trust_too(
-    trained: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    elsewhere_with_runs: Elsewhere, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An installed command searches the current folder only for trusted modules, but does not say that the module is
     missing."""
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(trained.folder))])
-    monkeypatch.chdir(trained.folder)
+    monkeypatch.setattr(
+        sys, "path", [entry for entry in sys.path if entry not in ("", str(elsewhere_with_runs.folder))]
+    )
+    monkeypatch.chdir(elsewhere_with_runs.folder)
     options = ("--preset", "smoke", "-o", "train.steps=2", "--name", "net")
-    assert trained.main("train", "linear", "from_elsewhere:Net", *options) == 0
-    trained.forget()
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(trained.folder)])
+    assert elsewhere_with_runs.main("train", "linear", "from_elsewhere:Net", *options) == 0
+    elsewhere_with_runs.forget()
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(elsewhere_with_runs.folder)])
     capsys.readouterr()
     for command in ("eval", "stream"):
-        assert trained.main(command, "net") == 1 and not trained.was_run
+        assert elsewhere_with_runs.main(command, "net") == 1 and not elsewhere_with_runs.was_run
         err = capsys.readouterr().err
         assert "--trust from_elsewhere" in err
-    assert trained.main("eval", "net", "--trust", "from_elsewhere", "--baseline", "zero") == 0 and trained.was_run
+    assert (
+        elsewhere_with_runs.main("eval", "net", "--trust", "from_elsewhere", "--baseline", "zero") == 0
+        and elsewhere_with_runs.was_run
+    )
 
 
 def test_list_and_show_do_not_run_code_that_a_card_or_a_run_names(
-    trained: Elsewhere, capsys: pytest.CaptureFixture[str]
+    elsewhere_with_runs: Elsewhere, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = trained.folder / "grid.toml"
-    keys = {"tasks": [str(trained.card)], "backbones": ["from_elsewhere:Net"], "presets": ["smoke"], "seeds": [0]}
+    grid = elsewhere_with_runs.folder / "grid.toml"
+    keys = {
+        "tasks": [str(elsewhere_with_runs.card)],
+        "backbones": ["from_elsewhere:Net"],
+        "presets": ["smoke"],
+        "seeds": [0],
+    }
     grid.write_text(tomli_w.dumps({"summary": "a grid from elsewhere", **keys}))
-    for name in (trained.card, grid, "mine-gpt2-smoke-s0"):
-        assert trained.main("show", name) == 0
+    for name in (elsewhere_with_runs.card, grid, "mine-gpt2-smoke-s0"):
+        assert elsewhere_with_runs.main("show", name) == 0
         assert "from_elsewhere" in capsys.readouterr().out
-    assert trained.main("list", "runs") == 0
-    assert not trained.was_run and "from_elsewhere" not in sys.modules
+    assert elsewhere_with_runs.main("list", "runs") == 0
+    assert not elsewhere_with_runs.was_run and "from_elsewhere" not in sys.modules
     with refused("untrusted", "from_elsewhere", exit_code=1):
         grid_runs(str(grid))
 

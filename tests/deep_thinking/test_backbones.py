@@ -116,7 +116,7 @@ def test_the_state_is_causal_in_the_context_after_one_pass_and_not_after_two() -
         assert (earlier > 1e-3) == changes
 
 
-def test_contexts_beyond_the_learned_positions_are_refused_with_the_limit() -> None:
+def test_the_error_for_a_context_beyond_the_learned_positions_names_the_limit() -> None:
     model = backbone("learned", points=12)
     context = example_episodes(points=9).context
     assert thinking(model).condition(context.span(0, 6)).cache.mask.shape[1] == 12
@@ -140,7 +140,7 @@ def backbones_without_a_cache() -> list[tuple[Backbone, str]]:
     ]
 
 
-def test_backbones_without_keys_and_values_are_refused_with_the_reason() -> None:
+def test_the_error_for_a_backbone_without_keys_and_values_gives_the_reason() -> None:
     for model, reason in backbones_without_a_cache():
         with refused("not-applicable", "gpt2", reason):
             thinking(model)
@@ -206,7 +206,7 @@ def test_a_finished_evaluation_is_not_repeated_and_other_settings_are_another_co
 
 
 @pytest.mark.slow
-def test_the_report_has_it_as_a_separate_contestant(results: Path) -> None:
+def test_the_report_shows_the_run_with_deep_thinking_as_a_separate_contestant(results: Path) -> None:
     values = name_variants(tables.read_all("values", results / "tables"))
     assert {"gpt2", "gpt2+deep-thinking-eta-0.2"} <= set(values["contestant"])
 

@@ -12,19 +12,19 @@ pytestmark = pytest.mark.docs
 
 
 @pytest.fixture(scope="module")
-def made(reference: Reference) -> dict[str, Figure]:
+def drawn_figures(reference: Reference) -> dict[str, Figure]:
     return figures(reference.results)
 
 
-def test_every_cell_of_the_heat_map_is_that_of_the_tables(made: dict[str, Figure]) -> None:
-    data = made["heat-map-grid"].data
+def test_every_cell_of_the_heat_map_is_that_of_the_tables(drawn_figures: dict[str, Figure]) -> None:
+    data = drawn_figures["heat-map-grid"].data
     cells = data[data["panel"].eq(data["panel"].iloc[0])].set_index(["row", "contestant"])["label"].to_dict()
     assert numbers((FOLDER / "heat-map-grid.svg").read_text()) == cells, "`make figures` redraws it"
 
 
-def test_the_learning_curves_are_those_of_the_tables(made: dict[str, Figure], tmp_path: Path) -> None:
+def test_the_learning_curves_are_those_of_the_tables(drawn_figures: dict[str, Figure], tmp_path: Path) -> None:
     name = "extrapolation-small"
-    (path,) = draw({name: made[name]}, tmp_path)
+    (path,) = draw({name: drawn_figures[name]}, tmp_path)
     drawn = lines(path.read_text())
     assert {"gpt2", "mamba", "s4d", "ridge"} < drawn.keys()
     assert lines((FOLDER / f"{name}.svg").read_text()) == drawn, "`make figures` redraws it"

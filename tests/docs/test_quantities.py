@@ -46,8 +46,8 @@ def test_a_lead_is_the_mean_of_paired_differences_with_students_interval(linear:
     areas = values("linear", "grid").query("metric == 'auc' and shift == 'none'").set_index("run")["value"]
     gaps /= areas["zero"] - areas["ridge"]
     half = 1.9693 * gaps.std() / 256**0.5  # Student's t of 255 degrees of freedom
-    found = linear.lead("mamba", "gpt2", "linear")
-    assert [found.value, found.low, found.high] == pytest.approx(
+    lead = linear.lead("mamba", "gpt2", "linear")
+    assert [lead.value, lead.low, lead.high] == pytest.approx(
         [gaps.mean(), gaps.mean() - half, gaps.mean() + half], abs=2e-5
     )
     by_hand = [
@@ -95,7 +95,7 @@ def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
     assert linear.shift_agreement(models, "linear", "points-48") == pytest.approx(stats.kendalltau(far, own).statistic)
 
 
-def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
+def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
     reference, models = Reference(tasks=["quadratic"]), ["gpt2", "mamba", "s4d", "tnp", "cnp", "cmanp"]
     rows = pd.read_parquet(reference.packed / "quadratic-grid.values.parquet")
     rows = rows[rows["metric"].eq("auc") & rows["shift"].eq("none") & rows["evaluator"].eq("next")]
@@ -119,15 +119,15 @@ def test_orders_of_shorter_trainings_are_those_of_their_areas() -> None:
     # Linear interpolation over the logarithm of operations, which are proportional to the steps.
     operations = {each: reference.cost(each, "quadratic", "train_step", "flops") for each in models}
     fewest = min(operations, key=lambda each: operations[each])
-    found = reference.at_compute(models, "quadratic")
-    assert found[fewest] == pytest.approx(score(fewest))
+    at_compute = reference.at_compute(models, "quadratic")
+    assert at_compute[fewest] == pytest.approx(score(fewest))
     steps = 3000 * operations[fewest] / operations["mamba"]
     low, high = (750, 1500) if steps < 1500 else (1500, 3000)
     at = np.interp(np.log(steps), np.log([low, high]), areas.loc["mamba", [low, high]])
-    assert found["mamba"] == pytest.approx(score("mamba") - (at - areas.loc["mamba", 3000]) / span)
+    assert at_compute["mamba"] == pytest.approx(score("mamba") - (at - areas.loc["mamba", 3000]) / span)
 
 
-def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
+def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(
     linear: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(LookupError, match="no pair that a grid names"):
@@ -137,8 +137,11 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_trainings(
     assert linear.holding() == []
     draw = np.random.default_rng(0).normal(size=5)
     monkeypatch.setattr(named_pairs, "gaps", lambda pair, contest: pd.Series(draw, pair.seeds))
-    found, (low, high) = linear.pair("mamba", "s4d", "linear"), stats.t.interval(0.95, 4, draw.mean(), stats.sem(draw))
-    assert [found.value, found.low, found.high] == pytest.approx([draw.mean(), low, high])
+    difference, (low, high) = (
+        linear.pair("mamba", "s4d", "linear"),
+        stats.t.interval(0.95, 4, draw.mean(), stats.sem(draw)),
+    )
+    assert [difference.value, difference.low, difference.high] == pytest.approx([draw.mean(), low, high])
 
 
 def test_hours_are_those_of_the_cells(linear: Reference) -> None:
@@ -146,13 +149,13 @@ def test_hours_are_those_of_the_cells(linear: Reference) -> None:
     assert linear.hours() == pytest.approx(cells["seconds"].sum() / 3600)
 
 
-def test_the_expense_of_models_is_the_sum_over_their_trainings(linear: Reference) -> None:
+def test_the_expense_of_models_is_the_sum_over_their_runs(linear: Reference) -> None:
     cells = pd.read_parquet(PACKED / "linear-grid.cells.parquet").query("kind == 'train' and status == 'done'")
     cells = cells[cells["contestant"].isin(["mamba", "gpt2"])]
     expense = linear.expense(["mamba", "gpt2"], "linear")
     assert expense.runs == len(cells)
     assert expense.hours == pytest.approx(cells["seconds"].sum() / 3600)
-    assert np.isnan(expense.flops), "the fixture has no operations of trainings"
+    assert np.isnan(expense.flops), "the fixture has no operations of training runs"
     with pytest.raises(LookupError, match="cnp-of-mine"):
         linear.expense(["mamba", "cnp-of-mine"], "linear")
 
@@ -194,8 +197,8 @@ def test_best_rates_are_those_of_the_packed_trials() -> None:
     reference = Reference(tasks=["sparse-linear"])
     trials = pd.read_parquet(reference.packed / "sparse-linear-grid.trials.parquet").query("contestant == 'gpt2'")
     means = trials.groupby("lr")["value"].mean()
-    found = reference.rates("sparse-linear")
-    assert found.best("gpt2") == means.idxmin() and found.expected("gpt2", 1) == pytest.approx(means.mean())
+    rates = reference.rates("sparse-linear")
+    assert rates.best("gpt2") == means.idxmin() and rates.expected("gpt2", 1) == pytest.approx(means.mean())
     with pytest.raises(LookupError, match="tabular has no trials"):
         reference.rates("tabular")
 

@@ -16,7 +16,7 @@ PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in TEMPLATES.glob("*.md")))
-def test_a_page_is_what_its_template_renders_to(name: str, reference: Reference) -> None:
+def test_a_page_equals_its_rendered_template(name: str, reference: Reference) -> None:
     path = TEMPLATES / name
     assert page(path).read_text() == render(path.read_text(), reference.quantities, name)
 
@@ -62,7 +62,7 @@ def test_a_changed_value_changes_the_page_and_reverses_a_statement(changed: Refe
         render(statement, changed.quantities)
 
 
-def test_a_value_without_rows_is_an_error_with_its_line(changed: Reference) -> None:
+def test_the_error_for_a_value_without_rows_names_its_line(changed: Reference) -> None:
     with pytest.raises(StatementError, match=r"a\.md:3: .*gp-mixture has no scores at grid"):
         render('A\n\n{{ score("pt-tnp", "gp-mixture") }}', changed.quantities, "a.md")
     with pytest.raises(StatementError, match=r"a\.md:2: .*nothing"):

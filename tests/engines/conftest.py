@@ -126,7 +126,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def large_grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A grid with more than forty cells, whose trainings take seconds."""
+    """A grid with more than forty cells, whose training runs take seconds."""
     return tiny_grid(tmp_path_factory.mktemp("large"), steps=300, seeds=[0, 1, 2])
 
 

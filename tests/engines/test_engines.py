@@ -94,7 +94,7 @@ def test_a_second_ctrl_c_ends_the_sweep_without_loss(
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_training_that_cannot_start_fails_alone(engine: Engine, large_grid: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_does_not_fail_others(engine: Engine, large_grid: Path, tmp_path: Path) -> None:
     (tmp_path / "r" / "runs").mkdir(parents=True)
     (tmp_path / "r" / "runs" / "tiny-linear-gpt2-smoke-s0").write_text("a file")
     code, output = engine.sweep(large_grid, tmp_path / "r")

@@ -19,7 +19,7 @@ TRUTH = Hawkes(np.array([0.2, 0.1, 0.4]), np.array([[0.3, 0.2, 0.1], [0.1, 0.4, 
 
 
 @cache
-def simulated(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.ndarray, np.ndarray]:
+def simulate(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.ndarray, np.ndarray]:
     """Simulate a process by Ogata's thinning: between events the rate only falls, so its current value is a bound."""
     rng = np.random.default_rng(seed)
     excited, gap = np.zeros(len(process.base)), 0.0
@@ -62,12 +62,12 @@ def differences(function, vector: np.ndarray) -> np.ndarray:
 
 
 def test_the_likelihood_is_the_sum_over_all_pairs() -> None:
-    gaps, marks = simulated(60)
+    gaps, marks = simulate(60)
     assert log_likelihood(gaps, marks, TRUTH) == pytest.approx(naive(gaps, marks, TRUTH), rel=1e-12)
 
 
 def test_gradient_and_information_are_those_of_finite_differences() -> None:
-    gaps, marks = simulated(60)
+    gaps, marks = simulate(60)
     vector = TRUTH.vector()
     slopes = differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v)), vector)
     np.testing.assert_allclose(gradient(gaps, marks, TRUTH).vector(), slopes, rtol=1e-5, atol=1e-6)
@@ -78,7 +78,7 @@ def test_gradient_and_information_are_those_of_finite_differences() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("events", [2_000, 10_000])
 def test_parameters_are_recovered_within_their_standard_errors(events: int) -> None:
-    gaps, marks = simulated(events, seed=1)
+    gaps, marks = simulate(events, seed=1)
     estimate = fit(gaps, marks, 3)
     assert np.abs(gradient(gaps, marks, estimate).vector()).max() < 1e-3
     errors = standard_errors(gaps, marks, estimate).vector()
@@ -89,7 +89,7 @@ def test_parameters_are_recovered_within_their_standard_errors(events: int) -> N
 
 
 def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
-    gaps, marks = simulated(2_000, seed=1)
+    gaps, marks = simulate(2_000, seed=1)
     estimate = fit(gaps, marks, 3)
     covariance = np.linalg.inv(observed_information(gaps, marks, estimate))
     np.testing.assert_allclose(standard_errors(gaps, marks, estimate).vector(), np.sqrt(np.diag(covariance)), rtol=1e-8)
@@ -120,7 +120,7 @@ def test_the_decay_is_within_its_range() -> None:
     assert fit(np.ones(4), zeros[:4], 1, fastest=0.02).decay == pytest.approx(1 / 4, rel=1e-6)
 
 
-def penalised(gaps, marks, process, smoothing, penalty) -> float:
+def penalised_likelihood(gaps, marks, process, smoothing, penalty) -> float:
     pull = smoothing * (np.log(process.base).mean() - gaps.mean() * process.base.sum())
     return log_likelihood(gaps, marks, process) + pull - penalty * process.branching.sum()
 
@@ -131,11 +131,11 @@ def penalised(gaps, marks, process, smoothing, penalty) -> float:
     [(5, 3.0, 1.0), (12, 3.0, 1.0), (12, 0.3, 0.0), (50, 3.0, 1.0), (50, 1.0, 0.0)],
 )
 def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: float, penalty: float) -> None:
-    gaps, marks = simulated(events, seed=events)
+    gaps, marks = simulate(events, seed=events)
     slowest, fastest = 1 / gaps.sum(), 10 / stats.gmean(gaps)
     estimate = fit(gaps, marks, 3, smoothing=smoothing, penalty=penalty)
     assert slowest * (1 - 1e-9) <= estimate.decay <= fastest * (1 + 1e-9) and estimate.branching.min() >= 0
-    height = penalised(gaps, marks, estimate, smoothing, penalty)
+    height = penalised_likelihood(gaps, marks, estimate, smoothing, penalty)
 
     def loss(v: np.ndarray) -> tuple[float, np.ndarray]:
         process = Hawkes.of_vector(np.concatenate([np.exp(v[:3]), v[3:12], np.exp(v[12:])]))
@@ -143,7 +143,7 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
         slope[:3] += smoothing * (1 / process.base / 3 - gaps.mean())
         slope[3:12] -= penalty
         slope[[0, 1, 2, 12]] *= np.exp(v[[0, 1, 2, 12]])
-        return -penalised(gaps, marks, process, smoothing, penalty), -slope
+        return -penalised_likelihood(gaps, marks, process, smoothing, penalty), -slope
 
     rng = np.random.default_rng(0)
     limits = [(-15, 5)] * 3 + [(0, 20)] * 9 + [(np.log(slowest), np.log(fastest))]
@@ -159,7 +159,7 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
 def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
     """Also with more parameters than events: derivatives are 0 for positive parameters, and negative at 0."""
     rng = np.random.default_rng(0)
-    gaps, marks = simulated(40)
+    gaps, marks = simulate(40)
     marks = marks if mark_count == 3 else rng.permutation(mark_count)[:40]
     estimate = fit(gaps, marks, mark_count, smoothing=3.0, penalty=0.5)
     slope = gradient(gaps, marks, estimate)
@@ -173,7 +173,7 @@ def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
 
 
 def test_the_answer_is_the_intensity_after_the_last_event() -> None:
-    sequence = [simulated(30, seed) for seed in range(3)]
+    sequence = [simulate(30, seed) for seed in range(3)]
     points, card = as_points(sequence), {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
     settings, facts = HawkesSettings(**card), TaskFacts(marks=3)
     estimate = HawkesMLE(settings, facts).predict_next(points)
@@ -205,22 +205,24 @@ def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.
 @pytest.mark.slow
 def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> None:
     """After 300 events, the fit recovers more than two thirds of the loss of a constant rate against the truth."""
-    sequence = [simulated(301, 100 + seed) for seed in range(40)]
+    sequence = [simulate(301, 100 + seed) for seed in range(40)]
     poisson, hawkes = (loss_of(cls(facts=TaskFacts(marks=3)), sequence) for cls in (Poisson, HawkesMLE))
     truth = np.mean([log_likelihood(g[:300], m[:300], TRUTH) - log_likelihood(g, m, TRUTH) for g, m in sequence])
     assert poisson - hawkes > 2 / 3 * (poisson - truth) > 0.05
 
 
 def test_without_a_penalty_a_fit_on_few_events_is_worse_than_a_constant_rate() -> None:
-    sequence, facts = [simulated(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
+    sequence, facts = [simulate(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
     poisson = loss_of(Poisson(facts=facts), sequence)
-    unpenalised, penalised = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0))
-    assert unpenalised > poisson + 0.2 and penalised < poisson + 0.1
+    unpenalised, penalised_likelihood = (
+        loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0)
+    )
+    assert unpenalised > poisson + 0.2 and penalised_likelihood < poisson + 0.1
 
 
 @pytest.mark.parametrize("open_after", [0.0, 7.0])
 def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_after: float) -> None:
-    gaps, marks = simulated(60)
+    gaps, marks = simulate(60)
     vector = TRUTH.vector()
     assert log_likelihood(gaps, marks, TRUTH, open_after) == pytest.approx(
         naive(gaps, marks, TRUTH, open_after), rel=1e-12

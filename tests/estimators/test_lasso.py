@@ -104,9 +104,9 @@ def test_scikit_learn_computes_solutions_that_fail_the_check(
 def test_coordinate_descent_of_one_point_and_of_none() -> None:
     """For one point, the minimum of |y - wx|²/2 + alpha |w|_1 has all its weight on the largest input."""
     x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
-    found = lasso._coordinate_descent(x, y, 0.1)
+    actual = lasso._coordinate_descent(x, y, 0.1)
     expected = torch.tensor([0.0, -(2 * 3 - 0.1) / 2**2, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
     assert lasso._coordinate_descent(x[:0], y[:0], 0.1).tolist() == [0.0, 0.0, 0.0]
 
 

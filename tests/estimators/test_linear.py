@@ -140,11 +140,11 @@ def test_ridge_with_a_tiny_penalty_equals_least_squares_with_penalty_rows(penalt
     data = draw(3, 30, 5)
     rows = math.sqrt(penalty) * np.eye(5)
 
-    def augmented(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
+    def augmented_least_squares(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
         return float(query @ np.linalg.lstsq(np.vstack([rows, x]), np.concatenate([np.zeros(5), y]), rcond=1e-12)[0])
 
     prediction = Ridge(RidgeSettings(penalty=penalty)).predict_next(data).mean
-    torch.testing.assert_close(prediction, each_prefix(data, augmented), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(prediction, each_prefix(data, augmented_least_squares), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e5, 1e7, 1e9])

@@ -51,7 +51,7 @@ def draw(kind: str, episodes: int = 2, points: int = 40, dim: int = 5) -> Points
     return Points.full(torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.float32).unsqueeze(2))
 
 
-def looped(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> np.ndarray:
+def loop_answers(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> np.ndarray:
     """The answers of the library, fitted on each prefix."""
     x, y = estimator.features(points.x).numpy(), points.y[..., 0].numpy()
     answers = np.zeros((len(x), len(prefixes)), np.float32)
@@ -67,7 +67,7 @@ def looped(estimator: LibraryEstimator, points: Points, prefixes: list[int]) -> 
 def test_trees_are_bitwise_equal_to_scikit_learn(kind: str, settings: dict[str, int]) -> None:
     points, estimator = draw(kind), GreedyTree(TreeSettings(**settings))
     prediction = estimator.predict_next(points, prefixes=PREFIXES).mean[..., 0].numpy()
-    np.testing.assert_array_equal(prediction, looped(estimator, points, PREFIXES))
+    np.testing.assert_array_equal(prediction, loop_answers(estimator, points, PREFIXES))
 
 
 @pytest.mark.parametrize("name", ["xgboost", "xgboost-default", "xgboost-sign"])
@@ -77,7 +77,7 @@ def test_boosting_is_bitwise_equal_to_xgboost(kind: str, name: str) -> None:
     estimator = XGBoost(validate(BoostingSettings, card.settings, name))
     prefixes = [0, 1, 2, 9, 39]
     prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
-    np.testing.assert_array_equal(prediction, looped(estimator, points, prefixes))
+    np.testing.assert_array_equal(prediction, loop_answers(estimator, points, prefixes))
 
 
 def test_gains_are_rounded_as_in_xgboost() -> None:
@@ -107,7 +107,7 @@ def test_the_base_score_is_rounded_as_in_xgboost() -> None:
             break
     points = Points.full(torch.zeros(1, 31, 1), torch.tensor([*y, 0.0])[None, :, None])
     estimator = XGBoost(BoostingSettings(n_estimators=1))
-    assert estimator.predict_next(points, prefixes=[30]).mean.item() == looped(estimator, points, [30])[0, 0]
+    assert estimator.predict_next(points, prefixes=[30]).mean.item() == loop_answers(estimator, points, [30])[0, 0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_library_fits_more_than_128_points(estimator: LibraryEstimator, monk
 
     monkeypatch.setattr(trees, "over_episodes", over_episodes)
     prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
-    np.testing.assert_array_equal(prediction, looped(estimator, points, prefixes))
+    np.testing.assert_array_equal(prediction, loop_answers(estimator, points, prefixes))
     assert [n for lengths in job_lengths for n in lengths if n > 0] == [129, 130]
 
 
@@ -163,8 +163,8 @@ def test_the_library_fits_with_settings_that_are_not_compiled() -> None:
     for other in ({"reg_lambda": 2.0}, {"tree_method": "exact"}, {"min_child_weight": 3.0}, {"max_bin": 8}):
         estimator = XGBoost(BoostingSettings(n_estimators=5, **other))
         prediction = estimator.predict_next(points, prefixes=[30]).mean[..., 0].numpy()
-        np.testing.assert_array_equal(prediction, looped(estimator, points, [30]))
-        assert not np.array_equal(prediction, looped(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))
+        np.testing.assert_array_equal(prediction, loop_answers(estimator, points, [30]))
+        assert not np.array_equal(prediction, loop_answers(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))
 
 
 def test_code_is_compiled_without_a_folder_for_the_cache() -> None:

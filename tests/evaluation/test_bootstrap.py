@@ -60,9 +60,9 @@ def test_a_resample_has_the_number_of_episodes_of_the_sample() -> None:
 def test_the_same_seed_gives_the_same_interval() -> None:
     errors = np.random.default_rng(4).gamma(1.0, size=(20, 1))
     assert bootstrap_interval(errors) == bootstrap_interval(errors, seed=0)
-    (found,) = summaries(errors, seed=5)
-    assert (found["low"], found["high"]) == tuple(float(end[0]) for end in bootstrap_interval(errors, seed=5))
-    assert (found["low"], found["high"]) != tuple(float(end[0]) for end in bootstrap_interval(errors, seed=6))
+    (summary,) = summaries(errors, seed=5)
+    assert (summary["low"], summary["high"]) == tuple(float(end[0]) for end in bootstrap_interval(errors, seed=5))
+    assert (summary["low"], summary["high"]) != tuple(float(end[0]) for end in bootstrap_interval(errors, seed=6))
     (two,) = summaries(np.array([[1.0], [2.0]]), seed=0)
     assert (two["low"], two["high"], two["n_episodes"]) == (1.0, 2.0, 2)
 

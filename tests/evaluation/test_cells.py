@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     import tomli_w
 
     from tests.conftest import small_card
@@ -32,10 +32,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 
 @pytest.fixture(scope="module")
-def evaluated(trained: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluated_results(trained_run: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results on the training distribution and under a shift, which tests do not change."""
     folder = tmp_path_factory.mktemp("evaluated")
-    list(evaluate_run(Context(folder), trained[1], ("none", "orthants")))
+    list(evaluate_run(Context(folder), trained_run[1], ("none", "orthants")))
     return folder
 
 
@@ -43,8 +43,10 @@ def values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
-def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(trained: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = trained
+def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(
+    trained_run: tuple[Path, Run], tmp_path: Path
+) -> None:
+    _, run = trained_run
     cells = list(evaluate_run(Context(tmp_path), run))
     assert [c.contestant.name for c in cells] == ["gpt2", "least-squares", "zero", "mean", "knn-3"]
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
@@ -59,14 +61,16 @@ def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(trained: tup
 
 
 @pytest.mark.slow
-def test_tables_are_the_same_byte_for_byte(trained: tuple[Path, Run], evaluated: Path, tmp_path: Path) -> None:
-    list(evaluate_run(Context(tmp_path), trained[1], ("none", "orthants")))
-    assert values(tmp_path) == values(evaluated) != {}
+def test_tables_are_the_same_byte_for_byte(
+    trained_run: tuple[Path, Run], evaluated_results: Path, tmp_path: Path
+) -> None:
+    list(evaluate_run(Context(tmp_path), trained_run[1], ("none", "orthants")))
+    assert values(tmp_path) == values(evaluated_results) != {}
 
 
 @pytest.mark.slow
-def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = trained
+def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained_run
     list(evaluate_run(Context(tmp_path), run))
     original = values(tmp_path)
     assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run))
@@ -82,9 +86,9 @@ def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained: tuple[Pa
 
 
 def test_a_failed_cell_is_a_row_with_a_reason_and_is_recomputed(
-    trained: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, run = trained
+    _, run = trained_run
     with monkeypatch.context() as patched:
         patched.setattr(NearestNeighbours, "predict_next", _fail)
         reasons = {c.contestant.name: c.reason for c in evaluate_run(Context(tmp_path), run)}
@@ -100,9 +104,9 @@ def _fail(*arguments: object, **options: object) -> None:
     raise RuntimeError("out of luck")
 
 
-def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated: Path) -> None:
-    errors = tables.read_all("errors", evaluated)
-    rows = tables.read_all("values", evaluated).query("metric == 'squared_error'")
+def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated_results: Path) -> None:
+    errors = tables.read_all("errors", evaluated_results)
+    rows = tables.read_all("values", evaluated_results).query("metric == 'squared_error'")
     keys = ["prompt_set", "run", "n_context"]
     means = errors.groupby(keys)["value"].mean()
     joined = rows.set_index(keys)["value"]
@@ -111,8 +115,8 @@ def test_errors_are_paired_by_episode_and_average_to_the_values(evaluated: Path)
 
 
 @pytest.mark.slow
-def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = trained
+def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained_run
     shifts = shifts_of(run, ["all"], 20)
     assert shifts == ["none", "orthants", "noisy-1", "points-20"]
     list(evaluate_run(Context(tmp_path), run, shifts))
@@ -123,39 +127,42 @@ def test_shifts_and_extrapolation_have_their_own_prompt_sets(trained: tuple[Path
     assert noisy == pytest.approx(1 + 1 / 3, rel=0.3)
 
 
-def test_a_shift_can_be_extrapolated_too(trained: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = trained
+def test_a_shift_can_be_extrapolated_too(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = trained_run
     list(evaluate_run(Context(tmp_path), run, ["orthants", "orthants+points-20"], baseline_names=["zero"]))
     rows = tables.read_all("values", tmp_path).query("metric == 'squared_error' and contestant == 'zero'")
     assert rows.groupby("shift")["n_context"].max().to_dict() == {"orthants": 8, "orthants+points-20": 20}
 
 
-def test_extrapolating_within_the_trained_length_is_refused(trained: tuple[Path, Run]) -> None:
-    with refused("bad-value", "--extrapolate 8", trained[1].name):
-        shifts_of(trained[1], [], 8)
+def test_extrapolating_within_the_trained_length_is_refused(trained_run: tuple[Path, Run]) -> None:
+    with refused("bad-value", "--extrapolate 8", trained_run[1].name):
+        shifts_of(trained_run[1], [], 8)
 
 
-def test_the_error_of_an_unknown_shift_names_similar_ones(trained: tuple[Path, Run]) -> None:
+def test_the_error_of_an_unknown_shift_names_similar_ones(trained_run: tuple[Path, Run]) -> None:
     with refused("unknown-name", "'orthant'", "'orthants'"):
-        shifts_of(trained[1], ["orthant"], None)
+        shifts_of(trained_run[1], ["orthant"], None)
 
 
-def test_a_cached_evaluation_does_not_change_any_file(trained: tuple[Path, Run], evaluated: Path) -> None:
+def test_a_cached_evaluation_does_not_change_any_file(trained_run: tuple[Path, Run], evaluated_results: Path) -> None:
     """So results in a read-only folder can be printed."""
 
     def state() -> dict[Path, tuple[int, int]]:
-        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (evaluated, *evaluated.rglob("*"))}
+        return {
+            path: (path.stat().st_ino, path.stat().st_mtime_ns)
+            for path in (evaluated_results, *evaluated_results.rglob("*"))
+        }
 
     original = state()
-    assert all(cell.cached for cell in evaluate_run(Context(evaluated), trained[1], ("none", "orthants")))
+    assert all(cell.cached for cell in evaluate_run(Context(evaluated_results), trained_run[1], ("none", "orthants")))
     assert state() == original
 
 
 @pytest.mark.parametrize("when", ["before the first cell", "after the first cell"])
 def test_no_file_remains_of_a_run_that_is_deleted_during_its_evaluation(
-    when: str, trained: tuple[Path, Run], tmp_path: Path
+    when: str, trained_run: tuple[Path, Run], tmp_path: Path
 ) -> None:
-    run = Run(Path(shutil.copytree(trained[1].path, tmp_path / "runs" / trained[1].name)))
+    run = Run(Path(shutil.copytree(trained_run[1].path, tmp_path / "runs" / trained_run[1].name)))
     cells = evaluate_run(
         Context(tmp_path),
         run,
@@ -176,10 +183,10 @@ def test_no_file_remains_of_a_run_that_is_deleted_during_its_evaluation(
 
 
 def test_deleting_a_run_removes_files_that_are_written_meanwhile(
-    trained: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: tuple[Path, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An evaluation may write files after the files of the run were listed."""
-    run = Run(Path(shutil.copytree(trained[1].path, tmp_path / "runs" / trained[1].name)))
+    run = Run(Path(shutil.copytree(trained_run[1].path, tmp_path / "runs" / trained_run[1].name)))
     list(evaluate_run(Context(tmp_path), run, baseline_names=["zero"]))
     late, rmtree = next(tmp_path.glob(f"tables/*/{run.name}.values.parquet")), shutil.rmtree
     content = late.read_bytes()

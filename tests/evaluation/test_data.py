@@ -33,17 +33,17 @@ def test_the_published_numbers_of_coqe_are_for_omniglot_on_all_cards() -> None:
     procedural, omniglot = (load_task(name)[1].published for name in ("bursty-alpha1", "bursty-omniglot-alpha1"))
     assert procedural == omniglot and len(procedural) == 16
     assert {number.data["glyphs"] for number in procedural} == {"omniglot"}
-    found = {(n.contestant, n.evaluator): n.value for n in procedural}
-    assert (found["transformer", "icl"], found["transformer", "iwl"]) == (0.8412, 0.6402)
-    assert (found["coqe-e256", "icl"], found["coqe-e256", "iwl"]) == (0.8955, 0.8202)
-    assert (found["coqe", "icl"], found["coqe", "iwl"]) == (0.9171, 0.8994)
+    published = {(n.contestant, n.evaluator): n.value for n in procedural}
+    assert (published["transformer", "icl"], published["transformer", "iwl"]) == (0.8412, 0.6402)
+    assert (published["coqe-e256", "icl"], published["coqe-e256", "iwl"]) == (0.8955, 0.8202)
+    assert (published["coqe", "icl"], published["coqe", "iwl"]) == (0.9171, 0.8994)
 
 
 @pytest.mark.parametrize(
     ("task", "data"),
     [("bursty", "glyphs=procedural"), ("image-completion", "images=glyphs"), ("linear", None)],
 )
-def test_rows_of_evaluations_and_trainings_name_the_images(task: str, data: str | None, tmp_path: Path) -> None:
+def test_rows_of_evaluations_and_runs_name_the_images(task: str, data: str | None, tmp_path: Path) -> None:
     config = resolve_run(task, "gpt2", "smoke")
     prompts = PromptSet(config.task, "smoke")
     (majority,) = contestants.baselines(prompts, ["majority" if "bursty" in task else "zero"])

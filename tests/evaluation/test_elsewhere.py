@@ -61,8 +61,8 @@ def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_trai
     with torch.inference_mode():
         answers = run.load("cpu").predict_next(prompts.episodes.context).mean
     errors = (answers - prompts.episodes.context.y).square().mean((0, 2)).numpy() / 3
-    found = mine.query("shift == 'none' and metric == 'squared_error'").sort_values("n_context")["value"]
-    np.testing.assert_allclose(found.to_numpy(float), errors, rtol=1e-4)
+    actual = mine.query("shift == 'none' and metric == 'squared_error'").sort_values("n_context")["value"]
+    np.testing.assert_allclose(actual.to_numpy(float), errors, rtol=1e-4)
     assert inventory.scores(folder)[run.name] == home_score, "a score on another task is not the score of a run"
 
 

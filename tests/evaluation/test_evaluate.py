@@ -256,16 +256,16 @@ def test_the_identity_of_a_run_depends_on_its_configuration_and_weights(config: 
     assert model.identity == content_hash({"config": identity.training(config)})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
-    found = []
+    loaded_runs = []
     for weight in (0.0, 0.0, 1.0):
         tensors = {name: torch.full_like(t, weight) for name, t in model.predictor.state_dict().items()}
         save_tensors(run.weights, tensors, run.signature, digest=True)
-        found.append(contestants.backbone(run))
-    assert found[0].identity == found[1].identity
-    assert len({model.identity, found[0].identity, found[2].identity}) == 3
+        loaded_runs.append(contestants.backbone(run))
+    assert loaded_runs[0].identity == loaded_runs[1].identity
+    assert len({model.identity, loaded_runs[0].identity, loaded_runs[2].identity}) == 3
     expected = content_hash({"config": run.hash, "weights": digests.of_file(run.weights)})
-    assert found[2].identity == expected
-    assert all(float(t.detach().abs().max()) == 1 for t in found[2].predictor.parameters())
+    assert loaded_runs[2].identity == expected
+    assert all(float(t.detach().abs().max()) == 1 for t in loaded_runs[2].predictor.parameters())
 
 
 @pytest.mark.parametrize(("backbone", "is_same_backbone"), [("gpt2", True), ("gpt2-rotary", False)])
@@ -287,8 +287,8 @@ def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
 
 def test_the_identity_of_a_baseline_depends_on_all_that_its_answers_depend_on(task: TaskConfig) -> None:
     def one(name: str, preset: str = "smoke", of: TaskConfig = task, **about: int) -> PredictorContestant:
-        (found,) = contestants.baselines(PromptSet(of, preset, **about), [name])
-        return found
+        (contestant,) = contestants.baselines(PromptSet(of, preset, **about), [name])
+        return contestant
 
     tree, knn = one("decision-tree-2"), one("knn-3")
     assert (knn.name, knn.run, knn.kind, knn.episodes) == ("knn-3", "knn-3", "baseline", None)
@@ -319,17 +319,17 @@ def test_the_identity_of_a_baseline_depends_on_all_that_its_answers_depend_on(ta
 def test_a_run_with_deep_thinking_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
     plain = replace(contestants.untrained("a-run", config), variant="as trained")
     method = Method("deep-thinking", DeepThinking(passes=2))
-    found = contestants.thinking(plain, method)
-    assert isinstance(found.predictor, ThinkingBackbone)
-    assert (found.name, found.run) == ("gpt2" + method.suffix, "a-run" + method.suffix)
+    thinker = contestants.thinking(plain, method)
+    assert isinstance(thinker.predictor, ThinkingBackbone)
+    assert (thinker.name, thinker.run) == ("gpt2" + method.suffix, "a-run" + method.suffix)
     other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)))
-    assert len({plain.identity, found.identity, other.identity}) == 3
-    assert len({plain.variant, found.variant, other.variant}) == 3
+    assert len({plain.identity, thinker.identity, other.identity}) == 3
+    assert len({plain.variant, thinker.variant, other.variant}) == 3
     hashed = content_hash
-    assert found.identity == hashed({"run": plain.identity, "method": method.hash})
-    assert found.variant == hashed({"run": "as trained", "method": method.hash}, 8)
+    assert thinker.identity == hashed({"run": plain.identity, "method": method.hash})
+    assert thinker.variant == hashed({"run": "as trained", "method": method.hash}, 8)
     other_weights = contestants.thinking(replace(plain, identity="other weights"), method)
-    assert other_weights.identity != found.identity and other_weights.variant == found.variant
+    assert other_weights.identity != thinker.identity and other_weights.variant == thinker.variant
 
 
 def test_methods_that_are_not_for_runs_are_refused(config: RunConfig) -> None:
@@ -345,8 +345,8 @@ def test_methods_that_are_not_for_runs_are_refused(config: RunConfig) -> None:
 
 def test_a_baseline_is_given_its_settings_the_seed_and_the_facts_of_the_task(task: TaskConfig) -> None:
     prompts = PromptSet(task.model_copy(update={"parameters": {"dim": 3}}), "smoke", "noisy-1", seed=5)
-    (found,) = contestants.baselines(prompts, ["knn-3"])
-    knn = found.predictor
+    (contestant,) = contestants.baselines(prompts, ["knn-3"])
+    knn = contestant.predictor
     assert isinstance(knn, FittedPredictor) and (knn.settings.k, knn.seed) == (3, 5)
     family = prompts.family
     assert (knn.facts.family, knn.facts.shift, knn.facts.classes) == (family, "noisy-1", None)
@@ -365,7 +365,7 @@ def test_a_baseline_is_given_its_settings_the_seed_and_the_facts_of_the_task(tas
     assert episodes["oracle-bayes"] == 128 and episodes["zero"] is None
 
 
-def test_a_baseline_that_does_not_fit_is_refused_with_those_that_do(task: TaskConfig, tmp_path: Path) -> None:
+def test_the_error_for_a_baseline_that_does_not_fit_names_those_that_do(task: TaskConfig, tmp_path: Path) -> None:
     prompts = PromptSet(task.model_copy(update={"baselines": ["zero", "majority", "mean"]}), "smoke")
     with refused("not-applicable", "'majority'", "class labels", "'tiny-linear'", "numbers", "zero, mean"):
         contestants.baselines(prompts, ["majority"])

@@ -34,7 +34,7 @@ def card_in(folder: Path, **changes: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+def evaluated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
     folder = tmp_path_factory.mktemp("evaluated")
     run = create(folder, resolve_run(card_in(folder), "gpt2", "smoke", 0))
     train(run, monitor=Monitor)
@@ -43,15 +43,15 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 
 @pytest.mark.slow
-def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(evaluated: tuple[Path, Run]) -> None:
-    rows = tables.read_all("values", evaluated[0] / "tables")
+def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(evaluated_run: tuple[Path, Run]) -> None:
+    rows = tables.read_all("values", evaluated_run[0] / "tables")
     rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
     four = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
-    found = {name: set(part["contestant"]) for name, part in rows.groupby("evaluator")}
-    assert found == {"targets": four, "icl": four | {"chance"}, "icl_paired": four | {"chance"}}
+    names = {name: set(part["contestant"]) for name, part in rows.groupby("evaluator")}
+    assert names == {"targets": four, "icl": four | {"chance"}, "icl_paired": four | {"chance"}}
     assert rows["shift"].eq("none").all()
     counts = rows[rows["contestant"].ne("chance")].groupby("evaluator")["n_episodes"].unique()
-    assert {name: found.tolist() for name, found in counts.items()} == {
+    assert {name: episodes.tolist() for name, episodes in counts.items()} == {
         "icl": [70],
         "icl_paired": [35],
         "targets": [70],
@@ -60,7 +60,7 @@ def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(e
     assert chance.to_dict() == {"icl": 0.5, "icl_paired": 0.25}
     costs = {
         path.parent.name.split("-")[3]
-        for path in tables.files("costs", evaluated[0])
+        for path in tables.files("costs", evaluated_run[0])
         if len(tables.read("costs", path))
     }
     assert "none" in costs
@@ -68,8 +68,8 @@ def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(e
 
 
 @pytest.mark.slow
-def test_a_pair_is_right_only_if_both_episodes_are(evaluated: tuple[Path, Run]) -> None:
-    folder, run = evaluated
+def test_a_pair_is_right_only_if_both_episodes_are(evaluated_run: tuple[Path, Run]) -> None:
+    folder, run = evaluated_run
     prompts = PromptSet(run.config.task, "smoke", evaluator="icl_paired")
     model, episodes = run.load(), prompts.episodes
     assert torch.equal(episodes.context.x[::2], episodes.context.x[1::2])
@@ -98,9 +98,9 @@ def test_groups_have_the_smallest_accuracy_and_the_mean_of_other_scores() -> Non
         "accuracy": np.array([[1.0], [0.0], [1.0], [1.0]]),
         "cross_entropy": np.array([[1.0], [3.0], [0.0], [1.0]]),
     }
-    found = group_scores(scores, 2)
-    assert found["accuracy"].tolist() == [[0.0], [1.0]]
-    assert found["cross_entropy"].tolist() == [[2.0], [0.5]]
+    by_group = group_scores(scores, 2)
+    assert by_group["accuracy"].tolist() == [[0.0], [1.0]]
+    assert by_group["cross_entropy"].tolist() == [[2.0], [0.5]]
 
 
 class Zero(Predictor):
@@ -112,15 +112,15 @@ class Zero(Predictor):
         return Categorical(torch.eye(CLASSES)[0].expand(*x_target.shape[:2], -1))
 
 
-def test_a_predictor_that_ignores_the_context_fails_all_pairs(evaluated: tuple[Path, Run]) -> None:
-    task = evaluated[1].config.task
+def test_a_predictor_that_ignores_the_context_fails_all_pairs(evaluated_run: tuple[Path, Run]) -> None:
+    task = evaluated_run[1].config.task
     single, paired = (target_scores(Zero(), PromptSet(task, "smoke", evaluator=name)) for name in ("icl", "icl_paired"))
     assert 0.3 < single.scores[HEADLINE].mean() < 0.7
     assert not paired.scores[HEADLINE].any()
 
 
-def test_a_test_has_its_own_prompt_set_that_begins_with_the_smaller_one(evaluated: tuple[Path, Run]) -> None:
-    task = evaluated[1].config.task
+def test_a_test_has_its_own_prompt_set_that_begins_with_the_smaller_one(evaluated_run: tuple[Path, Run]) -> None:
+    task = evaluated_run[1].config.task
     sets = [PromptSet(task, "smoke"), *[PromptSet(task, "smoke", evaluator=name) for name in ("icl", "icl_paired")]]
     assert len({prompts.id for prompts in sets}) == 3
     assert [prompts.id.split("-")[3] for prompts in sets] == ["none", "icl", "icl_paired"]
@@ -132,8 +132,8 @@ def test_a_test_has_its_own_prompt_set_that_begins_with_the_smaller_one(evaluate
 
 
 @pytest.mark.slow
-def test_tests_are_selected_in_either_spelling(evaluated: tuple[Path, Run], tmp_path: Path) -> None:
-    _, run = evaluated
+def test_tests_are_selected_in_either_spelling(evaluated_run: tuple[Path, Run], tmp_path: Path) -> None:
+    _, run = evaluated_run
     assert evaluators_of(run, []) == ["icl", "icl_paired"]
     assert evaluators_of(run, ["icl-paired"]) == ["icl_paired"]
     with refused("unknown-name", "'icl_pared'", "'icl_paired'"):
@@ -156,16 +156,16 @@ def test_unknown_tests_on_a_card_are_refused(tmp_path: Path) -> None:
         resolve_task(str(path), "smoke")[0].build()
 
 
-def test_baselines_with_other_outputs_are_refused(evaluated: tuple[Path, Run], card_path: Path) -> None:
-    labels, numbers = evaluated[1].config.task, resolve_task(str(card_path), "smoke")[0]
+def test_baselines_with_other_outputs_are_refused(evaluated_run: tuple[Path, Run], card_path: Path) -> None:
+    labels, numbers = evaluated_run[1].config.task, resolve_task(str(card_path), "smoke")[0]
     with refused("not-applicable", "'knn-3'", "'tiny-classes'", "class labels"):
         contestants.baselines(PromptSet(labels, "smoke"), ["knn-3"])
     with refused("not-applicable", "'majority'", "'tiny-linear'", "numbers"):
         contestants.baselines(PromptSet(numbers, "smoke"), ["majority"])
 
 
-def test_seeds_share_a_variant_and_other_settings_have_another(evaluated: tuple[Path, Run]) -> None:
-    folder, run = evaluated
+def test_seeds_share_a_variant_and_other_settings_have_another(evaluated_run: tuple[Path, Run]) -> None:
+    folder, run = evaluated_run
     card = card_in(folder)
     same = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
     other = [resolve_run(card, "gpt2", "smoke", 0, [o]) for o in ("train.lr=0.5", "backbone.width=32", "task.points=5")]

@@ -17,7 +17,7 @@ from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.evaluate import evaluate
 from iclbench.evaluation.gaps import next_gap_rows
 from iclbench.evaluation.prompts import PromptSet
-from tests.families.events import sequence_files as made
+from tests.families.events import sequence_files
 
 NAMES = ("oracle-events", "oracle-bayes-events", "poisson", "renewal", "hawkes-mle")
 
@@ -75,10 +75,10 @@ def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
         return pd.DataFrame(next_gap_rows(values, pd.concat(frames), prompts))
 
     model, packed_oracle = errors("renewal", False), errors("oracle-events", True)
-    found, complete = gaps(model, packed_oracle), gaps(model, errors("oracle-events", False))
-    assert len(complete) == 18 and len(found) == 1
+    from_packed, complete = gaps(model, packed_oracle), gaps(model, errors("oracle-events", False))
+    assert len(complete) == 18 and len(from_packed) == 1
     area = complete[complete["n_context"].isna()]
-    np.testing.assert_allclose(found[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
+    np.testing.assert_allclose(from_packed[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
     assert gaps(model).empty, "the oracle has no errors"
     assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
 
@@ -111,9 +111,9 @@ def test_without_an_oracle_the_best_baseline_scores_1() -> None:
 
 @pytest.mark.slow
 def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path: Path) -> None:
-    times, marks = made.sequences(count=60, longest=9)
+    times, marks = sequence_files.sequences(count=60, longest=9)
     (tmp_path / "events").mkdir()
-    made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
+    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
     task, _ = resolve_task("events", "smoke")
     prompts = PromptSet(task, "smoke", data_dir=tmp_path)
     (poisson,) = baselines(prompts, ["poisson"])
@@ -129,10 +129,10 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
     # A curve at every other size has about the same area.
     grid = learning_curve(poisson.predictor, prompts, range(0, episodes.context.count, 2))
     assert grid.area("nll").mean() == pytest.approx(expected, abs=0.15)
-    found = evaluate([poisson], prompts)
-    columns, ((_, _, _, *cells),) = leaderboard(found)
+    rows = evaluate([poisson], prompts)
+    columns, ((_, _, _, *cells),) = leaderboard(rows)
     assert columns[3] == "n=1" and len(columns) == 6 and all(map(float, cells))
-    values = found.query("n_context.isna()").set_index("metric")["value"]
+    values = rows.query("n_context.isna()").set_index("metric")["value"]
     assert values["nll"] == pytest.approx(expected, rel=1e-6)
     assert values["auc"] == values["nll"]
     assert values["nll_open"] == pytest.approx(nll[is_open].mean(), rel=1e-6)
@@ -142,9 +142,9 @@ def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path
 
 
 def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_lengths(tmp_path: Path) -> None:
-    times, marks = made.sequences(count=60, longest=9, kinds=2)
+    times, marks = sequence_files.sequences(count=60, longest=9, kinds=2)
     (tmp_path / "events").mkdir()
-    made.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)
+    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks)
     prompts = PromptSet(resolve_task("events", "smoke")[0], "smoke", data_dir=tmp_path)
     values = evaluate(baselines(prompts, ["poisson", "hawkes-mle"]), prompts)
     areas = values[values["metric"].eq("auc")].set_index("run")["value"]

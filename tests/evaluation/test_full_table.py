@@ -14,7 +14,7 @@ from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
 
 
-def made(rows: int = 60, features: int = 3, noise: bool = False) -> Table:
+def make_table(rows: int = 60, features: int = 3, noise: bool = False) -> Table:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(rows, features))
     y = rng.normal(size=rows) if noise else 1000 + 300 * np.sign(x[:, 0]) + rng.normal(size=rows)
@@ -31,7 +31,7 @@ def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad", episod
 
 def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
     """Noise cannot be predicted: a model fitted on the row would be closer than the mean."""
-    table = made(200, noise=True)
+    table = make_table(200, noise=True)
     assert ((out_of_fold(table) - table.y) ** 2).mean() > table.y.var()
     in_sample = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
     assert ((in_sample - table.y) ** 2).mean() < 0.5 * table.y.var()
@@ -40,18 +40,18 @@ def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
 @pytest.mark.parametrize("variance", [1.0, 5.0])
 def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: float) -> None:
     """By hand: labels by mean and deviation of the first ten rows, trapezoids over the sizes 10 to 20."""
-    table, found = made(), prompts(made(), variance=variance)
-    rows = found.episodes.truth["rows"].numpy()
+    table, prompt_set = make_table(), prompts(make_table(), variance=variance)
+    rows = prompt_set.episodes.truth["rows"].numpy()
     deviation = table.y[rows[:, :10]].std(1, keepdims=True)
     errors = ((out_of_fold(table)[rows] - table.y[rows]) / deviation) ** 2
     expected = np.trapezoid(errors[:, 10:], axis=1).mean() / 10
-    assert full_table_error(found)["value"] == pytest.approx(expected, rel=1e-4)
+    assert full_table_error(prompt_set)["value"] == pytest.approx(expected, rel=1e-4)
     assert expected < 0.1, "a step that every fit on 54 rows finds"
 
 
 @pytest.mark.slow
 def test_the_unit_of_the_file_does_not_matter() -> None:
-    table = made()
+    table = make_table()
     expected = out_of_fold(table)
     area = full_table_error(prompts(table))["value"]
     for unit in (1e100, 1e-100, 1e300, 1e-300):
@@ -68,7 +68,7 @@ def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest
     """The runs have different prompts of the same table."""
     fits, fit = [], XGBRegressor.fit
     monkeypatch.setattr(XGBRegressor, "fit", lambda model, *data: (fits.append(1), fit(model, *data))[1])
-    table = made()
+    table = make_table()
     first, second = (remarks(prompts(table, variance=variance)) for variance in (1.0, 5.0))
     assert len(fits) == 10 and first != second
     remarks(replace(prompts(table), seed=1))
@@ -76,16 +76,16 @@ def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest
 
 
 def test_folds_and_intervals_depend_on_the_seed_and_a_single_episode_has_no_interval() -> None:
-    summary = full_table_error(prompts(made()))
-    assert summary == full_table_error(prompts(made()))
+    summary = full_table_error(prompts(make_table()))
+    assert summary == full_table_error(prompts(make_table()))
     low, high = (float(str(summary[end])) for end in ("low", "high"))
-    assert remarks(prompts(made()))[-1].endswith(f" {summary['value']:.3f} ±{(high - low) / 2:.3f}")
-    assert "±" not in remarks(prompts(made(), episodes=1))[-1]
-    assert (out_of_fold(made(noise=True), 0) != out_of_fold(made(noise=True), 1)).any()
+    assert remarks(prompts(make_table()))[-1].endswith(f" {summary['value']:.3f} ±{(high - low) / 2:.3f}")
+    assert "±" not in remarks(prompts(make_table(), episodes=1))[-1]
+    assert (out_of_fold(make_table(noise=True), 0) != out_of_fold(make_table(noise=True), 1)).any()
 
 
 def test_remarks_name_features_rows_and_scales() -> None:
-    lines = remarks(prompts(made(features=4), variance=4.0))
+    lines = remarks(prompts(make_table(features=4), variance=4.0))
     names = [
         ["made", "2 of 4 features", "f0, f1, f2, f3", "60 rows"],
         ["21 rows", "'price'", "first 10 rows", "times 2"],
@@ -93,8 +93,10 @@ def test_remarks_name_features_rows_and_scales() -> None:
         ["XGBoost"],
     ]
     assert all(name in line for line, line_names in zip(lines, names, strict=True) for name in line_names)
-    assert all(name in remarks(prompts(made(features=1)))[0] for name in ("1 features (f0)", "1 columns of zeros"))
-    assert "2 projections of 3 features" in remarks(prompts(made(), encoding="project"))[0]
+    assert all(
+        name in remarks(prompts(make_table(features=1)))[0] for name in ("1 features (f0)", "1 columns of zeros")
+    )
+    assert "2 projections of 3 features" in remarks(prompts(make_table(), encoding="project"))[0]
 
 
 def test_other_families_have_no_remarks(card_path: Path) -> None:

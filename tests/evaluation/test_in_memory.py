@@ -94,7 +94,7 @@ def test_a_predictor_in_memory_has_no_cached_cell(card_path: Path, tmp_path: Pat
 
 
 def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:
-    """Batch statistics do not change, dropout is off, and the training continues unchanged."""
+    """Batch statistics do not change, dropout is off, and training continues unchanged."""
     config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
     prompts = PromptSet(config.task, "smoke")
     model = config.build(config.task.build()).train()
@@ -110,11 +110,11 @@ def test_evaluations_during_training_do_not_change_the_weights() -> None:
     prompts = PromptSet(config.task, "smoke")
     settings = config.train.model_copy(update={"steps": 2, "evaluate_every": 0})
 
-    def trained(is_evaluated: bool) -> dict[str, torch.Tensor]:
+    def train_weights(is_evaluated: bool) -> dict[str, torch.Tensor]:
         model = config.build(config.task.build())
         callbacks = [lambda training: evaluate([in_memory("model", training.backbone)], prompts)]
         fit(model, config.task, settings, callbacks if is_evaluated else [])
         return model.state_dict()
 
-    evaluated, plain = trained(is_evaluated=True), trained(is_evaluated=False)
+    evaluated, plain = train_weights(is_evaluated=True), train_weights(is_evaluated=False)
     assert all(torch.equal(evaluated[name], plain[name]) for name in plain)

@@ -1,4 +1,4 @@
-"""Evaluation during training: when it runs, what it scores, and that it does not change the training."""
+"""Evaluation during training: when it runs, what it scores, and that it does not change training."""
 
 from functools import partial
 from pathlib import Path

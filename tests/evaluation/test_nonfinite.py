@@ -69,11 +69,11 @@ def test_only_positions_that_are_not_finite_are_failed_rows(prompts, tmp_path, a
     reason = evaluate_cell(tmp_path, contestant(Zero(answer)), prompts)
     names = ["squared_error", "42 of 48 episodes", "3 of 9 context sizes", "episode 6", "2 examples"]
     assert reason is not None and all(name in reason for name in names)
-    found, sound = rows(tmp_path, "squared_error"), rows(tmp_path, "squared_error", "sound")
-    assert found.index.tolist() == list(range(9))
-    failed = found[found["status"] == "failed"]
+    affected, sound = rows(tmp_path, "squared_error"), rows(tmp_path, "squared_error", "sound")
+    assert affected.index.tolist() == list(range(9))
+    failed = affected[affected["status"] == "failed"]
     assert tuple(failed.index) == BAD_SIZES and failed["value"].isna().all() and set(failed["reason"]) == {reason}
-    good = found.drop(index=failed.index)
+    good = affected.drop(index=failed.index)
     pd.testing.assert_frame_equal(good[["value", "low", "high"]], sound.loc[good.index, ["value", "low", "high"]])
 
 

@@ -1,4 +1,4 @@
-"""The contestants that score 0 and 1 when others are missing, failed, equal or not significantly better."""
+"""Which contestants score 0 and 1 if others are missing, failed, equal or not significantly better."""
 
 import shutil
 from pathlib import Path

@@ -74,18 +74,18 @@ def test_a_prompt_set_has_all_related_datasets(prompts):
 
 
 def test_scores_equal_those_of_single_episodes(prompts, model):
-    found = scoring.target_scores(model, prompts)
-    assert found.n_related == (0, 1, 2)
+    all_scores = scoring.target_scores(model, prompts)
+    assert all_scores.n_related == (0, 1, 2)
     for b in (0, 7, 19):
         one = prompts.episodes[b : b + 1]
-        for n in found.n_related:
+        for n in all_scores.n_related:
             with torch.no_grad():
                 answer = model.predict_targets(one.context, one.targets.x, first_related(one.related, n))
             mask = one.targets.mask[0].numpy()
             means = {metric: score[0].numpy()[mask].mean() for metric, score in answer.scores(one.targets.y).items()}
             for metric, expected in means.items():
                 scale = prompts.family.normaliser if metric == "squared_error" else 1.0
-                assert found.scores[metric][b, n] == pytest.approx(expected / scale, abs=1e-5)
+                assert all_scores.scores[metric][b, n] == pytest.approx(expected / scale, abs=1e-5)
 
 
 class Lengthscale(Oracle):
@@ -107,8 +107,8 @@ class Lengthscale(Oracle):
 def test_an_oracle_is_given_the_truth_of_each_episode(prompts):
     queries, scales = prompts.episodes.queries, prompts.episodes.truth["lengthscale"]
     expected = [((y[mask] - scale) ** 2).mean() for y, mask, scale in zip(queries.y, queries.mask, scales, strict=True)]
-    found = scoring.target_scores(Lengthscale(), prompts).scores["squared_error"][:, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    actual = scoring.target_scores(Lengthscale(), prompts).scores["squared_error"][:, 0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)
     rows = examples.predicted(contestant(Lengthscale(), "lengthscale", "oracle"), prompts).query("role == 'predicted'")
     np.testing.assert_allclose(
         rows["value"].astype(float).groupby(rows["episode"]).agg(["min", "max"]).T, [scales[:4].numpy()] * 2
@@ -118,8 +118,8 @@ def test_an_oracle_is_given_the_truth_of_each_episode(prompts):
 def test_accuracy_within_choices_needs_choices():
     labels, y = Categorical(torch.tensor([[[0.0, 1.0, 2.0]]])), torch.tensor([[1]])
     assert "accuracy_within_choices" not in labels.scores_within(y, None)
-    found = labels.scores_within(y, torch.tensor([[True, True, False]]))
-    assert (float(found["accuracy"]), float(found["accuracy_within_choices"])) == (0, 1)
+    scores = labels.scores_within(y, torch.tensor([[True, True, False]]))
+    assert (float(scores["accuracy"]), float(scores["accuracy_within_choices"])) == (0, 1)
     number = Gaussian(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     assert set(number.scores_within(torch.zeros(1, 1, 1), torch.ones(1, 3, dtype=torch.bool))) == {*Gaussian.metrics}
 
@@ -136,10 +136,10 @@ def test_only_squared_errors_are_divided_by_the_normaliser(prompts, tmp_path: Pa
     outputs = [y[mask].numpy() for y, mask in zip(queries.y, queries.mask, strict=True)]
     plain = [np.mean(y**2) for y in outputs]
     likelihood = [norm.logpdf(y).mean() for y in outputs]
-    found = scoring.target_scores(Prior(), scaled)
-    assert found.normaliser == 4
-    np.testing.assert_allclose(found.scores["squared_error"][:, 0], np.array(plain) / 4, rtol=1e-5)
-    np.testing.assert_allclose(found.scores["log_likelihood"][:, 0], likelihood, rtol=1e-5)
+    scores = scoring.target_scores(Prior(), scaled)
+    assert scores.normaliser == 4
+    np.testing.assert_allclose(scores.scores["squared_error"][:, 0], np.array(plain) / 4, rtol=1e-5)
+    np.testing.assert_allclose(scores.scores["log_likelihood"][:, 0], likelihood, rtol=1e-5)
     evaluate_cell(tmp_path, contestant(Prior(), "prior"), scaled)
     values = tables.read_all("values", tmp_path)
     normalisers = values.groupby("metric")["normaliser"].agg(set).to_dict()
@@ -201,10 +201,10 @@ def test_a_joint_predictor_is_evaluated_without_padding():
     padded = PromptSet(resolve_task("image-completion", "smoke", cmab)[0], "smoke")
     targets, predictor = padded.episodes.queries, TargetCount()
     assert len(targets.counts.unique()) > 2 and (targets.counts < targets.count).any()
-    found = scoring.target_scores(predictor, padded).scores["log_likelihood"][:, 0]
+    scores = scoring.target_scores(predictor, padded).scores["log_likelihood"][:, 0]
     for b, n in enumerate(targets.counts.tolist()):
         expected = norm.logpdf(targets.y[b, targets.mask[b], 0].numpy(), loc=n).mean()
-        assert found[b] == pytest.approx(expected, rel=1e-6)
+        assert scores[b] == pytest.approx(expected, rel=1e-6)
     assert sum(x.shape[0] * x.shape[1] for x in predictor.calls) == targets.mask.sum()
 
 
@@ -316,9 +316,9 @@ def test_joint_scores_and_their_gaps_are_those_of_all_targets_of_an_episode(prom
     own = errors["prior"]
     assert own["log_likelihood_joint"].to_numpy(float) == pytest.approx(own["log_likelihood"].to_numpy(float), rel=1e-6)
     values = tables.read_all("values", tmp_path)
-    found = values[values["metric"].eq("gap_joint") & values["axis"].isna()]
-    assert found["run"].tolist() == ["prior"]
-    assert found["value"].item() == pytest.approx((joint - own["log_likelihood_joint"]).mean())
+    gap_rows = values[values["metric"].eq("gap_joint") & values["axis"].isna()]
+    assert gap_rows["run"].tolist() == ["prior"]
+    assert gap_rows["value"].item() == pytest.approx((joint - own["log_likelihood_joint"]).mean())
     columns, lines = targets_board(values)
     assert columns == ["contestant", "log-likelihood", "gap to the oracle", "joint LL", "squared error"]
     (line,) = (line for line in lines if "prior" in line[0])
@@ -482,16 +482,16 @@ def test_only_means_over_scores_that_are_not_finite_fail(tmp_path: Path):
     assert not cells.is_done(tmp_path, broken, prompts)
     values = tables.read_all("values", tmp_path)
     keys = ["metric", "n_related", "axis", "axis_value"]
-    found, sound = (values[values["run"].eq(name)].set_index(keys).sort_index() for name in ("broken", "sound"))
-    assert found.index.equals(sound.index), "there are the same rows"
-    rows = found.reset_index()
+    nan_rows, sound = (values[values["run"].eq(name)].set_index(keys).sort_index() for name in ("broken", "sound"))
+    assert nan_rows.index.equals(sound.index), "there are the same rows"
+    rows = nan_rows.reset_index()
     is_affected = rows["n_related"].eq(2) & ~(rows["axis"].eq("n_context") & rows["axis_value"].le(4)).fillna(False)
     assert set(rows.loc[rows["status"].eq("failed"), "n_related"]) == {2}
     assert rows.loc[is_affected & rows["axis"].isna(), "status"].eq("failed").all()
     assert rows.loc[~is_affected, "status"].eq("ok").all()
     assert set(rows.loc[is_affected, "reason"].dropna()) == {reason}
-    is_ok = found["status"].eq("ok")
-    pd.testing.assert_frame_equal(found[is_ok][["value", "low", "high"]], sound[is_ok][["value", "low", "high"]])
+    is_ok = nan_rows["status"].eq("ok")
+    pd.testing.assert_frame_equal(nan_rows[is_ok][["value", "low", "high"]], sound[is_ok][["value", "low", "high"]])
     errors = tables.read_all("errors", tmp_path)
     assert set(errors.loc[errors["run"].eq("broken"), "n_related"]) == {0, 1}, "failed scores are not compared"
     lines = {line[0]: line[1:] for line in targets_board(values)[1]}

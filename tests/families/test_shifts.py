@@ -140,7 +140,7 @@ def test_the_wide_query_is_three_times_wider_by_default():
     assert torch.equal(draw("wide-query").targets.x, draw("wide-query-3").targets.x)
 
 
-def test_points_n_changes_only_the_number_of_examples_that_callers_request():
+def test_points_n_changes_only_the_requested_number_of_examples():
     assert LINEAR.parse_shift("points-160").examples == 160
     assert LINEAR.parse_shift("noisy-2").examples is None
     assert torch.equal(draw("points-160").context.y, draw("none").context.y)
@@ -272,7 +272,7 @@ def test_the_order_in_which_parts_are_written_has_no_effect():
     assert abs(residual.std() - 0.5) < 4 * 0.5 / math.sqrt(2 * residual.numel())
 
 
-def test_other_parts_apply_to_the_queries_of_a_part():
+def test_parts_also_transform_queries_that_another_part_sets():
     orthants = draw("orthants+input-scale-3+noisy-1")
     torch.testing.assert_close(orthants.targets.x, 3 * draw("orthants").targets.x)
     # The label of the query is noisy.

@@ -128,27 +128,27 @@ def family(name: str, data_dir: Path) -> Answers:
     prompts = _prompts(_task_of(name), data_dir)
     sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
     sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
-    found = {name: _of_episodes(each.episodes) for name, each in sets.items()}
+    answers_by_name = {name: _of_episodes(each.episodes) for name, each in sets.items()}
     if "sample_prompts" in vars(type(prompts.family)):
         drawn = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
-        found["training"] = _of_episodes(drawn)
-    return found
+        answers_by_name["training"] = _of_episodes(drawn)
+    return answers_by_name
 
 
 def estimator(name: str, data_dir: Path) -> Answers:
     """Answers for every baseline card of the estimator, on prompts of a task that names the card."""
-    found = {}
+    answers_by_card = {}
     for card in _cards_of(name):
-        named = [task for task in _tasks() if card in _named(task)] or ["linear"]
+        tasks = [task for task in _tasks() if card in _named(task)] or ["linear"]
         # If only the card of a data set names it, use the family with procedural images.
-        task = "image-completion" if named == ["image-completion-emnist"] else named[0]
+        task = "image-completion" if tasks == ["image-completion-emnist"] else tasks[0]
         prompts = _prompts(task, data_dir)
         (contestant,) = contestants.baselines(prompts, [card])
         episodes = prompts.episodes
         informed = contestant.predictor.informed(episodes.truth)
         answer = informed.predict_targets(episodes.context, episodes.queries.x)
-        found[card] = _of_prediction(answer)
-    return found
+        answers_by_card[card] = _of_prediction(answer)
+    return answers_by_card
 
 
 def _cards_of(estimator: str) -> list[str]:
@@ -160,8 +160,8 @@ def backbone(name: str, data_dir: Path) -> Answers:
     """Answers before and after a training step, with all weights changed so that every part matters, and to class
     labels with initial weights. A backbone that reads only events answers only events."""
     cls = BACKBONES.get(name)
-    known = cls.Settings.model_fields
-    sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in known}
+    fields = cls.Settings.model_fields
+    sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in fields}
     task = "point-process" if cls.events_only else "linear"
     head = {"head": _HEADS[name]} if name in _HEADS else {}
     config = resolve_tables(task, name, "smoke", tables={"task": head, "backbone": sizes, "train": {"batch": 8}})
@@ -178,12 +178,14 @@ def backbone(name: str, data_dir: Path) -> Answers:
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
     with torch.inference_mode():
         points = drawn.sample(Request(EPISODES, 8, generator(0, "golden"))).context
-        found = {
+        golden_answers = {
             "initial weights": weights,
             "loss": [float(f"{loss.item():.7g}")],
             "next": _of_prediction(model.eval().predict_next(points)),
         }
-    return found if cls.events_only else {**found, "labels": _of_labels(cls, config.backbone.settings)}
+    return (
+        golden_answers if cls.events_only else {**golden_answers, "labels": _of_labels(cls, config.backbone.settings)}
+    )
 
 
 def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:

@@ -19,21 +19,21 @@ Known = dict[str, dict[str, Any]]
 
 def defaults() -> Known:
     """By class of settings: the codes of the classes that have these settings, and the defaults of its keys."""
-    found: Known = {}
+    entries: Known = {}
     for name in FAMILIES.shipped:
-        _add(found, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
+        _add(entries, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
     for name in BACKBONES.architectures():
         if name in BACKBONES.shipped:
-            _add(found, BACKBONES.get(name).Settings, f"backbone {name}", codes.of_backbone(name))
+            _add(entries, BACKBONES.get(name).Settings, f"backbone {name}", codes.of_backbone(name))
     for name in ESTIMATORS.shipped:
-        _add(found, ESTIMATORS.get(name).Settings, f"estimator {name}", codes.of_estimator(name))
+        _add(entries, ESTIMATORS.get(name).Settings, f"estimator {name}", codes.of_estimator(name))
     for model in (TrainSettings, Curriculum, Ramp, TaskConfig, BackboneConfig, RunConfig):
-        _add(found, model, "training", codes.LOSS)
-    return found
+        _add(entries, model, "training", codes.LOSS)
+    return entries
 
 
-def _add(found: Known, model: type[BaseModel], owner: str, code: Any) -> None:
-    entry = found.setdefault(f"{model.__module__}:{model.__qualname__}", {"codes": {}, "defaults": {}})
+def _add(entries: Known, model: type[BaseModel], owner: str, code: Any) -> None:
+    entry = entries.setdefault(f"{model.__module__}:{model.__qualname__}", {"codes": {}, "defaults": {}})
     entry["codes"][owner] = code
     for key, field in model.model_fields.items():
         if not field.is_required():

@@ -51,12 +51,12 @@ class Verdict:
         return f"{self.category}/{self.index}"
 
 
-def drawn(trials: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
+def choose_trials(trials: int, only: Sequence[str] = ()) -> list[tuple[str, int]]:
     """Categories and indices of trials; with `only`, of these categories or single trials (`CATEGORY/INDEX`)."""
     single = [(name.rsplit("/", 1)[0], int(name.rsplit("/", 1)[1])) for name in only if "/" in name]
-    chosen = {c: share for c, (_, share) in CATEGORIES.items() if not only or c in only}
-    total = sum(chosen.values()) or 1
-    return single + [(c, i) for c, share in chosen.items() for i in range(max(1, round(trials * share / total)))]
+    shares = {c: share for c, (_, share) in CATEGORIES.items() if not only or c in only}
+    total = sum(shares.values()) or 1
+    return single + [(c, i) for c, share in shares.items() for i in range(max(1, round(trials * share / total)))]
 
 
 def attempt(stage: Stage, category: str, index: int, seed: int, keep: bool = False) -> Verdict:
@@ -66,12 +66,12 @@ def attempt(stage: Stage, category: str, index: int, seed: int, keep: bool = Fal
     folder = Path(tempfile.mkdtemp(prefix=f"{category.replace(' ', '-')}-{index}-", dir=stage.home.parent))
     started = time.monotonic()
     try:
-        found = kinds[kind](Trial(stage, folder / "trial", random.Random(f"{seed}/{category}/{index}")))
+        complaints = kinds[kind](Trial(stage, folder / "trial", random.Random(f"{seed}/{category}/{index}")))
     except Exception as error:  # a trial that cannot run has failed
-        found = [f"the trial itself failed: {''.join(traceback.format_exception(error)[-2:])}"]
+        complaints = [f"the trial itself failed: {''.join(traceback.format_exception(error)[-2:])}"]
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
-    return Verdict(category, index, kind, tuple(found), time.monotonic() - started)
+    return Verdict(category, index, kind, tuple(complaints), time.monotonic() - started)
 
 
 def run(
@@ -85,13 +85,13 @@ def run(
     """Run trials concurrently, in forks of a process with all imports."""
     preload()
     home = Path(tempfile.mkdtemp(prefix="iclbench-hostile-"))
-    chosen = drawn(trials, only)
+    trial_keys = choose_trials(trials, only)
     try:
-        stage = build(home / "stage", sweep=any(c == "kills of a sweep" for c, _ in chosen))
-        random.Random(seed).shuffle(chosen)
+        stage = build(home / "stage", sweep=any(c == "kills of a sweep" for c, _ in trial_keys))
+        random.Random(seed).shuffle(trial_keys)
         verdicts = []
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
-            for future in [pool.submit(attempt, stage, c, i, seed, keep) for c, i in chosen]:
+            for future in [pool.submit(attempt, stage, c, i, seed, keep) for c, i in trial_keys]:
                 verdicts.append(future.result())
                 tell(verdicts[-1])
     finally:
@@ -129,18 +129,18 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="CATEGORY[/INDEX]", help="; ".join(CATEGORIES))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", action="store_true", help="leave the folders of trials behind")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
 
     def tell(verdict: Verdict) -> None:
         if verdict.complaints:
             print(failures([verdict]), file=sys.stderr, flush=True)  # noqa: T201
 
     started = time.monotonic()
-    verdicts = run(asked.trials, asked.seed, asked.only, asked.jobs, tell, asked.keep)
+    verdicts = run(arguments.trials, arguments.seed, arguments.only, arguments.jobs, tell, arguments.keep)
     print(table(verdicts))  # noqa: T201
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cost = f"{time.monotonic() - started:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processors"
-    print(f"{cost}, seed {asked.seed}")  # noqa: T201
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cost = f"{time.monotonic() - started:.0f} s, {usage.ru_utime + usage.ru_stime:.0f} s of processors"
+    print(f"{cost}, seed {arguments.seed}")  # noqa: T201
     return int(any(v.complaints for v in verdicts))
 
 

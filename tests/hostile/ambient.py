@@ -15,7 +15,7 @@ from typing import Any
 from tests.forked import answer
 from tests.hostile.plugins import BACKBONE, TRUST, train, write
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import manners
+from tests.hostile.verdicts import check_outcome
 
 THREADS, CALLS = 4, 24
 
@@ -47,8 +47,8 @@ def _mode(name: str) -> AbstractContextManager[Any]:
 
     if name.startswith("autocast"):
         return torch.autocast("cpu", getattr(torch, name.partition(" ")[2]))
-    found: AbstractContextManager[Any] = getattr(torch, name)()
-    return found
+    context: AbstractContextManager[Any] = getattr(torch, name)()
+    return context
 
 
 # States of torch, by kind of trial.
@@ -113,7 +113,7 @@ def _calls(seed: int) -> dict[str, Callable[[Any, Any], Any]]:
     }
 
 
-def _answers(folder: str, asked: list[tuple[str, int]], kind: str, state: int) -> list[tuple[str, str]]:
+def _answers(folder: str, calls: list[tuple[str, int]], kind: str, state: int) -> list[tuple[str, str]]:
     """The result of each call, in a fresh state and in the state of the caller or in threads, in a new process."""
     import iclbench as icl
     from iclbench.store.runs import Run
@@ -127,30 +127,30 @@ def _answers(folder: str, asked: list[tuple[str, int]], kind: str, state: int) -
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
-    alone = [one(call) for call in asked]
+    fresh_answers = [one(call) for call in calls]
     if kind == "threads":
         with ThreadPoolExecutor(THREADS) as pool:
-            return list(zip(alone, pool.map(one, asked), strict=True))
+            return list(zip(fresh_answers, pool.map(one, calls), strict=True))
     with STATES[kind][state]():
-        return list(zip(alone, [one(call) for call in asked], strict=True))
+        return list(zip(fresh_answers, [one(call) for call in calls], strict=True))
 
 
 def _api(trial: Trial, kind: str) -> list[str]:
     trial.copy("trained")
     names, state = list(_calls(0)), trial.dice.randrange(len(STATES.get(kind, [0])))
-    asked = [
+    calls = [
         (name, trial.dice.randrange(100)) for name in trial.dice.choices(names, k=CALLS if kind == "threads" else 4)
     ]
-    pairs = answer(_answers, str(trial.folder), asked, kind, state)
-    found = [
-        f"{name} fails alone: {alone[:200]}" for (name, _), (alone, _) in zip(asked, pairs, strict=True) if ":" in alone
+    pairs = answer(_answers, str(trial.folder), calls, kind, state)
+    complaints = [
+        f"{name} fails alone: {alone[:200]}" for (name, _), (alone, _) in zip(calls, pairs, strict=True) if ":" in alone
     ]
-    found += [
+    complaints += [
         f"{name} of seed {seed} answers otherwise: {other[:200]}"
-        for (name, seed), (alone, other) in zip(asked, pairs, strict=True)
+        for (name, seed), (alone, other) in zip(calls, pairs, strict=True)
         if alone != other
     ]
-    return [f"{kind} {state}: {complaint}" for complaint in found]
+    return [f"{kind} {state}: {complaint}" for complaint in complaints]
 
 
 def _dtype(trial: Trial) -> list[str]:
@@ -178,17 +178,17 @@ def _plug_in(trial: Trial) -> list[str]:
             "torch.set_grad_enabled(False)",
         )
     )
-    found, stored = [], []
+    complaints, weights_by_run = [], []
     for name, module in (("plain", ""), ("changed", state)):
         write(trial, BACKBONE, module=module)
         arguments = (*train(trial, False)[:6], name, "-o", "train.steps=3")
-        found += manners(trial.run(arguments, path=[trial.folder], environment=TRUST), {0})
+        complaints += check_outcome(trial.run(arguments, path=[trial.folder], environment=TRUST), {0})
         weights = trial.results / f"runs/{name}/model.safetensors"
         tensors = load_file(weights) if weights.is_file() else {}
-        stored.append({key: (str(t.dtype), t.tolist()) for key, t in tensors.items()})
-    if stored[0] != stored[1] or not stored[0]:
-        found.append("other weights")
-    return [f"{state}: {complaint}" for complaint in found]
+        weights_by_run.append({key: (str(t.dtype), t.tolist()) for key, t in tensors.items()})
+    if weights_by_run[0] != weights_by_run[1] or not weights_by_run[0]:
+        complaints.append("other weights")
+    return [f"{state}: {complaint}" for complaint in complaints]
 
 
 KINDS: dict[str, Kind] = {

@@ -15,7 +15,7 @@ import tomli_w
 from tests.hostile.process import Limits, Outcome
 from tests.hostile.stage import EVAL, LANGUAGE, PROBE, READERS, REPORT, TRAIN
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import contents, formulas, manners, page, untouched
+from tests.hostile.verdicts import check_outcome, contents, formulas, page, untouched
 
 TEXTS = (
     "<script>canary()</script>",
@@ -188,8 +188,8 @@ def _option(trial: Trial) -> list[str]:
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     outcome = trial.run((*option, text), limits=ROOMY)
-    found = manners(outcome) + _inside(trial) + untouched(before, contents(trial.results, "runs/**/*"))
-    return [f"{' '.join(option)} {text[:60]!r}: {c}" for c in found]
+    complaints = check_outcome(outcome) + _inside(trial) + untouched(before, contents(trial.results, "runs/**/*"))
+    return [f"{' '.join(option)} {text[:60]!r}: {c}" for c in complaints]
 
 
 def _number(trial: Trial) -> list[str]:
@@ -224,7 +224,7 @@ def _number(trial: Trial) -> list[str]:
     outcome = trial.run(
         (*TRAIN, "-o", f"{key}={value}", "-o", "train.steps=2")[: 10 if key != "train.steps" else 9], limits=ROOMY
     )
-    return [f"-o {key}={value[:40]}: {c}" for c in manners(outcome, {0, 1, 2})]
+    return [f"-o {key}={value[:40]}: {c}" for c in check_outcome(outcome, {0, 1, 2})]
 
 
 def _huge(trial: Trial) -> list[str]:
@@ -232,7 +232,7 @@ def _huge(trial: Trial) -> list[str]:
     trial.copy("")
     chosen = trial.dice.choice(HUGE)
     outcome = trial.run((*TRAIN, "-o", chosen), limits=ROOMY)
-    return [f"-o {chosen}: {c}" for c in manners(outcome, {1, 2})]
+    return [f"-o {chosen}: {c}" for c in check_outcome(outcome, {1, 2})]
 
 
 def _card(trial: Trial) -> list[str]:
@@ -247,14 +247,16 @@ def _card(trial: Trial) -> list[str]:
     names = [t for t in TEXTS if usable(t) and t.strip(". ") and "/" not in t and len(t.encode()) < 200]
     name = trial.dice.choice([*names, "plain"]) + ".toml"
     (trial.folder / name).write_text(tomli_w.dumps(card))
-    found = []
+    complaints = []
     training = trial.run(("train", f"./{name}", "gpt2", "--preset", "smoke", "--name", "gpt"))
-    found += manners(training, {0, 1, 2})
+    complaints += check_outcome(training, {0, 1, 2})
     if training.code == 0:
         for arguments in (EVAL, ("list", "runs"), ("show", "gpt"), ("show", f"./{name}")):
-            found += manners(trial.run(arguments), {0, 1, 2})
-        found += _reported(trial)
-    return [f"card {name[:30]!r} with {one[:30]!r}, {two[:30]!r}, {three[:30]!r}: {c}" for c in found + _inside(trial)]
+            complaints += check_outcome(trial.run(arguments), {0, 1, 2})
+        complaints += _reported(trial)
+    return [
+        f"card {name[:30]!r} with {one[:30]!r}, {two[:30]!r}, {three[:30]!r}: {c}" for c in complaints + _inside(trial)
+    ]
 
 
 def _some(trial: Trial, count: int) -> list[int]:
@@ -263,13 +265,13 @@ def _some(trial: Trial, count: int) -> list[int]:
 
 def _reported(trial: Trial) -> list[str]:
     outcome = trial.run(REPORT)
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
-        found += page(trial.results / "report/index.html")
-        found += formulas(trial.results / "report")
+        complaints += page(trial.results / "report/index.html")
+        complaints += formulas(trial.results / "report")
         strays = [p for p in (trial.results / "report").rglob("*") if ".." in p.name or "\n" in p.name]
-        found += [f"report writes {p.name!r}" for p in strays[:2]]
-    return found
+        complaints += [f"report writes {p.name!r}" for p in strays[:2]]
+    return complaints
 
 
 def _foreign_rows(trial: Trial) -> list[str]:
@@ -287,8 +289,8 @@ def _foreign_rows(trial: Trial) -> list[str]:
     if trial.dice.random() < 0.3:
         rows["value"] = trial.dice.choice((1e308, -1e308, 5e-324, float("inf"), float("nan")))
     rows.to_parquet(source.with_name("evil-rows.values.parquet"))
-    found = manners(trial.run(EVAL), {0, 1, 2}) + _reported(trial)
-    return [f"rows with {', '.join(changed)}: {c}" for c in found + _inside(trial)]
+    complaints = check_outcome(trial.run(EVAL), {0, 1, 2}) + _reported(trial)
+    return [f"rows with {', '.join(changed)}: {c}" for c in complaints + _inside(trial)]
 
 
 def _own_csv(trial: Trial) -> list[str]:
@@ -308,10 +310,10 @@ def _own_csv(trial: Trial) -> list[str]:
     (trial.folder / "table.csv").write_bytes(data)
     target = text.decode(errors="replace") if how == "target" and usable(text.decode(errors="replace")) else "y"
     outcome = trial.run(("eval", "gpt", "--csv", "table.csv", "--target", target, "--baseline", "zero"), limits=ROOMY)
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
-        found += _reported(trial)
-    return [f"csv {how} {text[:30]!r}: {c}" for c in found + _inside(trial)]
+        complaints += _reported(trial)
+    return [f"csv {how} {text[:30]!r}: {c}" for c in complaints + _inside(trial)]
 
 
 def _escapes(trial: Trial) -> list[str]:
@@ -322,13 +324,13 @@ def _escapes(trial: Trial) -> list[str]:
     header = ",".join(f'"{name}"' for name in ("a", f"b{one}", two, f"y{three}"))
     table = trial.folder / f"mine{one}.csv"
     table.write_text("\n".join([header, *rows]), encoding="utf-8", newline="\n")
-    found = []
+    complaints = []
     for target in (f"y{three}", "4", f"no{two}"):
         words = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
-        found += manners(trial.run(words, limits=ROOMY), {2} if target.startswith("no") else {0})
+        complaints += check_outcome(trial.run(words, limits=ROOMY), {2} if target.startswith("no") else {0})
     points = f"a{one},b{two},c,d{three}\n0.5,1,2,3\n1,2,3,?\n".encode()
-    found += manners(trial.run(("stream", "cnp"), stdin=points, limits=ROOMY), {0, 2})
-    return [f"{one!r}, {two!r}, {three!r}: {c}" for c in found + _inside(trial)]
+    complaints += check_outcome(trial.run(("stream", "cnp"), stdin=points, limits=ROOMY), {0, 2})
+    return [f"{one!r}, {two!r}, {three!r}: {c}" for c in complaints + _inside(trial)]
 
 
 def _table_faults(trial: Trial) -> list[str]:
@@ -371,11 +373,11 @@ def _table_faults(trial: Trial) -> list[str]:
     elif fault != "parquet":
         table.write_text(text, encoding="utf-8")
     words = ("eval", "gpt", "--csv", table.name, "--target", target, "--baseline", "zero")
-    found = manners(trial.run(words, limits=ROOMY), codes)
+    complaints = check_outcome(trial.run(words, limits=ROOMY), codes)
     if fault == "numbers":
         for option in ("--header", "--no-header"):
-            found += manners(trial.run((*words, option), limits=ROOMY), {0})
-    return [f"{fault}: {c}" for c in found + _inside(trial)]
+            complaints += check_outcome(trial.run((*words, option), limits=ROOMY), {0})
+    return [f"{fault}: {c}" for c in complaints + _inside(trial)]
 
 
 def _lines(trial: Trial) -> list[str]:
@@ -398,12 +400,12 @@ def _lines(trial: Trial) -> list[str]:
     )
     before = b"0.5,1,2,3\n" * trial.dice.randrange(3)
     outcome = trial.run(("stream", "cnp", "--save", "kept"), stdin=before + bad + b"\n1,2,3,?\n", limits=ROOMY)
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0 and "nan" in outcome.out.lower():
-        found.append(f"answers NaN: {outcome.out.splitlines()[-1]}")
+        complaints.append(f"answers NaN: {outcome.out.splitlines()[-1]}")
     if before and not (trial.folder / "kept").is_file():
-        found.append("what was learned before is lost")
-    return [f"line {bad[:40]!r}: {c}" for c in found]
+        complaints.append("what was learned before is lost")
+    return [f"line {bad[:40]!r}: {c}" for c in complaints]
 
 
 def _pickle(trial: Trial) -> list[str]:
@@ -422,15 +424,15 @@ def _pickle(trial: Trial) -> list[str]:
     ]
     target = trial.dice.choice([*sorted(places), trial.folder / "state", trial.folder / "table.parquet"])
     target.write_bytes(packed)
-    found = []
+    complaints = []
     table = ("eval", "gpt", "--csv", "table.parquet", "--target", "y")
     chosen = table if target.name == "table.parquet" else trial.dice.choice(READERS)
     resumed = (*TRAIN[:-1], "long", "-o", "train.steps=160")
     for arguments in (chosen, resumed, ("stream", "cnp", "--csv", "points.csv", "--state", "state")):
-        found += manners(trial.run(arguments), {0, 1, 2})
+        complaints += check_outcome(trial.run(arguments), {0, 1, 2})
     if canary.exists():
-        found.append("the pickle was executed")
-    return [f"pickle as {target.relative_to(trial.folder)}: {c}" for c in found]
+        complaints.append("the pickle was executed")
+    return [f"pickle as {target.relative_to(trial.folder)}: {c}" for c in complaints]
 
 
 def _code(trial: Trial) -> list[str]:
@@ -452,7 +454,7 @@ def _code(trial: Trial) -> list[str]:
             {"summary": "x", "tasks": ["evil.toml"], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0]}
         )
     )
-    found = []
+    complaints = []
     others = (
         ("show", "./evil.toml"),
         ("train", "./evil.toml", "gpt2", "--preset", "smoke"),
@@ -464,11 +466,13 @@ def _code(trial: Trial) -> list[str]:
         ("sweep", "evil-grid.toml"),
     )
     for arguments in trial.dice.sample([*READERS, *others], 5):
-        found += [f"{arguments[0]}: {c}" for c in manners(trial.run(arguments, path=[trial.folder]), {0, 1, 2})]
+        complaints += [
+            f"{arguments[0]}: {c}" for c in check_outcome(trial.run(arguments, path=[trial.folder]), {0, 1, 2})
+        ]
         if canary.exists():
-            found.append(f"{' '.join(arguments)} ran code that a file named")
+            complaints.append(f"{' '.join(arguments)} ran code that a file named")
             canary.unlink()
-    return found
+    return complaints
 
 
 def _links(trial: Trial) -> list[str]:
@@ -497,11 +501,11 @@ def _links(trial: Trial) -> list[str]:
         shutil.copytree(runs / "gpt", runs / "a b\u202e<canary>")
     else:
         (trial.results / "tables/evil").symlink_to(trial.results / "tables")
-    found = []
+    complaints = []
     for arguments in (*trial.dice.sample(list(READERS), 2), EVAL):
-        found += [f"{arguments[0]}: {c}" for c in manners(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
+        complaints += [f"{arguments[0]}: {c}" for c in check_outcome(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
     added = how == "deep"  # further contestants change the reference of scores
-    return [f"{how}: {c}" for c in found + ([] if added else trial.same_tables(whole=False))]
+    return [f"{how}: {c}" for c in complaints + ([] if added else trial.same_tables(complete=False))]
 
 
 def _language(trial: Trial) -> list[str]:
@@ -537,10 +541,10 @@ def _language(trial: Trial) -> list[str]:
         (model / "config.json").write_text(json.dumps(config | odd))
         how = f"config {odd}"
     outcome = trial.run(LANGUAGE, limits=ROOMY)
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
-        found += _reported(trial)
-    return [f"lm, {how[:80]}: {c}" for c in found + _inside(trial)]
+        complaints += _reported(trial)
+    return [f"lm, {how[:80]}: {c}" for c in complaints + _inside(trial)]
 
 
 KINDS: dict[str, Kind] = {

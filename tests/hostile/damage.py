@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.hostile.process import Limits
 from tests.hostile.stage import EVAL, LANGUAGE, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, mnist
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import contents, manners, untouched, value_tables
+from tests.hostile.verdicts import check_outcome, contents, untouched, value_tables
 
 HOWS = ("cut", "empty", "flip", "garbage", "foreign", "html", "folder", "gone", "longer", "zeros")
 
@@ -53,23 +53,23 @@ def _repair(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def _judged(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
+def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[str]:
     """Run a command on a damaged file. Its output and files must equal those without damage."""
     bytes_of = target.read_bytes() if target.is_file() else b""
     name = str(target.relative_to(trial.results)) if target.is_relative_to(trial.results) else ""
     outcome = trial.run(arguments)
-    found = manners(outcome, {0, 1, 2})
-    made_again = outcome.code == 0 and arguments == (PROBE if "probe" in name else EVAL)
-    found += trial.same_tables() if made_again else trial.same_tables({name: bytes_of}, whole=False)
-    told = "damaged" in outcome.err or target.name in outcome.err
-    if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.said[arguments]:
-        found.append(f"{arguments[0]} prints other numbers, exit code 0")
-    if outcome.code == 0 and arguments == REPORT and not told and target.exists():
+    complaints = check_outcome(outcome, {0, 1, 2})
+    is_recomputed = outcome.code == 0 and arguments == (PROBE if "probe" in name else EVAL)
+    complaints += trial.same_tables() if is_recomputed else trial.same_tables({name: bytes_of}, complete=False)
+    is_named = "damaged" in outcome.err or target.name in outcome.err
+    if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.outputs[arguments]:
+        complaints.append(f"{arguments[0]} prints other numbers, exit code 0")
+    if outcome.code == 0 and arguments == REPORT and not is_named and target.exists():
         ours, theirs = (contents(p / "report/tables") for p in (trial.results, trial.stage.home / "results"))
         differing = [n for n in theirs if ours.get(n) != theirs[n]]
         if differing and target.name not in (trial.results / "report/index.html").read_text():
-            found.append(f"report shows other tables without a word: {differing[:3]}")
-    return [f"{arguments[0]}: {complaint}" for complaint in found]
+            complaints.append(f"report shows other tables without a word: {differing[:3]}")
+    return [f"{arguments[0]}: {complaint}" for complaint in complaints]
 
 
 def _of_results(trial: Trial, pattern: str, readers: Sequence[Sequence[str]], hows: Sequence[str] = HOWS) -> list[str]:
@@ -78,15 +78,15 @@ def _of_results(trial: Trial, pattern: str, readers: Sequence[Sequence[str]], ho
     target = trial.dice.choice(sorted(trial.results.glob(pattern)))
     others = {n: c for n, c in contents(trial.results, "runs/**/*").items() if not target.match(n)}
     how = damage(trial, target, trial.dice.choice(hows))
-    found = []
-    chosen = trial.dice.sample(list(readers), min(2, len(readers)))
-    for arguments in sorted(chosen, key=lambda arguments: arguments != REPORT):  # before files are recomputed
-        found += _judged(trial, arguments, target)
-    found += untouched(others, contents(trial.results, "runs/**/*"))
+    complaints = []
+    chosen_readers = trial.dice.sample(list(readers), min(2, len(readers)))
+    for arguments in sorted(chosen_readers, key=lambda arguments: arguments != REPORT):  # before files are recomputed
+        complaints += _check_reader(trial, arguments, target)
+    complaints += untouched(others, contents(trial.results, "runs/**/*"))
     if target.match("tables/*/*.parquet"):
         _repair(target)
-        found += trial.works_as_ever(PROBE if "probe" in str(target) else EVAL)
-    return [f"{target.relative_to(trial.folder)}, {how}: {complaint}" for complaint in found]
+        complaints += trial.works_as_before(PROBE if "probe" in str(target) else EVAL)
+    return [f"{target.relative_to(trial.folder)}, {how}: {complaint}" for complaint in complaints]
 
 
 def _weights(trial: Trial) -> list[str]:
@@ -97,20 +97,22 @@ def _weights(trial: Trial) -> list[str]:
     how = damage(trial, target)
     shutil.rmtree(trial.results / "tables")
     outcome = trial.run(EVAL)
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     served = [n for n in value_tables(trial.results) if "/gpt." in n]
     wrong = [n for n in served if value_tables(trial.results)[n] != trial.stage.values[n]]
     if wrong and (outcome.code == 0 or (target.is_file() and target.read_bytes() != good)):
-        found += [f"{wrong[0]} was computed with damaged weights"] if outcome.code == 0 else []
+        complaints += [f"{wrong[0]} was computed with damaged weights"] if outcome.code == 0 else []
     if outcome.code == 0 and how != "gone" and target.is_file() and target.read_bytes() != good:
-        found.append("evaluated without notice")
+        complaints.append("evaluated without notice")
     if trial.dice.random() < 0.5:
-        found += manners(trial.run(trial.dice.choice((PROBE, ("cost", "gpt", "--points", "4", "--episodes", "2")))))
+        complaints += check_outcome(
+            trial.run(trial.dice.choice((PROBE, ("cost", "gpt", "--points", "4", "--episodes", "2"))))
+        )
     _repair(target)
-    found += manners(trial.run(TRAIN), {0})
+    complaints += check_outcome(trial.run(TRAIN), {0})
     if not target.is_file() or target.read_bytes() != good:
-        found.append("trained again, the weights are others")
-    return [f"weights, {how}: {complaint}" for complaint in found]
+        complaints.append("trained again, the weights are others")
+    return [f"weights, {how}: {complaint}" for complaint in complaints]
 
 
 def _checkpoint(trial: Trial) -> list[str]:
@@ -133,12 +135,12 @@ def _checkpoint(trial: Trial) -> list[str]:
     else:
         how = f"metadata: {_impossible(trial, new)}"
     outcome = trial.run(LONG)
-    found, weights = manners(outcome, {0, 1, 2}), trial.results / "runs/long/model.safetensors"
+    complaints, weights = check_outcome(outcome, {0, 1, 2}), trial.results / "runs/long/model.safetensors"
     if outcome.code == 0 and not weights.is_file():
-        found.append("exit code 0, and no weights")
+        complaints.append("exit code 0, and no weights")
     if weights.is_file() and weights.read_bytes() != trial.stage.weights:
-        found.append("the finished weights are others than undisturbed")
-    return [f"checkpoint, {how}: {complaint}" for complaint in found]
+        complaints.append("the finished weights are others than undisturbed")
+    return [f"checkpoint, {how}: {complaint}" for complaint in complaints]
 
 
 def _impossible(trial: Trial, path: Path) -> str:
@@ -174,17 +176,17 @@ def _card(trial: Trial) -> list[str]:
     how = damage(trial, trial.folder / "tiny.toml")
     name = f"new-{trial.dice.randrange(10)}"
     outcome = trial.run((*TRAIN[:-1], name))
-    found = manners(outcome, {0, 1, 2}) + manners(trial.run(("show", "./tiny.toml")), {0, 1, 2})
-    return [f"card, {how}: {c}" for c in found + untouched(before, contents(trial.results, "runs/**/*"))]
+    complaints = check_outcome(outcome, {0, 1, 2}) + check_outcome(trial.run(("show", "./tiny.toml")), {0, 1, 2})
+    return [f"card, {how}: {c}" for c in complaints + untouched(before, contents(trial.results, "runs/**/*"))]
 
 
 def _grid(trial: Trial) -> list[str]:
     trial.copy()
     how = damage(trial, trial.folder / trial.dice.choice(("grid.toml", "swept.toml")))
-    found = []
+    complaints = []
     for arguments in (("sweep", "grid.toml", "--dry-run"), ("show", "./grid.toml")):
-        found += manners(trial.run(arguments), {0, 1, 2})
-    return [f"grid, {how}: {c}" for c in found]
+        complaints += check_outcome(trial.run(arguments), {0, 1, 2})
+    return [f"grid, {how}: {c}" for c in complaints]
 
 
 def _own_table(trial: Trial) -> list[str]:
@@ -193,7 +195,7 @@ def _own_table(trial: Trial) -> list[str]:
     table = trial.folder / trial.dice.choice(("table.csv", "table.csv.gz", "table.parquet"))
     how = damage(trial, table)
     outcome = trial.run(("eval", "gpt", "--csv", table.name, "--target", "y", "--baseline", "zero"))
-    return [f"{table.name}, {how}: {c}" for c in manners(outcome, {0, 1, 2})]
+    return [f"{table.name}, {how}: {c}" for c in check_outcome(outcome, {0, 1, 2})]
 
 
 def _points(trial: Trial) -> list[str]:
@@ -202,10 +204,10 @@ def _points(trial: Trial) -> list[str]:
     target = trial.folder / trial.dice.choice(("points.csv", "state"))
     good, how = target.read_bytes(), damage(trial, target)
     outcome = trial.run(("stream", "cnp", "--csv", "points.csv", "--state", "state"))
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if target.name == "state" and outcome.code == 0 and target.read_bytes() != good:
-        found.append("a damaged state was gone on from")
-    return [f"{target.name}, {how}: {c}" for c in found]
+        complaints.append("a damaged state was gone on from")
+    return [f"{target.name}, {how}: {c}" for c in complaints]
 
 
 def _images(trial: Trial) -> list[str]:
@@ -229,7 +231,7 @@ def _images(trial: Trial) -> list[str]:
         "-o",
         "backbone.width=8",
     )
-    return [f"{target.name}, {how}: {c}" for c in manners(trial.run(arguments), {0, 1, 2})]
+    return [f"{target.name}, {how}: {c}" for c in check_outcome(trial.run(arguments), {0, 1, 2})]
 
 
 def _archive(trial: Trial) -> list[str]:
@@ -248,8 +250,8 @@ def _archive(trial: Trial) -> list[str]:
                 archive.writestr(name, bytes(trial.dice.choice((10, 10_000_000))))
     how = damage(trial, folder / "images_background.zip") if trial.dice.random() < 0.5 else "hostile members"
     outcome = trial.run(("train", "bursty-omniglot", "gpt2", "--preset", "smoke", "--data-dir", "data"))
-    found = manners(outcome, {1, 2})
-    return [f"archive, {how}: {c}" for c in found + ["a member was unpacked outside"] * outside.exists()]
+    complaints = check_outcome(outcome, {1, 2})
+    return [f"archive, {how}: {c}" for c in complaints + ["a member was unpacked outside"] * outside.exists()]
 
 
 def _log(path: Path, sequences: int = 20, marks: int = 2, step: float = 1.0) -> None:
@@ -268,7 +270,7 @@ def _data_that_change(trial: Trial) -> list[str]:
     train += ("-o", "task.time_scale=mean-gap", *(word for key in keys for word in ("-o", key)))
     (trial.folder / "query.csv").write_text("time,mark\n3,0\n?,?\n")
     stream, scored = ("stream", "mine", "--csv", "query.csv"), ("eval", "mine", "--baseline", "poisson")
-    found, answers = manners(trial.run(train), {0}), trial.run(stream).out
+    complaints, answers = check_outcome(trial.run(train), {0}), trial.run(stream).out
     how = trial.dice.choice(("grown", "replaced", "in another unit", "with a new mark", "damaged", "gone", "moved"))
     where: tuple[str, ...] = ()
     if how == "moved":
@@ -282,13 +284,13 @@ def _data_that_change(trial: Trial) -> list[str]:
         changes = {"grown": {"sequences": 30}, "replaced": {"sequences": 19}, "in another unit": {"step": 60.0}}
         _log(log, **changes.get(how, {"marks": 3}))
     if trial.run(stream).out != answers:
-        found.append("stream answers otherwise")
+        complaints.append("stream answers otherwise")
     codes = {0} if where else {2}
-    found += manners(trial.run((*scored, *where)), codes) + manners(trial.run((*train, *where)), codes)
+    complaints += check_outcome(trial.run((*scored, *where)), codes) + check_outcome(trial.run((*train, *where)), codes)
     if not where and (trial.results / "tables").exists():
-        found.append("scores on other data were written")
-    found += manners(trial.run((*scored, *where, "--data-changed")), {0, 1, 2})
-    return [f"{how}: {complaint}" for complaint in found]
+        complaints.append("scores on other data were written")
+    complaints += check_outcome(trial.run((*scored, *where, "--data-changed")), {0, 1, 2})
+    return [f"{how}: {complaint}" for complaint in complaints]
 
 
 def _model(trial: Trial) -> list[str]:
@@ -300,7 +302,7 @@ def _model(trial: Trial) -> list[str]:
     target = trial.dice.choice([*sorted(model.iterdir()), trial.folder / "mine.jsonl"])
     how = damage(trial, target)
     outcome = trial.run(LANGUAGE, limits=Limits(memory=3_000_000_000))
-    return [f"{target.name}, {how}: {c}" for c in manners(outcome, {0, 1, 2})]
+    return [f"{target.name}, {how}: {c}" for c in check_outcome(outcome, {0, 1, 2})]
 
 
 _RUN = (*READERS, TRAIN, ("stream", "gpt", "--csv", "points.csv"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.hostile.process import Limits
 from tests.hostile.stage import EVAL, LONG, PROBE, READERS, REPORT, STREAM, TRAIN
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import contents, manners, no_rubbish, untouched, value_tables
+from tests.hostile.verdicts import check_outcome, contents, no_temporary_files, untouched, value_tables
 
 WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 
@@ -18,20 +18,20 @@ WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
     """The same command in a normal environment succeeds."""
     outcome = trial.run(arguments)
-    found = manners(outcome, {0})
+    complaints = check_outcome(outcome, {0})
     if arguments == LONG and outcome.code == 0:
-        found += ["other weights"] * (
+        complaints += ["other weights"] * (
             (trial.results / "runs/long/model.safetensors").read_bytes() != trial.stage.weights
         )
-    there = value_tables(trial.results)
-    found += [
+    tables = value_tables(trial.results)
+    complaints += [
         f"{name} holds other numbers"
         for name, content in trial.stage.values.items()
-        if there.get(name, content) != content
+        if tables.get(name, content) != content
     ]
-    if arguments in (EVAL, PROBE) and outcome.code == 0 and outcome.out != trial.stage.said[arguments]:
-        found.append("prints other numbers")
-    return [f"afterwards: {c}" for c in found + no_rubbish(trial.results)]
+    if arguments in (EVAL, PROBE) and outcome.code == 0 and outcome.out != trial.stage.outputs[arguments]:
+        complaints.append("prints other numbers")
+    return [f"afterwards: {c}" for c in complaints + no_temporary_files(trial.results)]
 
 
 def _full_disk(trial: Trial) -> list[str]:
@@ -42,10 +42,12 @@ def _full_disk(trial: Trial) -> list[str]:
     before = contents(trial.results) if trial.results.exists() else {}
     size = trial.dice.choice((0, 100, 4096, 10_000, 50_000, trial.dice.randrange(200_000)))
     outcome = trial.run(arguments, limits=Limits(file_size=size))
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     keep = [n for n in before if n.endswith((".safetensors", "config.toml")) and "checkpoints" not in n]
-    found += untouched(before, contents(trial.results) if trial.results.exists() else {}, keep)
-    return [f"files of at most {size} bytes, {arguments[0]}: {c}" for c in found + _recovers(trial, arguments, results)]
+    complaints += untouched(before, contents(trial.results) if trial.results.exists() else {}, keep)
+    return [
+        f"files of at most {size} bytes, {arguments[0]}: {c}" for c in complaints + _recovers(trial, arguments, results)
+    ]
 
 
 def _read_only(trial: Trial) -> list[str]:
@@ -58,10 +60,10 @@ def _read_only(trial: Trial) -> list[str]:
     outcome = trial.run(arguments, limits=Limits(powerless=True), environment={"HOME": "/nonexistent"})
     for path in [trial.results, *(p for p in trial.results.rglob("*") if p.is_dir())]:
         path.chmod(0o755)
-    found = manners(outcome, {0, 1, 2}) + untouched(before, contents(trial.results))
-    if arguments == EVAL and (outcome.code != 0 or outcome.out != trial.stage.said[EVAL]):
-        found.append(f"eval with everything done does not print its table: {outcome.last[:200]!r}")
-    return [f"read-only results, {arguments[0]}: {c}" for c in found]
+    complaints = check_outcome(outcome, {0, 1, 2}) + untouched(before, contents(trial.results))
+    if arguments == EVAL and (outcome.code != 0 or outcome.out != trial.stage.outputs[EVAL]):
+        complaints.append(f"eval with everything done does not print its table: {outcome.last[:200]!r}")
+    return [f"read-only results, {arguments[0]}: {c}" for c in complaints]
 
 
 def _little_memory(trial: Trial) -> list[str]:
@@ -71,10 +73,10 @@ def _little_memory(trial: Trial) -> list[str]:
     trial.copy(results)
     room = int(10 ** trial.dice.uniform(5.5, 8.3))
     outcome = trial.run(arguments, limits=Limits(memory=room))
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if arguments[0] != "cost":
-        found += _recovers(trial, arguments, results)
-    return [f"{room / 1e6:.1f} MB of memory, {arguments[0]}: {c}" for c in found]
+        complaints += _recovers(trial, arguments, results)
+    return [f"{room / 1e6:.1f} MB of memory, {arguments[0]}: {c}" for c in complaints]
 
 
 def _closed(trial: Trial) -> list[str]:
@@ -86,12 +88,12 @@ def _closed(trial: Trial) -> list[str]:
     how = trial.dice.choice(("stdin", "stdout", "stderr", "all", "full", "nothing to read"))
     closed = {"stdin": (0,), "stdout": (1,), "stderr": (2,), "all": (0, 1, 2)}.get(how, ())
     outcome = trial.run(arguments, limits=Limits(closed=closed), stdout="/dev/full" if how == "full" else None)
-    found = manners(outcome)
+    complaints = check_outcome(outcome)
     if how in ("stderr", "all"):
-        found = [c for c in found if "without" not in c and "with 0 lines" not in c]
+        complaints = [c for c in complaints if "without" not in c and "with 0 lines" not in c]
     if how == "full" and outcome.code == 0 and arguments != TRAIN:
-        found.append("exit code 0, and nothing of the answer was written")
-    return [f"{how}, {' '.join(arguments[:2])}: {c}" for c in found + trial.same_tables(whole=False)]
+        complaints.append("exit code 0, and nothing of the answer was written")
+    return [f"{how}, {' '.join(arguments[:2])}: {c}" for c in complaints + trial.same_tables(complete=False)]
 
 
 def _language(trial: Trial) -> list[str]:
@@ -118,16 +120,16 @@ def _language(trial: Trial) -> list[str]:
     from tests.hostile.process import call
 
     outcome = call(arguments, folder, environment=environment, fresh=True)
-    found = manners(outcome, {0, 1, 2} if arguments[:2] != ("list", "tasks") else {0})
+    complaints = check_outcome(outcome, {0, 1, 2} if arguments[:2] != ("list", "tasks") else {0})
     if arguments in (EVAL, PROBE) and "ascii" not in how:
-        told = ["".join(text.split()) for text in (outcome.out, trial.stage.said[arguments])]
-        if how != "narrow" and told[0] != told[1]:
-            found.append("prints other numbers")
-        for number in trial.stage.said[arguments].split() if environment.get("COLUMNS") in ("80", "40") else ():
+        outputs = ["".join(text.split()) for text in (outcome.out, trial.stage.outputs[arguments])]
+        if how != "narrow" and outputs[0] != outputs[1]:
+            complaints.append("prints other numbers")
+        for number in trial.stage.outputs[arguments].split() if environment.get("COLUMNS") in ("80", "40") else ():
             if number not in outcome.out:
-                found.append(f"{number} is nowhere in {environment['COLUMNS']} columns")
+                complaints.append(f"{number} is nowhere in {environment['COLUMNS']} columns")
                 break
-    return [f"{how} {environment.get('COLUMNS', '')}, {' '.join(arguments[:2])}: {c}" for c in found]
+    return [f"{how} {environment.get('COLUMNS', '')}, {' '.join(arguments[:2])}: {c}" for c in complaints]
 
 
 def _variables(trial: Trial) -> list[str]:
@@ -162,7 +164,8 @@ def _variables(trial: Trial) -> list[str]:
     arguments = trial.dice.choice((*READERS, TRAIN, STREAM, ("doctor",), ("list", "tasks")))
     outcome = trial.run(arguments, environment={name: value})
     return [
-        f"{name}={value}, {arguments[0]}: {c}" for c in manners(outcome, {0, 1, 2}) + trial.same_tables(whole=False)
+        f"{name}={value}, {arguments[0]}: {c}"
+        for c in check_outcome(outcome, {0, 1, 2}) + trial.same_tables(complete=False)
     ]
 
 
@@ -177,21 +180,21 @@ def _moved(trial: Trial) -> list[str]:
     time.sleep(trial.dice.uniform(0.1, 1.0) * trial.stage.seconds[LONG])
     moved, run = trial.dice.random() < 0.5, trial.results / "runs/long"
     if (run / "model.safetensors").exists():  # all files are written; the user may do anything with them
-        return manners(command.end(), {0})
+        return check_outcome(command.end(), {0})
     if trial.results.exists():
         try:
             trial.results.rename(trial.folder / "elsewhere") if moved else shutil.rmtree(trial.results)
         except OSError:
-            return [*manners(command.end())]  # it wrote during the deletion
+            return [*check_outcome(command.end())]  # it wrote during the deletion
     outcome = command.end()
-    found = manners(outcome, {0, 1, 2})
+    complaints = check_outcome(outcome, {0, 1, 2})
     if (
         outcome.code == 0
         and not ((run / "model.safetensors").is_file() and (run / "config.toml").is_file())
         and not (trial.folder / "elsewhere/runs/long/model.safetensors").is_file()
     ):
-        found.append("exit code 0, and there are no weights with their configuration")
-    return [f"results {'moved' if moved else 'deleted'} in training: {c}" for c in found]
+        complaints.append("exit code 0, and there are no weights with their configuration")
+    return [f"results {'moved' if moved else 'deleted'} in training: {c}" for c in complaints]
 
 
 KINDS: dict[str, Kind] = {

@@ -12,123 +12,122 @@ from pathlib import Path
 from tests.hostile.process import Command, Outcome
 from tests.hostile.stage import EVAL, LONG, PROBE, REPORT, STREAM, SWEEP
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import contents, manners, no_rubbish, page, same_numbers, value_tables
+from tests.hostile.verdicts import check_outcome, contents, no_temporary_files, page, same_numbers, value_tables
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 _NAMES = {KILL: "SIGKILL", TERM: "SIGTERM", INT: "Ctrl-C"}
 
 
-def struck(
-    trial: Trial, arguments: Sequence[str], which: signal.Signals, fresh: bool = False, **more: object
+def run_and_signal(
+    trial: Trial, arguments: Sequence[str], sent_signal: signal.Signals, fresh: bool = False, **more: object
 ) -> Outcome:
     """Run a command and send it a signal at a random moment."""
     seconds = trial.stage.seconds[arguments] + (2.0 if fresh else 0.0)
     command = Command(arguments, trial.folder, fresh=fresh, **more).start()  # type: ignore[arg-type]
     time.sleep(trial.dice.uniform(0, 1.0) * seconds)
-    command.kill(which)
+    command.kill(sent_signal)
     return command.end()
 
 
-def answered(outcome: Outcome, which: signal.Signals, polite: bool = True) -> list[str]:
+def check_end(outcome: Outcome, sent_signal: signal.Signals, polite: bool = True) -> list[str]:
     """Check the end of a command after a signal. If `polite`, it prints one line and exits with 130 where possible."""
-    if outcome.code == -which and (which == KILL or not polite):
+    if outcome.code == -sent_signal and (sent_signal == KILL or not polite):
         return []
-    return manners(outcome, {0, 130})
+    return check_outcome(outcome, {0, 130})
 
 
-def _training(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
+def _training(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[str]:
     trial.copy(results="")
-    found, run = [], trial.results / "runs/long"
+    complaints, run = [], trial.results / "runs/long"
     for _ in range(trial.dice.randint(1, 3)):
         before = _checkpoints(run)
-        outcome = struck(trial, LONG, which, fresh)
-        # Before its first step, a training may die from the signal.
-        found += answered(outcome, which, polite=_checkpoints(run) != before)
+        outcome = run_and_signal(trial, LONG, sent_signal, fresh)
+        # Before its first step, a training run may die from the signal.
+        complaints += check_end(outcome, sent_signal, polite=_checkpoints(run) != before)
         if outcome.code == 130 and (run / "checkpoints").exists() and not _checkpoints(run):
-            found.append("interrupted in training, and no checkpoint is there")
-    found += manners(trial.run(LONG), {0})
+            complaints.append("interrupted in training, and no checkpoint is there")
+    complaints += check_outcome(trial.run(LONG), {0})
     expected = contents(trial.stage.home / "results/runs/long", "*")
-    there = contents(run, "*")
+    files = contents(run, "*")
     for name in ("model.safetensors", "values.parquet", "config.toml"):
-        if there.get(name) != expected[name]:
-            found.append(f"{name} differs from that of the undisturbed run")
-    return found + no_rubbish(trial.results)
+        if files.get(name) != expected[name]:
+            complaints.append(f"{name} differs from that of the undisturbed run")
+    return complaints + no_temporary_files(trial.results)
 
 
 def _checkpoints(run: Path) -> list[str]:
     return sorted(path.name for path in run.glob("checkpoints/step-*.safetensors"))
 
 
-def _evaluation(trial: Trial, which: signal.Signals, fresh: bool) -> list[str]:
+def _evaluation(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[str]:
     trial.copy("trained")
-    outcome = struck(trial, EVAL, which, fresh)
-    found = answered(outcome, which, polite=which == INT and not fresh)
-    whole = {name: content for name, content in trial.stage.values.items() if "probe" not in name}
-    cells = {
-        name: content for name, content in whole.items() if "/summary/" not in name
-    }  # those are of all that is there
-    found += [f"after the signal: {c}" for c in same_numbers(cells, value_tables(trial.results), whole=False)]
-    again = trial.run(EVAL)
-    found += manners(again, {0}) + same_numbers(whole, value_tables(trial.results))
-    if again.code == 0 and again.out != trial.stage.said[EVAL]:
-        found.append("eval prints other numbers than undisturbed")
-    return found
+    outcome = run_and_signal(trial, EVAL, sent_signal, fresh)
+    complaints = check_end(outcome, sent_signal, polite=sent_signal == INT and not fresh)
+    undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" not in name}
+    # Summaries depend on all finished cells, so they may differ after the signal.
+    cells = {name: content for name, content in undisturbed.items() if "/summary/" not in name}
+    complaints += [f"after the signal: {c}" for c in same_numbers(cells, value_tables(trial.results), complete=False)]
+    repeated = trial.run(EVAL)
+    complaints += check_outcome(repeated, {0}) + same_numbers(undisturbed, value_tables(trial.results))
+    if repeated.code == 0 and repeated.out != trial.stage.outputs[EVAL]:
+        complaints.append("eval prints other numbers than undisturbed")
+    return complaints
 
 
-def _probe(trial: Trial, which: signal.Signals) -> list[str]:
+def _probe(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     trial.copy("trained")
-    found = answered(struck(trial, PROBE, which), which, polite=which == INT)
-    again = trial.run(PROBE)
-    whole = {name: content for name, content in trial.stage.values.items() if "probe" in name}
-    found += manners(again, {0}) + same_numbers(whole, value_tables(trial.results))
-    if again.code == 0 and again.out != trial.stage.said[PROBE]:
-        found.append("probe prints other numbers than undisturbed")
-    return found
+    complaints = check_end(run_and_signal(trial, PROBE, sent_signal), sent_signal, polite=sent_signal == INT)
+    repeated = trial.run(PROBE)
+    undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" in name}
+    complaints += check_outcome(repeated, {0}) + same_numbers(undisturbed, value_tables(trial.results))
+    if repeated.code == 0 and repeated.out != trial.stage.outputs[PROBE]:
+        complaints.append("probe prints other numbers than undisturbed")
+    return complaints
 
 
-def _report(trial: Trial, which: signal.Signals) -> list[str]:
+def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     """The report is the old one or the new one."""
     trial.copy()
     index = trial.results / "report/index.html"
     old = index.read_bytes()
-    found = answered(struck(trial, REPORT, which), which, polite=which == INT)
+    complaints = check_end(run_and_signal(trial, REPORT, sent_signal), sent_signal, polite=sent_signal == INT)
     if index.read_bytes() != old:
-        found.append("the page is not the one of an undisturbed report")
-    again = trial.run(REPORT)
-    found += manners(again, {0}) + trial.same_tables() + page(index)
+        complaints.append("the page is not the one of an undisturbed report")
+    repeated = trial.run(REPORT)
+    complaints += check_outcome(repeated, {0}) + trial.same_tables() + page(index)
     if index.read_bytes() != old:
-        found.append("the page of the same command again is another one")
-    return found
+        complaints.append("the page of the same command again is another one")
+    return complaints
 
 
-def _stream(trial: Trial, which: signal.Signals) -> list[str]:
+def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     """Ctrl-C and SIGTERM save the state; SIGKILL does not damage the old state."""
     trial.copy()
     lines = (trial.folder / "points.csv").read_text().splitlines() * 40
     (trial.folder / "points.csv").write_text("\n".join(lines) + "\n")
-    whole = trial.run(STREAM)
-    found, state = manners(whole, {0}), trial.folder / "state"
+    undisturbed = trial.run(STREAM)
+    complaints, state = check_outcome(undisturbed, {0}), trial.folder / "state"
     old = state.read_bytes()
     command = Command(STREAM, trial.folder).start()
-    time.sleep(trial.dice.uniform(0.0, 1.1) * whole.seconds)
-    command.kill(which)
+    time.sleep(trial.dice.uniform(0.0, 1.1) * undisturbed.seconds)
+    command.kill(sent_signal)
     outcome = command.end()
-    said = re.search(r"(\d+) points? and (\d+) quer(?:y|ies)", outcome.err)
-    found += answered(outcome, which, polite=said is not None)
-    if said is None:
+    saved = re.search(r"(\d+) points? and (\d+) quer(?:y|ies)", outcome.err)
+    complaints += check_end(outcome, sent_signal, polite=saved is not None)
+    if saved is None:
         if state.read_bytes() != old:
-            found.append("the state is neither the old one nor a reported one")
-        return found + manners(trial.run(("stream", "cnp", "--state", "state"), stdin=b"1,2,0,?\n"), {0})
-    rest = _after(lines, int(said[1]))
+            complaints.append("the state is neither the old one nor a reported one")
+        return complaints + check_outcome(trial.run(("stream", "cnp", "--state", "state"), stdin=b"1,2,0,?\n"), {0})
+    rest = _after(lines, int(saved[1]))
     (trial.folder / "rest.csv").write_text("\n".join(rest) + "\n")
     on = trial.run(("stream", "cnp", "--csv", "rest.csv", "--state", "state"))
-    found += manners(on, {0})
-    answers, expected = _numbers(on.out), _numbers(whole.out)
+    complaints += check_outcome(on, {0})
+    answers, expected = _numbers(on.out), _numbers(undisturbed.out)
     if len(answers) > len(expected) or any(
         abs(a - b) > 1e-4 for a, b in zip(answers[::-1], expected[::-1], strict=False)
     ):
-        found.append("answers after going on differ from those of an undisturbed stream")
-    return found + no_rubbish(trial.folder)
+        complaints.append("answers after going on differ from those of an undisturbed stream")
+    return complaints + no_temporary_files(trial.folder)
 
 
 def _after(lines: list[str], points: int) -> list[str]:
@@ -144,19 +143,23 @@ def _numbers(out: str) -> list[float]:
     return [float(line.rsplit(",", 1)[1]) for line in out.splitlines()[1:]]
 
 
-def _sweep(trial: Trial, which: signal.Signals) -> list[str]:
+def _sweep(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     """After a signal to the parent, its workers end."""
     trial.copy("")
-    outcome = struck(trial, SWEEP, which, fresh=True)
-    found = answered(outcome, which, polite=False)
-    again = trial.run(SWEEP, fresh=True)
+    outcome = run_and_signal(trial, SWEEP, sent_signal, fresh=True)
+    complaints = check_end(outcome, sent_signal, polite=False)
+    repeated = trial.run(SWEEP, fresh=True)
     expected = value_tables(trial.stage.home / "swept")
-    found += manners(again, {0}) + same_numbers(expected, value_tables(trial.results)) + no_rubbish(trial.results)
-    return found
+    complaints += (
+        check_outcome(repeated, {0})
+        + same_numbers(expected, value_tables(trial.results))
+        + no_temporary_files(trial.results)
+    )
+    return complaints
 
 
 def _each(kind: str, trial: Kind, **options: object) -> dict[str, Kind]:
-    return {f"{kind}, {name}": partial(trial, which=which, **options) for which, name in _NAMES.items()}
+    return {f"{kind}, {name}": partial(trial, sent_signal=number, **options) for number, name in _NAMES.items()}
 
 
 KINDS: dict[str, Kind] = {

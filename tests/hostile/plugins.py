@@ -7,7 +7,7 @@ from functools import partial
 
 from tests.hostile.process import Limits
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import contents, manners, untouched
+from tests.hostile.verdicts import check_outcome, contents, untouched
 
 # A correct plug-in of each kind, with places for faults.
 BACKBONE = """
@@ -148,10 +148,10 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
     place, slip = trial.dice.choice(places), trial.dice.choice(what)
     template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
     late = place != "module" and trial.dice.random() < 0.4
-    found = []
+    complaints = []
     if late:  # it worked during training
         write(trial, template)
-        found += manners(trial.run(train(trial, family), **options), {0})
+        complaints += check_outcome(trial.run(train(trial, family), **options), {0})
     write(trial, template, **{place: slip})
     commands = [train(trial, family), ("check", "hostile_net:Net")]
     if late:
@@ -163,7 +163,7 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
     first = True
     for arguments in commands:
         outcome = trial.run(arguments, stdin=b"1,2,3,4\n1,2,3,?\n", **options)
-        complaints = manners(outcome, {1, 2} if first else {0, 1, 2})
+        new = check_outcome(outcome, {1, 2} if first else {0, 1, 2})
         if (
             first
             and outcome.code in (1, 2)
@@ -171,13 +171,13 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
             and "hostile_net" not in outcome.err + outcome.out
             and "Net" not in outcome.err + outcome.out
         ):
-            complaints.append(f"does not name the plug-in: {outcome.last[:200]!r}")
-        found += [f"{arguments[0]}: {c}" for c in complaints]
+            new.append(f"does not name the plug-in: {outcome.last[:200]!r}")
+        complaints += [f"{arguments[0]}: {c}" for c in new]
         first = False
-    found += untouched(before, contents(trial.results, "runs/**/*"))
+    complaints += untouched(before, contents(trial.results, "runs/**/*"))
     return [
         f"{'family' if family else 'backbone'}, {place}: {slip[:60]}{', after training' if late else ''}: {c}"
-        for c in found
+        for c in complaints
     ]
 
 
@@ -187,19 +187,19 @@ def _harmless(trial: Trial) -> list[str]:
 
     trial.copy("trained")
     slip, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "answer", "result"))
-    found, scores = [], []
+    complaints, scores = [], []
     for slips in ({}, {place: slip}):
         write(trial, BACKBONE, **slips)
         name = f"net{len(scores)}"
         options = {"path": [trial.folder], "environment": TRUST}
         arguments = (*train(trial, False)[:6], name, "-o", "train.steps=3")
-        found += manners(trial.run(arguments, **options), {0})
-        found += manners(trial.run(("eval", name, "--baseline", "zero"), **options), {0})
+        complaints += check_outcome(trial.run(arguments, **options), {0})
+        complaints += check_outcome(trial.run(("eval", name, "--baseline", "zero"), **options), {0})
         tables = list(trial.results.glob(f"tables/*/{name}.values.parquet"))
         scores.append([pd.read_parquet(t)["value"].tolist() for t in tables])
     if scores[0] != scores[1] or not scores[0]:
-        found.append("numbers changed")
-    return [f"{place}: {slip}: {c}" for c in found]
+        complaints.append("numbers changed")
+    return [f"{place}: {slip}: {c}" for c in complaints]
 
 
 _ANYWHERE = ("module", "init", "answer", "result")

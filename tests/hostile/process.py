@@ -147,10 +147,10 @@ class Command:
         self.started = time.monotonic()
         return self
 
-    def kill(self, which: signal.Signals) -> None:
+    def kill(self, sent_signal: signal.Signals) -> None:
         """Send a signal to the command only, like `kill`."""
         if self._code is None and self._wait(os.WNOHANG) is None:
-            os.kill(self.pid, which)
+            os.kill(self.pid, sent_signal)
 
     def poll(self) -> int | None:
         return self._code if self._code is not None else self._wait(os.WNOHANG)
@@ -189,8 +189,8 @@ class Command:
         """Read the available output from the pipes."""
         for stream, end in enumerate(self._ends):
             with contextlib.suppress(BlockingIOError):
-                while found := os.read(end, 65536):
-                    self._piped[stream] += found
+                while chunk := os.read(end, 65536):
+                    self._piped[stream] += chunk
 
     def _wait(self, options: int) -> int | None:
         pid, status = os.waitpid(self.pid, options)

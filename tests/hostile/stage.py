@@ -61,12 +61,12 @@ class Stage:
     Attributes:
         home: the folder, with `results` (all commands done), `trained` (runs without tables), `half` (a run killed in
             training), `swept` (a finished grid) and the inputs.
-        said: the standard output of each command.
+        outputs: the standard output of each command.
         seconds: the duration of each command.
     """
 
     home: Path
-    said: dict[Sequence[str], str] = field(default_factory=dict)
+    outputs: dict[Sequence[str], str] = field(default_factory=dict)
     seconds: dict[Sequence[str], float] = field(default_factory=dict)
 
     def copy(self, folder: Path, results: str = "results") -> Path:
@@ -90,7 +90,7 @@ class Stage:
 
     @property
     def answers(self) -> str:
-        return self.said[STREAM]
+        return self.outputs[STREAM]
 
 
 def build(home: Path, sweep: bool = True) -> Stage:
@@ -103,7 +103,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
         outcome = call(arguments, home, **options)
         if outcome.code:
             raise RuntimeError(f"iclbench {' '.join(arguments)} failed undisturbed: {outcome.err[-2000:]}")
-        stage.said[arguments], stage.seconds[arguments] = outcome.out, outcome.seconds
+        stage.outputs[arguments], stage.seconds[arguments] = outcome.out, outcome.seconds
         return outcome
 
     for command in (TRAIN, CNP, LONG):
@@ -131,7 +131,7 @@ def _half(home: Path) -> None:
         if len(list(checkpoints.glob("step-*.safetensors"))) == 2:
             return
         shutil.rmtree(home / "half")
-    raise RuntimeError("a training could not be killed between its second checkpoint and its end")
+    raise RuntimeError("the run could not be killed between its second checkpoint and its end")
 
 
 def inputs(home: Path) -> None:

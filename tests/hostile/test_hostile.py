@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import content, damage, verdicts
-from tests.hostile.__main__ import CATEGORIES, TRIALS, drawn
+from tests.hostile.__main__ import CATEGORIES, TRIALS, choose_trials
 from tests.hostile.process import Outcome
 from tests.hostile.stage import Stage, inputs
 from tests.hostile.trial import Trial
@@ -29,8 +29,8 @@ def ended(code: int = 0, out: str = "", err: str = "", hung: bool = False) -> Ou
         ended(1, "2 failed\n"),
     ],
 )
-def test_good_manners_are_no_complaint(outcome: Outcome) -> None:
-    assert verdicts.manners(outcome) == []
+def test_expected_ends_of_commands_give_no_complaints(outcome: Outcome) -> None:
+    assert verdicts.check_outcome(outcome) == []
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_good_manners_are_no_complaint(outcome: Outcome) -> None:
         (ended(0, "\x1b[31mred"), "control characters"),
     ],
 )
-def test_bad_manners_are_found(outcome: Outcome, complaint: str) -> None:
-    assert any(complaint in found for found in verdicts.manners(outcome))
+def test_unexpected_ends_of_commands_give_a_complaint(outcome: Outcome, complaint: str) -> None:
+    assert any(complaint in actual for actual in verdicts.check_outcome(outcome))
 
 
-def test_lost_and_other_numbers_are_found() -> None:
+def test_missing_and_changed_files_are_detected() -> None:
     expected = {"a": b"1", "b": b"2"}
     assert verdicts.same_numbers(expected, expected) == []
     assert verdicts.same_numbers(expected, {"a": b"1", "b": b"3"}) == ["b holds other numbers"]
@@ -73,12 +73,12 @@ def test_lost_and_other_numbers_are_found() -> None:
         ('<a href="javascript:canary()">x</a>', True),
     ],
 )
-def test_what_is_injected_into_a_page_is_found(tmp_path: Path, html: str, injected: bool) -> None:
+def test_injected_code_in_a_page_is_detected(tmp_path: Path, html: str, injected: bool) -> None:
     (tmp_path / "index.html").write_text(f"<html>{html}</html>")
     assert bool(verdicts.page(tmp_path / "index.html")) == injected
 
 
-def test_formulas_of_a_spreadsheet_are_found(tmp_path: Path) -> None:
+def test_spreadsheet_formulas_are_detected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("name,value\nx,-1.5\n'=canary,+3\n")
     assert verdicts.formulas(tmp_path) == []
     (tmp_path / "a.csv").write_text("name,value\n=canary(),1\n")
@@ -87,7 +87,7 @@ def test_formulas_of_a_spreadsheet_are_found(tmp_path: Path) -> None:
 
 def test_trials_are_drawn_from_every_kind() -> None:
     counts = dict.fromkeys(CATEGORIES, 0)
-    for category, _ in drawn(TRIALS):
+    for category, _ in choose_trials(TRIALS):
         counts[category] += 1
     assert all(counts[category] >= len(kinds) for category, (kinds, _) in CATEGORIES.items()), counts
 
@@ -115,7 +115,7 @@ def test_hostile_words_on_the_command_line_are_answered_in_one_line(stage: Stage
     trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{command}"))
     trial.copy()
     for text in trial.dice.sample([text for text in content.TEXTS if content.usable(text)], 6):
-        assert verdicts.manners(trial.run((command, text))) == [], text
+        assert verdicts.check_outcome(trial.run((command, text))) == [], text
 
 
 @pytest.mark.parametrize("how", damage.HOWS)
@@ -123,7 +123,7 @@ def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: 
     trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{how}"))
     trial.copy()
     damage.damage(trial, trial.folder / "tiny.toml", how)
-    assert verdicts.manners(trial.run(("show", "./tiny.toml")), {0, 1, 2}) == []
+    assert verdicts.check_outcome(trial.run(("show", "./tiny.toml")), {0, 1, 2}) == []
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from functools import partial
 from tests.hostile.process import Command, Outcome
 from tests.hostile.stage import EVAL, LONG, PROBE, REPORT
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import manners, no_rubbish, page, same_numbers, value_tables
+from tests.hostile.verdicts import check_outcome, no_temporary_files, page, same_numbers, value_tables
 
 
 def _both(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
@@ -21,32 +21,32 @@ def _both(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
     return [command.end() for command in commands]
 
 
-def _together(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
+def _run_at_once(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
     trial.copy(results)
     outcomes = _both(trial, arguments, trial.dice.choice((2, 2, 3)))
-    found = []
+    complaints = []
     for outcome in outcomes:
-        found += manners(outcome, {0, 1})
+        complaints += check_outcome(outcome, {0, 1})
         if outcome.code == 1 and "another process" not in outcome.err:
-            found.append(f"failed next to an equal command: {outcome.last[:200]!r}")
-        if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.said[arguments]:
-            found.append(f"{arguments[0]} prints other numbers next to an equal command")
+            complaints.append(f"failed next to an equal command: {outcome.last[:200]!r}")
+        if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.outputs[arguments]:
+            complaints.append(f"{arguments[0]} prints other numbers next to an equal command")
     if all(outcome.code for outcome in outcomes):
-        found.append("none of them succeeded")
+        complaints.append("none of them succeeded")
     if arguments == LONG:
         weights = trial.results / "runs/long/model.safetensors"
         if not weights.is_file() or weights.read_bytes() != trial.stage.weights:
-            found.append("the weights differ from those of a single training")
+            complaints.append("the weights differ from those of a single run")
     if arguments == REPORT:
-        found += page(trial.results / "report/index.html")
-    there = value_tables(trial.results)
-    expected = {n: c for n, c in trial.stage.values.items() if n in there or (arguments == EVAL and "probe" not in n)}
-    return found + same_numbers(expected, there) + no_rubbish(trial.results)
+        complaints += page(trial.results / "report/index.html")
+    tables = value_tables(trial.results)
+    expected = {n: c for n, c in trial.stage.values.items() if n in tables or (arguments == EVAL and "probe" not in n)}
+    return complaints + same_numbers(expected, tables) + no_temporary_files(trial.results)
 
 
 KINDS: dict[str, Kind] = {
-    "eval": partial(_together, arguments=EVAL, results="trained"),
-    "train": partial(_together, arguments=LONG, results=""),
-    "probe": partial(_together, arguments=PROBE, results="trained"),
-    "report": partial(_together, arguments=REPORT, results="results"),
+    "eval": partial(_run_at_once, arguments=EVAL, results="trained"),
+    "train": partial(_run_at_once, arguments=LONG, results=""),
+    "probe": partial(_run_at_once, arguments=PROBE, results="trained"),
+    "report": partial(_run_at_once, arguments=REPORT, results="results"),
 }

@@ -15,38 +15,40 @@ LONGEST = 900
 _FAILED = re.compile(r"^error: ", re.MULTILINE)
 
 
-def manners(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]:
+def check_outcome(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]:
     """The exit code is as expected. One line says what failed, without a traceback, "this is a bug" or terminal
     escapes."""
     if outcome.hung:
-        return [f"hangs: still there after {outcome.seconds:.0f} s; last said {outcome.last!r}"]
-    said, errors = outcome.out + outcome.err, len(_FAILED.findall(outcome.err))
-    found = []
+        return [f"hangs: still running after {outcome.seconds:.0f} s; last output {outcome.last!r}"]
+    output, errors = outcome.out + outcome.err, len(_FAILED.findall(outcome.err))
+    complaints = []
     if outcome.code not in codes:
-        found.append(f"exit code {outcome.code}, expected {sorted(codes)}: {outcome.last[:300]!r}")
-    if "Traceback (most recent call last)" in said:
-        found.append(f"traceback: {outcome.last[:300]!r}")
-    if "this is a bug" in said:
-        found.append(f"'this is a bug': {outcome.last[:300]!r}")
+        complaints.append(f"exit code {outcome.code}, expected {sorted(codes)}: {outcome.last[:300]!r}")
+    if "Traceback (most recent call last)" in output:
+        complaints.append(f"traceback: {outcome.last[:300]!r}")
+    if "this is a bug" in output:
+        complaints.append(f"'this is a bug': {outcome.last[:300]!r}")
     if errors > 1 or (outcome.code == 2 and errors != 1):
-        found.append(f"exit code {outcome.code} with {errors} lines of 'error:', expected 1: {outcome.err[-300:]!r}")
-    if outcome.code == 1 and not said.strip():
-        found.append("exit code 1 without a word")
+        complaints.append(
+            f"exit code {outcome.code} with {errors} lines of 'error:', expected 1: {outcome.err[-300:]!r}"
+        )
+    if outcome.code == 1 and not output.strip():
+        complaints.append("exit code 1 without a word")
     if outcome.code == 130 and not any(line.startswith("interrupted") for line in outcome.err.splitlines()):
-        found.append(f"exit code 130 without 'interrupted': {outcome.last[:300]!r}")
+        complaints.append(f"exit code 130 without 'interrupted': {outcome.last[:300]!r}")
     long = [line for line in outcome.err.splitlines() if len(line) > LONGEST]
     if long:
-        found.append(f"a line of {len(long[0])} characters on stderr: {long[0][:100]!r}...")
-    obeyed = {c for c in said if not c.isprintable() and c not in "\n\t\r"}
-    if obeyed:
-        found.append(f"control characters reach the terminal: {sorted(obeyed)!r}")
-    return found
+        complaints.append(f"a line of {len(long[0])} characters on stderr: {long[0][:100]!r}...")
+    control_characters = {c for c in output if not c.isprintable() and c not in "\n\t\r"}
+    if control_characters:
+        complaints.append(f"control characters reach the terminal: {sorted(control_characters)!r}")
+    return complaints
 
 
 def contents(folder: Path, pattern: str = "**/*") -> dict[str, bytes]:
     """All regular files below a folder."""
-    found = (path for path in folder.glob(pattern) if path.is_file() and not path.is_symlink())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    paths = (path for path in folder.glob(pattern) if path.is_file() and not path.is_symlink())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def value_tables(results: Path) -> dict[str, bytes]:
@@ -55,29 +57,31 @@ def value_tables(results: Path) -> dict[str, bytes]:
 
 def same_numbers(
     expected: Mapping[str, bytes],
-    found: Mapping[str, bytes],
+    actual: Mapping[str, bytes],
     damaged: Mapping[str, bytes] | None = None,
-    whole: bool = True,
+    complete: bool = True,
 ) -> list[str]:
-    """Value tables are equal byte for byte; `damaged` are bytes that may remain. If `whole`, none is missing."""
+    """Value tables are equal byte for byte; `damaged` are bytes that may remain. If `complete`, none is missing."""
     complaints = []
     for name, content in expected.items():
-        if name not in found:
-            complaints += [f"{name} is missing"] * whole
-        elif found[name] != content and found[name] != (damaged or {}).get(name):
+        if name not in actual:
+            complaints += [f"{name} is missing"] * complete
+        elif actual[name] != content and actual[name] != (damaged or {}).get(name):
             complaints.append(f"{name} holds other numbers")
     return complaints[:5]
 
 
 def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None) -> list[str]:
     """These files are unchanged."""
-    asked = before if names is None else names
-    return [f"{name} is {'changed' if name in after else 'lost'}" for name in asked if after.get(name) != before[name]][
-        :5
-    ]
+    checked_names = before if names is None else names
+    return [
+        f"{name} is {'changed' if name in after else 'lost'}"
+        for name in checked_names
+        if after.get(name) != before[name]
+    ][:5]
 
 
-def no_rubbish(results: Path) -> list[str]:
+def no_temporary_files(results: Path) -> list[str]:
     """No temporary file remains."""
     return [f"{path.name} stays behind" for path in results.rglob("*.tmp")][:3]
 
@@ -85,7 +89,7 @@ def no_rubbish(results: Path) -> list[str]:
 class _Page(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found = list[str]()
+        self.injections = list[str]()
         self._tag = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -93,26 +97,26 @@ class _Page(HTMLParser):
         for name, value in attrs:
             active = name.startswith("on") or (value or "").strip().lower().startswith("javascript:")
             if active and "canary" in (value or ""):
-                self.found.append(f"<{tag} {name}={value!r}>")
+                self.injections.append(f"<{tag} {name}={value!r}>")
             if (
                 name in ("src", "href")
                 and "canary" in (value or "")
                 and not (value or "").startswith(("#", "tables/", "figures/"))
             ):
-                self.found.append(f"<{tag} {name}={value!r}>")
+                self.injections.append(f"<{tag} {name}={value!r}>")
         if tag == "canary":
-            self.found.append("<canary>")
+            self.injections.append("<canary>")
 
     def handle_data(self, data: str) -> None:
         if self._tag == "script" and data.strip().startswith("canary"):
-            self.found.append(f"<script>{data[:40]}")
+            self.injections.append(f"<script>{data[:40]}")
 
 
 def page(html: Path) -> list[str]:
     """The report has no tag, handler or script from a hostile name."""
     parser = _Page()
     parser.feed(html.read_text(encoding="utf-8"))
-    return [f"injected: {found}" for found in parser.found[:3]]
+    return [f"injected: {code}" for code in parser.injections[:3]]
 
 
 def formulas(folder: Path) -> list[str]:

@@ -105,7 +105,7 @@ def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
 
 
 @pytest.mark.slow
-def test_a_short_training_learns_upper_case_from_demonstrations(tmp_path: Path):
+def test_a_short_run_learns_upper_case_from_demonstrations(tmp_path: Path):
     losses = []
     demo = demo_model.train(tmp_path / "demo", steps=100, report=lambda step, loss: losses.append(loss))
     assert demo.parameters < 200_000

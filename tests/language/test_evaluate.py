@@ -296,7 +296,7 @@ def test_the_number_of_passes_is_not_selected_on_the_test_split(reviews, tmp_pat
     assert single_value(values(tmp_path, CELL), "reason").startswith("T = 2 of 1..3")
 
 
-def test_the_reason_tells_if_development_prompts_have_other_demonstrations(tmp_path: Path) -> None:
+def test_the_reason_says_whether_development_prompts_have_other_demonstrations(tmp_path: Path) -> None:
     """Development queries are short, so all demonstrations fit, unlike with test queries."""
     for split, suffix in {"train": "", "dev": "", "test": " and it goes on" * 30}.items():
         lines = [json.dumps({"text": f"{x} in {split}{suffix}", "label": y}) for x, y in REVIEWS]

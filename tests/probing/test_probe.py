@@ -52,17 +52,17 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(card: Path) -> Run:
+def trained_run(card: Path) -> Run:
     run = create(card.parent, resolve_run(str(card), "gpt2", "smoke", 0))
     train(run)
     return run
 
 
 @pytest.fixture(scope="module")
-def probed(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CellResult]]:
+def probed_folder(trained_run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[CellResult]]:
     """A read-only folder with one probe, and its cells."""
     folder = tmp_path_factory.mktemp("probed")
-    return folder, list(probe(Context(folder), trained, **SIZES))
+    return folder, list(probe(Context(folder), trained_run, **SIZES))
 
 
 def values(results: Path) -> dict[str, bytes]:
@@ -70,8 +70,8 @@ def values(results: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_linear_task_has_gradient_descent_and_reference_levels(probed: tuple[Path, list[CellResult]]) -> None:
-    folder, cells = probed
+def test_a_linear_task_has_gradient_descent_and_reference_levels(probed_folder: tuple[Path, list[CellResult]]) -> None:
+    folder, cells = probed_folder
     assert [c.contestant.name for c in cells] == FIELD
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
     rows = tables.read_all("values", folder)
@@ -92,13 +92,13 @@ def test_a_linear_task_has_gradient_descent_and_reference_levels(probed: tuple[P
 
 
 def test_the_errors_of_the_last_layer_are_those_of_the_model(
-    trained: Run, probed: tuple[Path, list[CellResult]]
+    trained_run: Run, probed_folder: tuple[Path, list[CellResult]]
 ) -> None:
     """Before scale and shift, from `predict_targets` and plain means."""
-    folder, (cell, *_) = probed
+    folder, (cell, *_) = probed_folder
     episodes = cell.prompts.episodes
     with torch.no_grad():
-        answer = trained.load().predict_targets(episodes.context, episodes.queries.x).mean
+        answer = trained_run.load().predict_targets(episodes.context, episodes.queries.x).mean
     errors = (answer - episodes.queries.y)[:, 4:, 0].double().square().mean(1) / 3
     rows = tables.read_all("values", folder)
     last = rows.query("axis == 'layer' and axis_value == 2 and metric == 'squared_error_raw'").iloc[0]
@@ -114,35 +114,35 @@ def test_a_task_that_is_not_linear_has_no_gradient_descent(card: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_each_context_size_has_its_own_episodes(trained: Run, tmp_path: Path) -> None:
-    cells = list(probe(Context(tmp_path), trained, [5, 16, 5], **SIZES))
+def test_each_context_size_has_its_own_episodes(trained_run: Run, tmp_path: Path) -> None:
+    cells = list(probe(Context(tmp_path), trained_run, [5, 16, 5], **SIZES))
     assert [c.prompts.context_points for c in cells] == [5] * len(FIELD) + [16] * len(FIELD)
     assert set(tables.read_all("values", tmp_path)["n_context"]) == {5, 16}
 
 
 @pytest.mark.slow
 def test_a_repeated_probe_is_cached_and_deterministic(
-    trained: Run, probed: tuple[Path, list[CellResult]], tmp_path: Path
+    trained_run: Run, probed_folder: tuple[Path, list[CellResult]], tmp_path: Path
 ) -> None:
-    list(probe(Context(tmp_path), trained, **SIZES))
+    list(probe(Context(tmp_path), trained_run, **SIZES))
     before = values(tmp_path)
-    assert before == values(probed[0])
-    assert all(cell.cached for cell in probe(Context(tmp_path), trained, **SIZES))
-    assert not any(cell.cached for cell in probe(Context(tmp_path), trained, **SIZES | {"fit": 5}))
+    assert before == values(probed_folder[0])
+    assert all(cell.cached for cell in probe(Context(tmp_path), trained_run, **SIZES))
+    assert not any(cell.cached for cell in probe(Context(tmp_path), trained_run, **SIZES | {"fit": 5}))
     assert {name: values(tmp_path)[name] for name in before} == before
 
 
 def test_a_failed_cell_is_a_row_with_a_reason_and_is_recomputed(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(module, "tune_gamma", _fail)
-        reasons = {c.contestant.name: c.reason for c in probe(Context(tmp_path), trained, **SIZES)}
+        reasons = {c.contestant.name: c.reason for c in probe(Context(tmp_path), trained_run, **SIZES)}
     assert [name for name, reason in reasons.items() if reason] == ["gd-plus-plus", "gd-plus-plus-transformed"]
     failed = tables.read_all("values", tmp_path).query("status == 'failed'")
     assert set(failed["reason"]) == {"RuntimeError: out of luck"}
     assert set(failed["evaluator"]) == {"probe"} and set(failed["n_context"]) == {8}
-    recomputed = [c.contestant.name for c in probe(Context(tmp_path), trained, **SIZES) if not c.cached]
+    recomputed = [c.contestant.name for c in probe(Context(tmp_path), trained_run, **SIZES) if not c.cached]
     assert recomputed == ["gd-plus-plus", "gd-plus-plus-transformed"]
     assert (tables.read_all("values", tmp_path)["status"] == "ok").all()
 
@@ -151,8 +151,8 @@ def _fail(*arguments: object) -> None:
     raise RuntimeError("out of luck")
 
 
-def test_a_layer_that_is_nan_in_some_tasks_fails_alone(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_layer_that_is_nan_in_some_tasks_does_not_fail_other_layers(
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode_layers = module.decode_layers
 
@@ -163,7 +163,7 @@ def test_a_layer_that_is_nan_in_some_tasks_fails_alone(
 
     with monkeypatch.context() as patched:
         patched.setattr(module, "decode_layers", with_nan_in_first_layer)
-        reasons = {c.contestant.name: c.reason for c in probe(Context(tmp_path), trained, **SIZES)}
+        reasons = {c.contestant.name: c.reason for c in probe(Context(tmp_path), trained_run, **SIZES)}
     assert "2 of 20" in str(reasons.pop("gpt2"))
     assert not any(reasons.values())
     values = tables.read_all("values", tmp_path)
@@ -171,20 +171,20 @@ def test_a_layer_that_is_nan_in_some_tasks_fails_alone(
     failed = layers[layers["status"] == "failed"]
     assert set(failed["axis_value"]) == {1} and set(layers.drop(failed.index)["axis_value"]) == {2}
     assert failed["value"].isna().all() and set(failed["metric"]) >= {"squared_error", "squared_error_raw"}
-    columns, lines = depth_table(values[values["run"] == trained.name])
+    columns, lines = depth_table(values[values["run"] == trained_run.name])
     table_row = dict(zip(columns, lines[0], strict=True))
     assert (table_row["1/2"], table_row["best"]) == ("failed", ""), "a layer failed, so no layer is the best"
-    assert [c.contestant.name for c in probe(Context(tmp_path), trained, **SIZES) if not c.cached] == ["gpt2"]
+    assert [c.contestant.name for c in probe(Context(tmp_path), trained_run, **SIZES) if not c.cached] == ["gpt2"]
 
 
 @pytest.mark.slow
-def test_probing_does_not_change_evaluations(trained: Run, tmp_path: Path) -> None:
-    list(evaluate_run(Context(tmp_path), trained))
+def test_probing_does_not_change_evaluations(trained_run: Run, tmp_path: Path) -> None:
+    list(evaluate_run(Context(tmp_path), trained_run))
     before = values(tmp_path)
-    list(probe(Context(tmp_path), trained, **SIZES))
+    list(probe(Context(tmp_path), trained_run, **SIZES))
     after = values(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), trained))
+    assert all(cell.cached for cell in evaluate_run(Context(tmp_path), trained_run))
 
 
 def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:

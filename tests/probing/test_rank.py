@@ -135,7 +135,9 @@ def test_classification_has_the_log_odds_of_two_labels() -> None:
     assert matrix.tolist() == [[9.0, 18.0], [99.0, 198.0]]
 
 
-def test_predictions_that_are_nan_fail_the_cell(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_that_are_nan_fail_the_cell(
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prediction_matrix_of = module.prediction_matrix
 
     def with_nan(*arguments: Any) -> torch.Tensor:
@@ -144,19 +146,19 @@ def test_predictions_that_are_nan_fail_the_cell(trained: Run, tmp_path: Path, mo
         return matrix
 
     monkeypatch.setattr(module, "prediction_matrix", with_nan)
-    reasons = [c.reason for c in probe_rank(Context(tmp_path), trained, contexts=4, queries=4)]
+    reasons = [c.reason for c in probe_rank(Context(tmp_path), trained_run, contexts=4, queries=4)]
     assert all(reason and "1 of 4" in reason for reason in reasons)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     run = create(tmp_path_factory.mktemp("rank"), resolve_run("linear", "gpt2", "smoke", 0, ["train.steps=2"]))
     train(run)
     return run
 
 
-def test_a_run_is_measured_with_least_squares_and_the_oracle(trained: Run, tmp_path: Path) -> None:
-    cells = list(probe_rank(Context(tmp_path), trained, contexts=16, queries=24))
+def test_a_run_is_measured_with_least_squares_and_the_oracle(trained_run: Run, tmp_path: Path) -> None:
+    cells = list(probe_rank(Context(tmp_path), trained_run, contexts=16, queries=24))
     assert [cell.contestant.name for cell in cells] == ["gpt2", "least-squares", "ridge"]
     rows = tables.read_all("values", tmp_path)
     assert set(rows["evaluator"]) == {"rank"} and set(rows["n_context"]) == {10}
@@ -169,8 +171,8 @@ def test_a_run_is_measured_with_least_squares_and_the_oracle(trained: Run, tmp_p
     assert all(value <= ranks.loc[name, count] + 1e-9 for (name, count), value in effective.items())
     values = rows[(rows["axis"] == "singular_value") & (rows["contestant"] == "gpt2")].sort_values("axis_value")
     assert len(values) == 16 and values["value"].iloc[0] == 1 and values["value"].is_monotonic_decreasing
-    assert all(cell.cached for cell in probe_rank(Context(tmp_path), trained, contexts=16, queries=24))
-    assert not any(cell.cached for cell in probe_rank(Context(tmp_path), trained, contexts=16, queries=23))
+    assert all(cell.cached for cell in probe_rank(Context(tmp_path), trained_run, contexts=16, queries=24))
+    assert not any(cell.cached for cell in probe_rank(Context(tmp_path), trained_run, contexts=16, queries=23))
 
 
 def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp_path: Path) -> None:
@@ -184,11 +186,11 @@ def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp
     assert rows["value"].tolist() == [0] * 4 and (rows["status"] == "ok").all()
 
 
-def test_the_matrix_of_a_run_has_its_predictions(trained: Run, tmp_path: Path) -> None:
-    (cell, *_) = probe_rank(Context(tmp_path), trained, contexts=4, queries=6)
+def test_the_matrix_of_a_run_has_its_predictions(trained_run: Run, tmp_path: Path) -> None:
+    (cell, *_) = probe_rank(Context(tmp_path), trained_run, contexts=4, queries=6)
     assert isinstance(cell.prompts, RankSet)
     episodes = cell.prompts.episodes.to(dtype=torch.float64)
-    model, answers = trained.load().double(), np.zeros((4, 6))
+    model, answers = trained_run.load().double(), np.zeros((4, 6))
     for c in range(4):
         for q in range(6):
             with torch.no_grad():

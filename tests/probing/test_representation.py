@@ -49,7 +49,7 @@ def test_the_map_is_least_squares_without_an_intercept_even_if_columns_repeat() 
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     settings = ["train.steps=2", "train.batch=4", "backbone.sample_dim=5"]
     run = create(tmp_path_factory.mktemp("represent"), resolve_run("combination", "coqe", "smoke", 0, settings))
     train(run)
@@ -64,10 +64,10 @@ def rotated_features(backbone: torch.nn.Module, x: torch.Tensor) -> torch.Tensor
 
 
 def test_features_are_recovered_up_to_a_linear_map_if_the_representation_has_them(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
-    cells = list(probe_representation(Context(tmp_path), trained))
+    monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
+    cells = list(probe_representation(Context(tmp_path), trained_run))
     assert [cell.reason for cell in cells] == [None] * 3
     rows = tables.read_all("values", tmp_path)
     assert set(rows["evaluator"]) == {"representation"} and set(rows["metric"]) == {"r_squared"}
@@ -80,28 +80,28 @@ def test_features_are_recovered_up_to_a_linear_map_if_the_representation_has_the
     assert mean["low"] <= mean["value"] <= mean["high"] and mean["n_episodes"] == INPUTS
 
 
-def test_the_inputs_and_the_untrained_model_are_scored(trained: Run, tmp_path: Path) -> None:
+def test_the_inputs_and_the_untrained_model_are_scored(trained_run: Run, tmp_path: Path) -> None:
     """By moments of the normal distribution, x explains E[x⁴]² / E[x⁶] = 9/15 of x³, and nothing of |x| or x²."""
-    list(probe_representation(Context(tmp_path), trained))
+    list(probe_representation(Context(tmp_path), trained_run))
     rows = tables.read_all("values", tmp_path)
-    assert set(rows["run"]) == {trained.name, f"{trained.name}-untrained", "least-squares"}
+    assert set(rows["run"]) == {trained_run.name, f"{trained_run.name}-untrained", "least-squares"}
     inputs = rows[rows["run"].eq("least-squares") & rows["axis"].eq("feature")].set_index("axis_value")
     assert inputs.loc[3, "low"] < 0.6 < inputs.loc[3, "high"]
     # Without an intercept, a mean that is not fitted lowers R²: -E[|x|]² / Var|x|, and the same for x².
     assert inputs.loc[1, "value"] == pytest.approx(-(2 / math.pi) / (1 - 2 / math.pi), abs=0.15)
     assert inputs.loc[2, "value"] == pytest.approx(-0.5, abs=0.1)
-    untrained_rows = rows[rows["run"].eq(f"{trained.name}-untrained")]
+    untrained_rows = rows[rows["run"].eq(f"{trained_run.name}-untrained")]
     assert set(untrained_rows["kind"]) == {"baseline"}
-    trained_rows = rows[rows["run"].eq(trained.name)]
+    trained_rows = rows[rows["run"].eq(trained_run.name)]
     assert not np.allclose(untrained_rows["value"], trained_rows["value"].to_numpy()), "two training steps change it"
-    assert all(cell.cached for cell in probe_representation(Context(tmp_path), trained))
+    assert all(cell.cached for cell in probe_representation(Context(tmp_path), trained_run))
 
 
 def test_the_curves_are_the_features_and_their_regression(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
-    list(probe_representation(Context(tmp_path), trained))
+    monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
+    list(probe_representation(Context(tmp_path), trained_run))
     rows = tables.read_all("examples", tmp_path)
     assert set(rows["role"]) == {"function", "predicted", "dimension"} and set(rows["contestant"]) == {"coqe"}
     formulas = [abs, lambda t: t**2, lambda t: t**3, lambda t: math.cos(math.pi * t), lambda t: math.exp(0.2 * t)]
@@ -115,8 +115,8 @@ def test_the_curves_are_the_features_and_their_regression(
             np.testing.assert_allclose(predicted["low"], predicted["high"], atol=1e-6)
 
 
-def test_fitted_and_scored_inputs_are_different(trained: Run) -> None:
-    config = trained.config
+def test_fitted_and_scored_inputs_are_different(trained_run: Run) -> None:
+    config = trained_run.config
     inputs = RepresentationSet(config.task, config.preset).inputs
     assert inputs.shape == (2 * INPUTS, 5)
     assert len(inputs.unique(dim=0)) == len(inputs)
@@ -137,11 +137,11 @@ def test_runs_that_cannot_be_probed_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_dimensions_are_drawn_along_every_direction(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the five dimensions is averaged over the other directions of the inputs."""
-    monkeypatch.setattr(type(trained.load()), "represent", rotated_features)
-    list(probe_representation(Context(tmp_path), trained))
+    monkeypatch.setattr(type(trained_run.load()), "represent", rotated_features)
+    list(probe_representation(Context(tmp_path), trained_run))
     rows = tables.read_all("examples", tmp_path).query("role == 'dimension'")
     assert set(rows["output"]) == set(rows["set"]) == set(range(5))
     for index in (1, 3):

@@ -57,7 +57,7 @@ def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float,
     seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
     of_a, of_b = (np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b))
     gaps = of_a - of_b
-    mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees
+    mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees of freedom
     return mean, mean - half, mean + half
 
 

@@ -200,8 +200,8 @@ def _wait_for(view: browser.Page, path: Path) -> None:
 
 
 def _is_equal(a: str, b: str) -> bool:
-    """Whether two cells are equal; numbers on the page have six digits."""
+    """Whether two cells are equal; numbers on the page have four digits."""
     try:
-        return a == b or math.isclose(float(a), float(b), rel_tol=1e-5)
+        return a == b or math.isclose(float(a), float(b), rel_tol=1e-3)
     except ValueError:
         return a.lower() == b.lower() in ("true", "false")

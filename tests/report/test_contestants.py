@@ -69,7 +69,7 @@ def test_the_name_of_a_model_selects_its_contestants(results: Path) -> None:
     assert set(load(results, contestants=["lasso"]).rows["contestant"]) == names
 
 
-def test_unknown_contestant_is_refused_with_near_names(
+def test_error_for_unknown_contestant_suggests_similar_names(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(UnknownNameError) as error:

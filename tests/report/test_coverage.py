@@ -59,7 +59,7 @@ def test_section_is_absent_without_sweep(grid: Grid, tmp_path_factory: pytest.Te
     assert coverage.section(load(folder)) is None
 
 
-def test_skipped_and_failed_trainings_are_not_listed_as_missing(grid_results: Results) -> None:
+def test_skipped_and_failed_runs_are_not_listed_as_missing(grid_results: Results) -> None:
     frames = [block.frame for block in missing.section(grid_results).walk() if isinstance(block, Table)]
     assert not any({"icicl-tnp", "tnp"} & set(frame["contestant"]) for frame in frames)
 

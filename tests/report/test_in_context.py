@@ -212,7 +212,7 @@ def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path
 
 
 @pytest.mark.slow
-def test_missing_trainings_are_of_backbones_not_variants(bursty: Results, tmp_path: Path) -> None:
+def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: Path) -> None:
     rows = stored(bursty)
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     other = other.assign(task="other", run="other-" + other["run"])

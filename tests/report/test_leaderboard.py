@@ -64,7 +64,7 @@ def test_column_tuned_is_present_if_models_differ_and_changes_no_rank(tmp_path: 
     assert mixed.frame[["contestant", "rank"]].equals(unknown.frame[["contestant", "rank"]])
 
 
-def test_missing_column_of_table_is_an_error() -> None:
+def test_missing_column_of_table_raises_an_error() -> None:
     frame = pd.DataFrame({"a": [1.0], "b": [2.0]})
     for column in (Column("c", "c"), Column("a", "a", low="c", high="b"), Column("a", "a", episodes="c")):
         with pytest.raises(KeyError, match="'c'"):

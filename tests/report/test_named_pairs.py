@@ -37,7 +37,7 @@ def test_differences_are_by_seed(grid: Grid, grid_results: Results) -> None:
 
 
 def test_interval_is_over_named_seeds(grid_results: Results) -> None:
-    """Two further seeds do not change Student's interval over the five named seeds."""
+    """Two further seeds do not change Welch's interval over the five named seeds."""
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     rng = np.random.default_rng(0)
     of_one_seed = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
@@ -46,15 +46,17 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
     )
     contest = replace(contest, rows=rows)
     wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
-    gaps = (wide["gpt2"] - wide["s4d"])[:5]
-    mean = named_pairs.mean_gap(PAIR, named_pairs.gaps(PAIR, contest))
-    assert mean is not None
-    assert (mean.low, mean.high) == pytest.approx(stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps)), rel=1e-9)
+    a, b = wide["gpt2"][:5].to_numpy(), wide["s4d"][:5].to_numpy()
+    of_pair = named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, contest))
+    assert of_pair is not None
+    mean = of_pair[0]
+    test = stats.ttest_ind(a, b, equal_var=False)
+    assert (mean.low, mean.high) == pytest.approx(tuple(test.confidence_interval()), rel=1e-9)
     (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
     better = "gpt2 is better" if mean.low > 0 else "s4d is better" if mean.high < 0 else "not significantly different"
     assert (row["seeds"], row["verdict"]) == ("5 of 5", better)
     without_seed = replace(contest, rows=rows[rows["seed"].ne(3)])
-    assert named_pairs.mean_gap(PAIR, named_pairs.gaps(PAIR, without_seed)) is None
+    assert named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, without_seed)) is None
     without_gpt2 = replace(contest, rows=rows[rows["contestant"].eq("s4d")])
     (row,) = named_pairs.compared([without_gpt2], "grid", [PAIR]).to_dict("records")
     assert row["seeds"] == "0 of 5" and row["verdict"] == "seeds 0, 1, 2, 3, 4 are missing"
@@ -64,17 +66,21 @@ def test_significance_is_corrected_by_holms_method(grid_results: Results, monkey
     """Compared with adjusted p-values. A pair with a missing seed has no p-value and does not count as a test."""
     rng = np.random.default_rng(5)
     pairs = [Pair(a="gpt2", b="s4d", tasks=["linear"], seeds=[0, 1, 2, n]) for n in range(3, 12)]
-    gaps = {pair.seeds[-1]: rng.normal(0.3 * n, 1.0, 4) for n, pair in enumerate(pairs)}
+    of_pairs = {pair.seeds[-1]: (rng.normal(0.4 * n, 1.0, 4), rng.normal(0, 1.0, 4)) for n, pair in enumerate(pairs)}
     incomplete = pairs[4].seeds[-1]
     monkeypatch.setattr(
         named_pairs,
-        "gaps",
-        lambda pair, _: pd.Series(gaps[n := pair.seeds[-1]], pair.seeds).iloc[: 3 if n == incomplete else 4],
+        "scores",
+        lambda pair, _: pd.DataFrame(dict(zip("ab", of_pairs[n := pair.seeds[-1]], strict=True)), pair.seeds).iloc[
+            : 3 if n == incomplete else 4
+        ],
     )
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     rows = named_pairs.compared([contest], "grid", pairs)
     p_values = sorted(
-        (float(stats.ttest_1samp(gaps[pair.seeds[-1]], 0.0).pvalue), n) for n, pair in enumerate(pairs) if n != 4
+        (float(stats.ttest_ind(*of_pairs[pair.seeds[-1]], equal_var=False).pvalue), n)
+        for n, pair in enumerate(pairs)
+        if n != 4
     )
     adjusted = [max((len(p_values) - j) * p_values[j][0] for j in range(i + 1)) for i in range(len(p_values))]
     expected = {n for (_, n), p in zip(p_values, adjusted, strict=True) if p <= 0.05}

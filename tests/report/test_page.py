@@ -261,7 +261,7 @@ def test_unreadable_files_are_listed(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert (folder / "broken.values.parquet").exists()
 
 
-def test_an_empty_folder_is_refused_with_the_next_commands(tmp_path: Path) -> None:
+def test_the_error_for_an_empty_folder_names_the_next_commands(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with refused("nothing-to-do", folder, "iclbench demo", "iclbench eval", "--results"):
             build(folder, tmp_path / "out")

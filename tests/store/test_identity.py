@@ -93,7 +93,7 @@ def test_a_raised_code_of_training_probes_or_summaries_changes_these_kinds_of_ce
 
 
 def identities(run: RunConfig) -> dict[str, str]:
-    """The identities of a training, its prompt set, and the score of a baseline."""
+    """The identities of a training run, its prompt set, and the score of a baseline."""
     prompts = PromptSet(run.task, "smoke")
     (least_squares,) = contestants.baselines(prompts, ["least-squares"])
     score = identity.score_id(least_squares, prompts.id, run.task.family)
@@ -190,7 +190,7 @@ def test_the_code_of_a_hybrid_includes_its_mixers(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_run_of_an_edited_plug_in_is_an_error_until_the_sources_are_restored(
+def test_a_run_of_an_edited_plug_in_is_refused_until_the_sources_are_restored(
     tmp_path: Path, card_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = "from iclbench.backbones.cnp import CNP\n\n\nclass EditedNet(CNP):\n    doubled = False\n"

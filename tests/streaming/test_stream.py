@@ -189,7 +189,7 @@ def test_growing_states_are_reported_once(name: str, grows: int, caplog: pytest.
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_query_beyond_the_context_length_is_refused_with_its_line(at_once: bool) -> None:
+def test_the_error_for_a_query_beyond_the_context_length_names_its_line(at_once: bool) -> None:
     """Nine points and a query fit; of two queries after ten points, the first one does not."""
     backbone = model("gpt2", positions="learned")
     stream = Stream(backbone, at_once=at_once)

@@ -23,7 +23,7 @@ from tests.streaming.test_stream import lines, model
 NEVER = 10**9
 
 
-def peaked(dtype: torch.dtype = torch.float64) -> Backbone:
+def peaked_model(dtype: torch.dtype = torch.float64) -> Backbone:
     """A model in which single points get almost all attention of a latent, and answers depend on it, as after
     training."""
     backbone = model("cmanp")
@@ -121,7 +121,7 @@ def test_a_window_that_is_never_full_equals_no_window() -> None:
 def worst(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
     """The largest distance of answers and of states of a peaked model from those after conditioning on the points of
     the window, in the same precision."""
-    backbone, points, x = peaked(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
+    backbone, points, x = peaked_model(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
     window, distances = Window(backbone, 20, cheap_size=0, **rule), [(0.0, 0.0)]
     for step, (state, past) in enumerate(slide(window, points)):
         if step % 20 == 0 or step == slides + 19:
@@ -185,7 +185,7 @@ def test_the_state_is_recomputed_after_every_so_many_steps() -> None:
 @torch.no_grad()
 def test_the_state_is_recomputed_if_too_little_would_remain() -> None:
     """The oldest point has almost all attention of a latent, so `remove` refuses to remove it."""
-    backbone, points = peaked(torch.float32), stream_of(30, torch.float32)
+    backbone, points = peaked_model(torch.float32), stream_of(30, torch.float32)
     for block in backbone.blocks:
         block.read.k.weight *= 20
     log_total = backbone.condition(points).log_c
@@ -258,7 +258,7 @@ def test_states_with_another_window_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["lbanp", "gpt2", "mamba"])
-def test_a_model_that_cannot_forget_points_is_refused_and_others_named(name: str) -> None:
+def test_the_error_for_a_model_that_cannot_forget_points_names_others(name: str) -> None:
     with refused("not-applicable", "--window", "cmanp", "cnp") as error:
         Stream(model(name), window=5)
     assert "gpt2" not in str(error.value)

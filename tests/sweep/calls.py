@@ -52,7 +52,7 @@ def fail(text: str) -> None:
 
 
 def stop_slowly(start_file: Path, checkpoint: Path) -> None:
-    """Write a file on SIGTERM and end, like a training."""
+    """Write a file on SIGTERM and end, like a training run."""
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     start_file.write_text(str(os.getpid()))

@@ -79,7 +79,7 @@ def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("grid", "card", "expected"),
     [
-        # A setting of the training: the run, and the summary.
+        # A training setting: the run, and the summary.
         (
             {},
             {"presets": {"train": {"lr": 2e-3}}},
@@ -119,10 +119,10 @@ def test_a_hash_changes_with_the_inputs_of_the_rows(
 def test_runs_of_one_configuration_and_two_names_are_two_cells(tmp_path: Path) -> None:
     """Their rows name different runs."""
     variants = {"smoke": {"plain": [], "same": ["train.lr=1e-3"]}}
-    trainings = [cell for cell in one_task(tmp_path, {"overrides": variants}) if cell.kind == "train"]
-    assert [cell.run for cell in trainings] == [RUN, "tiny-gpt2-same-smoke-s0"]
-    assert trainings[0].config == trainings[1].config
-    assert trainings[0].hash != trainings[1].hash
+    training_cells = [cell for cell in one_task(tmp_path, {"overrides": variants}) if cell.kind == "train"]
+    assert [cell.run for cell in training_cells] == [RUN, "tiny-gpt2-same-smoke-s0"]
+    assert training_cells[0].config == training_cells[1].config
+    assert training_cells[0].hash != training_cells[1].hash
 
 
 def test_two_grids_share_equal_cells(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def cell(kind: str, run: str, needs: tuple[GridCell, ...] = (), task: str = "t",
 
 
 def task_cells(task: str, runs: tuple[str, ...]) -> list[Cell]:
-    """A training, an evaluation and a probe of every run, and the summary."""
+    """Training, evaluation and probe of every run, and the summary."""
     cells: list[Cell] = []
     for run in runs:
         train = cell("train", run, task=task)
@@ -124,8 +124,8 @@ def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) ->
     assert max_count == 3
 
 
-def test_all_cells_of_a_run_are_computed_before_the_next_training_except_near_the_end(tmp_path: Path) -> None:
-    """With one slot, the last two of five trainings count as the end."""
+def test_all_cells_of_a_run_are_computed_before_the_next_run_except_near_the_end(tmp_path: Path) -> None:
+    """With one slot, the last two of five training runs count as the end."""
     recorder = Recorder()
     sweep(task_cells("t", ("a", "b", "c", "d", "e")), tmp_path, lambda each, context: DONE, recorder=recorder)
     order = [key.removesuffix("-t") for key in recorder.started_cells]
@@ -144,7 +144,7 @@ def test_tasks_are_computed_one_after_the_other(tmp_path: Path) -> None:
     assert order.index("probe-c-first") < order.index("evaluate-zero-second")
 
 
-def test_a_failed_training_fails_only_the_cells_of_its_run(tmp_path: Path) -> None:
+def test_a_failed_run_fails_only_its_own_cells(tmp_path: Path) -> None:
     calls: list[str] = []
 
     def work(each: GridCell, context: Context) -> Outcome:
@@ -289,7 +289,7 @@ def test_a_bundle_has_cells_with_their_followers_until_it_is_worth_a_job(tmp_pat
     assert long.outcomes == short.outcomes
 
 
-def test_a_training_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> None:
+def test_a_run_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> None:
     def work(each: GridCell, context: Context) -> Outcome:
         return Outcome("failed", "no memory") if each.hash == "train-a-t" else DONE
 

@@ -103,7 +103,7 @@ def test_the_network_of_figure_3_takes_the_50_steps_of_the_released_code() -> No
     assert load_baseline("mlp-50")[1].settings == {"steps": 50, "lr": 5e-3}
 
 
-def covering(runs: list[GridRun]) -> list[GridRun]:
+def covering_runs(runs: list[GridRun]) -> list[GridRun]:
     """Runs with every task, every backbone and every override at least once."""
     covered: set[tuple[str, str]] = set()
     selected = []
@@ -123,7 +123,7 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all
     """The fast test has every task and backbone once; `make test-slow` has all combinations."""
     # One run represents those that differ only in the seed.
     runs = {run.config.model_copy(update={"seed": 0}).model_dump_json(): run for run in resolved(grid)}
-    for run in runs.values() if all_runs else covering(list(runs.values())):
+    for run in runs.values() if all_runs else covering_runs(list(runs.values())):
         for program, command, *rest in command_words(run):
             assert program == "iclbench"
             with loaded(command).make_context(command, list(rest)) as context:
@@ -425,7 +425,7 @@ def test_commands_are_safe_in_a_shell(tmp_path: Path) -> None:
         ({"overrides": {"small": {"x": ["trian.lr=1"]}}}, ("'trian'", "'train'")),
     ],
 )
-def test_an_invalid_card_is_refused_in_one_line_with_its_path(
+def test_the_error_for_an_invalid_card_is_one_line_and_names_its_path(
     tmp_path: Path, changes: dict[str, object], names: tuple[object, ...]
 ) -> None:
     path = write(tmp_path, CARD | changes)
@@ -449,7 +449,7 @@ def test_an_invalid_card_is_refused_in_one_line_with_its_path(
         ({"overrides": {"small": {"x": ["backbone.widht=8"]}}}, ("'widht'", "'width'")),
     ],
 )
-def test_a_card_that_does_not_fit_a_task_is_refused_in_one_line_with_the_grid(
+def test_the_error_for_a_card_that_does_not_fit_a_task_is_one_line_and_names_the_grid(
     tmp_path: Path, changes: dict[str, object], names: tuple[object, ...]
 ) -> None:
     with pytest.raises(UsageError) as error:

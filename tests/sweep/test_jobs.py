@@ -144,7 +144,7 @@ def test_a_job_of_another_schema_fails_and_one_of_another_commit_warns(tmp_path:
     assert isinstance(error, WorkerStartError) and "schema" in str(error) and "\n" not in str(error)
 
 
-def test_a_folder_that_nodes_do_not_share_is_an_error_with_the_node(
+def test_the_error_for_a_folder_that_nodes_do_not_share_names_the_node(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
@@ -192,7 +192,7 @@ def test_a_wrong_clock_is_reported_once(tmp_path: Path) -> None:
     assert len(lines) == 1
 
 
-def test_an_exceeded_quota_is_the_error_of_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_reports_an_exceeded_quota_as_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = submit_bundle(tmp_path)
     monkeypatch.setattr(f"{__name__}.finish", _over_quota)
     Job(str(files.bundle), WORK)()

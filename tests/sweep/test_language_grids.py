@@ -49,7 +49,7 @@ def grid_file(folder: Path, **changes: object) -> str:
     return str(path)
 
 
-def typed(line: str) -> dict[str, object]:
+def parse_options(line: str) -> dict[str, object]:
     """The options that the command line reads from one command of a grid."""
     program, group, command, *rest = shlex.split(line)
     assert (program, group, command) == ("iclbench", "lm", "eval")
@@ -59,15 +59,15 @@ def typed(line: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("grid", PAPERS)
-def test_a_grid_has_the_tasks_models_seeds_and_orders_of_the_text(grid: str) -> None:
+def test_a_grid_has_the_tasks_models_seeds_and_orders_of_the_paper(grid: str) -> None:
     tasks, models, seeds, orders = PAPERS[grid]
     card = load_language_grid(grid)[1]
     assert set(card.tasks) == tasks
     assert (len(card.models), len(card.demo_seeds), len(card.orders)) == (models, seeds, orders)
 
 
-def test_figure_6_has_three_gates_of_fifteen_passes_and_a_development_split() -> None:
-    settings = [tuple(typed(line)["override"] or ()) for line in commands("deep-thinking-6")]
+def test_figure_6_has_fifteen_passes_for_three_values_of_eta_and_a_development_split() -> None:
+    settings = [tuple(parse_options(line)["override"] or ()) for line in commands("deep-thinking-6")]
     passes = "method.passes=15"
     assert settings[1:] == [("method.eta=0.001", passes), (passes,), ("method.eta=0.1", passes), ("method.passes=dev",)]
 
@@ -91,7 +91,7 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str) -> 
     lines = list(commands(grid))
     assert len(lines) == len(set(lines)) == len(card.models) * len(card.methods)
     for line in lines:
-        options = typed(line)
+        options = parse_options(line)
         assert options["model"][0] in card.models
         assert parse(str(options["demo_seeds"]), "") == card.demo_seeds
         assert parse(str(options["orders"]), "") == card.orders
@@ -101,8 +101,8 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str) -> 
 
 def test_an_empty_list_of_shots_selects_those_of_the_cards() -> None:
     (line,) = list(commands("deep-thinking-5-seeds"))
-    assert parse(str(typed(line)["shots"]), "") == [load_language_card("sst2")[1].shots] == [8]
-    assert typed(next(commands("deep-thinking-table-2")))["shots"] is None
+    assert parse(str(parse_options(line)["shots"]), "") == [load_language_card("sst2")[1].shots] == [8]
+    assert parse_options(next(commands("deep-thinking-table-2")))["shots"] is None
 
 
 def test_commands_are_safe_in_a_shell_and_name_every_setting(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_ranges_are_half_open_as_in_python(text: str, numbers: list[int]) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "a", "3:3", "3:1", "-1", "1,,2", "0:99999", "1.5"])
-def test_an_invalid_range_is_refused_with_the_option(text: str) -> None:
+def test_the_error_for_an_invalid_range_names_the_option(text: str) -> None:
     with pytest.raises(UsageError) as error:
         parse(text, "--orders")
     assert "--orders" in str(error.value)
@@ -239,7 +239,7 @@ def test_a_cell_writes_the_same_tables_as_its_commands(tmp_path: Path) -> None:
     assert plan([cell], Store(swept)).todo == (cell,), "a deleted table is recomputed"
 
 
-def test_other_weights_or_settings_are_other_cells_and_a_missing_model_fails_alone(tmp_path: Path) -> None:
+def test_cell_hashes_depend_on_weights_and_settings_and_a_missing_model_fails_only_its_cell(tmp_path: Path) -> None:
     save_tiny_model("gpt2", tmp_path / "lm")
     grid = grid_file(tmp_path, models=[str(tmp_path / "lm"), "./nowhere"])
     (cell, missing), (same_cell, _) = language_cells(grid), language_cells(grid)

@@ -84,7 +84,7 @@ def test_an_error_of_a_call_is_one_line_and_the_worker_continues() -> None:
     assert not alive(worker), "shutdown waits for the end of workers"
 
 
-def test_a_worker_that_cannot_be_set_up_is_an_error_of_its_own_class() -> None:
+def test_a_worker_that_cannot_be_set_up_raises_an_error_of_its_own_class() -> None:
     pool = LocalPool([()], calls.refuse)
     try:
         with refused("worker-died", "RuntimeError", exit_code=1) as error:

@@ -87,7 +87,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parameters_are_counted_if_steps_are_not_measured(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the time for measurements is used up, disk space and parameters still cover all trainings."""
+    """When the time for measurements is used up, disk space and parameters still cover all training runs."""
     measured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
     monkeypatch.setattr("iclbench.sweep.estimate.BUDGET", -1.0)
     unmeasured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]

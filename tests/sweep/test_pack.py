@@ -200,7 +200,7 @@ def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
 
 
 @pytest.mark.slow
-def test_packed_weights_are_retained_and_a_deleted_archive_makes_trainings_to_do(
+def test_packed_weights_are_retained_and_without_their_archive_runs_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, cells = swept
@@ -274,10 +274,10 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
         ("tiny-classes-smoke.cells.parquet", lambda cell: True),
     ],
 )
-def test_a_deleted_file_makes_exactly_its_cells_to_do(
+def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, name: str, is_affected: Callable[[GridCell], bool]
 ) -> None:
-    """Also summaries, trainings whose weights are needed, and failed cells."""
+    """Also summaries, runs whose weights are needed, and failed cells."""
     cells = swept[1]
     before = plan(cells, Store(clean))
     (clean / "reference" / name).unlink()
@@ -286,10 +286,10 @@ def test_a_deleted_file_makes_exactly_its_cells_to_do(
     lost = {c.hash for c in cells if c.group == group and before.states[c.hash] == "done" and is_affected(c)}
     changed = {c.hash for c in cells if before.states[c.hash] != after.states[c.hash]}
     assert changed == lost
-    trainings = {need for c in cells if c.hash in lost and c.config is not None for need in c.needs}
+    training_hashes = {need for c in cells if c.hash in lost and c.config is not None for need in c.needs}
     summary = {c.hash for c in cells if c.run == SUMMARY and c.group == group}
     skipped = {c.hash for c in cells if c.reason and c.group == group} if ".cells." in name else set()
-    assert {c.hash for c in after.todo} == {c.hash for c in before.todo} | lost | trainings | summary | skipped
+    assert {c.hash for c in after.todo} == {c.hash for c in before.todo} | lost | training_hashes | summary | skipped
 
 
 @pytest.mark.slow
@@ -499,7 +499,7 @@ def test_the_rows_of_a_cell_are_equal_in_single_and_packed_files(
 
 
 def training_cell(results: Path, name: str) -> GridCell:
-    """A finished training with weights of zero."""
+    """The training cell of a finished run with weights of zero."""
     config = resolve_run("linear", "gpt2", "smoke")
     run = create(results, config, name)
     save_tensors(run.weights, {"weight": torch.zeros(2)}, run.signature, digest=True)

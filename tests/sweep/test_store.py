@@ -60,7 +60,7 @@ def test_a_cell_is_done_until_one_of_its_files_is_removed_or_truncated(tmp_path:
     assert Store(tmp_path).state(cell()) == "todo"
 
 
-def test_a_truncated_row_makes_only_its_cell_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for run in ("a", "b"):
         record(tmp_path, cell(run), write_tables(tmp_path, f"tables/{run}.values.parquet"), Context(tmp_path))
     (path,) = tmp_path.glob("cells/*/a.train-*.parquet")
@@ -128,7 +128,7 @@ def test_the_row_with_existing_files_is_used_if_a_cell_has_two_rows(tmp_path: Pa
 def test_a_failed_row_does_not_hide_a_result_in_another_folder(
     tmp_path: Path, folders: tuple[str, str], weaker: str, stronger: str
 ) -> None:
-    """A failed repetition does not make packed results to do."""
+    """After a failed repetition, packed results still count as done."""
     write_tables(tmp_path, "tables/x.values.parquet")
     for folder, status in zip(folders, (weaker, stronger), strict=True):
         files = {"removed": ["tables/none.values.parquet"], "done": ["tables/x.values.parquet"]}.get(status, [])
@@ -171,7 +171,7 @@ def test_an_inapplicable_cell_is_settled_by_a_row_with_the_reason(tmp_path: Path
     assert plan([cell(reason="another reason")], Store(tmp_path)).todo
 
 
-def test_a_results_folder_that_cannot_be_written_to_is_refused_with_its_name(tmp_path: Path) -> None:
+def test_the_error_for_a_results_folder_that_cannot_be_written_names_it(tmp_path: Path) -> None:
     (tmp_path / "cells").write_text("a file")
     with pytest.raises(UsageError) as error:
         record(tmp_path, cell(), Outcome("done"), Context(tmp_path))

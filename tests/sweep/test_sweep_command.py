@@ -91,7 +91,7 @@ def test_nothing_to_pack_and_a_file_as_results_folder_are_refused_in_one_line(
 def test_a_dry_run_counts_cells_that_need_cells_of_excluded_kinds(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two evaluations and a summary of each of two tasks need trainings; baselines do not."""
+    """Two evaluations and a summary of each of two tasks need training runs; baselines do not."""
     words = [grid, "--only", "evaluate", "--results", tmp_path / "results"]
     code, out, _ = run(*words, "--dry-run", capsys=capsys)
     assert code == 0 and "6 cells" in out
@@ -100,7 +100,7 @@ def test_a_dry_run_counts_cells_that_need_cells_of_excluded_kinds(
 
 
 def test_tasks_and_contestants_select_cells(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A training, its evaluation and its probe, and the summary of the evaluated contestants."""
+    """A training run, its evaluation and its probe, and the summary of the evaluated contestants."""
     words = [grid, "--tasks", "tiny_linear", "--contestants", "gpt2", "--results", tmp_path / "results", "--dry-run"]
     code, out, _ = run(*words, "--json", capsys=capsys)
     records = json.loads(out)
@@ -177,7 +177,7 @@ def test_a_stdout_that_a_shell_has_closed_is_not_an_error(tmp_path: Path) -> Non
 def test_a_dry_run_counts_cells_and_writes_nothing(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two trainings, their evaluations and probes, four baselines and a summary, for each of two tasks."""
+    """Two training runs, their evaluations and probes, four baselines and a summary, for each of two tasks."""
     results = tmp_path / "results"
     code, out, err = run(grid, "--dry-run", "--json", "--results", results, capsys=capsys)
     assert code == 0, err
@@ -205,7 +205,7 @@ def test_a_dry_run_of_an_engine_has_its_jobs(
     makespans = {makespan["at_once"]: makespan for makespan in jobs["makespan"]}
     assert list(makespans) == [1, 8, 32, 128, 512]
     assert makespans[8]["seconds"] < makespans[1]["seconds"] <= makespans[1]["seconds_with_deaths"]
-    # Measured trainings, a minute for each other cell, and ten seconds to start a job.
+    # Measured training runs, a minute for each other cell, and ten seconds to start a job.
     training_seconds = sum(line["seconds"] for line in records["tasks"])
     assert makespans[1]["seconds"] == pytest.approx(training_seconds + 18 * 60 + 10 * jobs["jobs"])
     code, out, err = run(*words, capsys=capsys)
@@ -261,7 +261,7 @@ def test_conflicting_options_of_engines_are_refused(
 def test_estimates_use_recorded_seconds_parameters_and_sizes(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of two trainings took 0.5 s per step. The second seed has four steps to do."""
+    """One of two training runs took 0.5 s per step. The second seed has four steps to do."""
     from iclbench import tables
     from iclbench.cli.sweep_view import duration
 

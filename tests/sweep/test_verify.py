@@ -87,7 +87,9 @@ def test_recomputed_cells_equal_single_and_packed_rows(swept: tuple[Path, list[G
 
 
 @pytest.mark.slow
-def test_a_damaged_file_is_a_difference_with_its_path(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_as_a_difference_with_its_path(
+    swept: tuple[Path, list[GridCell]], tmp_path: Path
+) -> None:
     """Both ends of the file are intact. The test starts its own worker process."""
     root, cells = swept
     shutil.copytree(root / "clean", tmp_path / "clean")

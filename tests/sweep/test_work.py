@@ -72,7 +72,7 @@ def test_a_cell_names_its_files_and_a_training_has_the_seconds_of_all_its_proces
     costs = tables.read("costs", results / "runs" / RUN / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert store.rows.loc[cells["train"].hash, "seconds"] == costs["train", "seconds"]
     repeated = work(cells["train"], Context(results))
-    assert repeated.seconds == costs["train", "seconds"], "the seconds of the training, which is not repeated"
+    assert repeated.seconds == costs["train", "seconds"], "the seconds of the run, which is not repeated"
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_note_on_a_card_does_not_change_cells(finished: tuple[Path, dict[str, 
     assert compute(results, cells_of(results.parent, notes="a word")) == {}
 
 
-def test_a_table_that_another_configuration_has_overwritten_makes_its_cell_to_do(tmp_path: Path) -> None:
+def test_the_cell_of_a_table_that_another_configuration_has_overwritten_is_to_do(tmp_path: Path) -> None:
     """The card of a baseline is changed and changed back. Both versions write the same file."""
     results, card = tmp_path / "results", tmp_path / "mine.toml"
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(small_card(baselines=[str(card)], oracles=[], shifts=[])))
@@ -253,11 +253,11 @@ def test_a_failed_cell_has_a_row_with_the_reason_and_is_repeated(tmp_path: Path)
 
 
 def diverging_cells(folder: Path) -> dict[str, GridCell]:
-    """A training with a learning rate that is too high, and its evaluation."""
+    """A training cell with a learning rate that is too high, and its evaluation."""
     return cells_of(folder, lr=1e12, clip=0.0, schedule="constant", warmup=0, log_every=1)
 
 
-def test_a_diverged_training_is_not_repeated(tmp_path: Path) -> None:
+def test_a_diverged_run_is_not_repeated(tmp_path: Path) -> None:
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     outcome = work(cells["train"], Context(results))
     assert outcome.status == "diverged"
@@ -276,7 +276,7 @@ def test_a_diverged_training_is_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["diverged.json", "values.parquet"])
-def test_a_diverged_training_without_its_record_is_repeated_with_its_evaluation(tmp_path: Path, name: str) -> None:
+def test_a_diverged_run_without_its_record_is_repeated_with_its_evaluation(tmp_path: Path, name: str) -> None:
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     for cell in cells.values():
         assert work(cell, Context(results)).status == "diverged"
@@ -285,7 +285,7 @@ def test_a_diverged_training_without_its_record_is_repeated_with_its_evaluation(
     assert plan(list(cells.values()), Store(results)).todo == tuple(cells.values())
 
 
-def test_a_diverged_training_is_packed_with_its_curve(tmp_path: Path) -> None:
+def test_a_diverged_run_is_packed_with_its_curve(tmp_path: Path) -> None:
     """The curve ends with a failed row, which has the reason."""
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     for cell in cells.values():

@@ -98,26 +98,26 @@ def test_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
         ({"value": "much"}, ["'value'"]),
     ],
 )
-def test_invalid_rows_are_errors(tmp_path: Path, change: dict[str, Any], names: list[str]) -> None:
+def test_invalid_rows_are_refused(tmp_path: Path, change: dict[str, Any], names: list[str]) -> None:
     with refused("bad-data", "'values'", *names, exit_code=1):
         _write(tmp_path, [ROW | change])
     assert not list(tmp_path.iterdir()), "no file and no temporary file"
 
 
-def test_a_nan_computed_in_a_nullable_column_is_an_error() -> None:
+def test_a_nan_computed_in_a_nullable_column_is_refused() -> None:
     frame = tables.frame("values", [ROW])
     frame["value"] = pd.arrays.FloatingArray(np.array([np.nan]), np.array([False]))
     with refused("bad-data", "'values'", "status", "value", exit_code=1):
         tables.validate("values", frame)
 
 
-def test_unknown_and_missing_columns_are_errors() -> None:
+def test_unknown_and_missing_columns_are_refused() -> None:
     frame = tables.frame("values", [ROW]).drop(columns="card").assign(colour="red")
     with refused("bad-data", "'card'", "'colour'", exit_code=1):
         tables.validate("values", frame)
 
 
-def test_two_rows_for_one_measurement_are_an_error(tmp_path: Path) -> None:
+def test_two_rows_for_one_measurement_are_refused(tmp_path: Path) -> None:
     with refused("duplicate", "'values'", "'zero'", exit_code=1):
         _write(tmp_path, [ROW, ROW | {"value": 2.0}])
 
@@ -237,7 +237,7 @@ def test_every_flipped_bit_of_a_table_is_detected(tmp_path: Path) -> None:
             digests.check(content[:i] + bytes([content[i] ^ 1 << random_bits.randrange(8)]) + content[i + 1 :])
 
 
-def test_a_file_with_a_changed_number_is_an_error_and_other_files_are_read(
+def test_a_file_with_a_changed_number_is_refused_and_other_files_are_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Small files are not compressed, so without a digest the changed number would be read."""
@@ -254,7 +254,7 @@ def test_a_file_with_a_changed_number_is_an_error_and_other_files_are_read(
     assert str(bad) in caplog.text and str(good) not in caplog.text
 
 
-def test_a_table_without_a_digest_is_an_error(tmp_path: Path) -> None:
+def test_a_table_without_a_digest_is_refused(tmp_path: Path) -> None:
     path = _write(tmp_path, [ROW])
     arrow = pq.read_table(path)
     metadata = {f"iclbench.{key}": text for key, text in tables.metadata(path).items()}
@@ -265,7 +265,7 @@ def test_a_table_without_a_digest_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", [tables.SCHEMA - 1, tables.SCHEMA + 1])
-def test_a_table_of_another_schema_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: int) -> None:
+def test_a_table_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: int) -> None:
     path = tmp_path / "costs.parquet"
     monkeypatch.setattr("iclbench.tables.parquet.SCHEMA", schema)
     tables.write("costs", [], path, {})

@@ -1,4 +1,4 @@
-"""The schedule warm-up, constant, decay; and branches, which are shorter trainings within a longer one."""
+"""The schedule warm-up, constant, decay; and branches, which are shorter runs within a longer one."""
 
 import math
 import os
@@ -100,7 +100,7 @@ def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
 
 
 @pytest.mark.slow
-def test_the_training_is_the_same_bit_for_bit_with_and_without_branches(
+def test_the_run_is_the_same_bit_for_bit_with_and_without_branches(
     uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
     unbranched = new_run(card_path, tmp_path, STABLE, "train.steps=40", "train.checkpoint_every=3")
@@ -112,9 +112,7 @@ def test_the_training_is_the_same_bit_for_bit_with_and_without_branches(
 
 
 @pytest.mark.parametrize("steps", [10, 20])
-def test_a_branch_equals_a_training_of_its_length(
-    uninterrupted: Run, steps: int, card_path: Path, tmp_path: Path
-) -> None:
+def test_a_branch_equals_a_run_of_its_length(uninterrupted: Run, steps: int, card_path: Path, tmp_path: Path) -> None:
     """Warm-up and curriculum are the same, because the card gives them in steps."""
     separate = new_run(card_path, tmp_path, STABLE, f"train.steps={steps}")
     train(separate)
@@ -122,7 +120,7 @@ def test_a_branch_equals_a_training_of_its_length(
     assert not are_equal(branch(uninterrupted, steps), weights(uninterrupted))
 
 
-def test_a_branch_has_the_episodes_and_the_progress_of_the_training(
+def test_a_branch_has_the_episodes_and_the_progress_of_its_run(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[float, float]] = []
@@ -141,7 +139,7 @@ def test_a_branch_has_the_episodes_and_the_progress_of_the_training(
 
 
 @pytest.mark.slow
-def test_branches_are_reported_separately_from_the_training(card_path: Path, tmp_path: Path) -> None:
+def test_branches_are_reported_separately_from_the_run(card_path: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, str]] = []
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
     train_reported(run, Context(), lambda step, text: reports.append((step, text)))
@@ -152,20 +150,20 @@ def test_branches_are_reported_separately_from_the_training(card_path: Path, tmp
         (step, text.partition(",")[0]) for step, text in branch_reports
     }
     training_steps = [step for step, text in reports if not text.startswith("branch of")]
-    assert training_steps == list(range(1, run.config.train.steps + 1)), "the reports of the training do not change"
+    assert training_steps == list(range(1, run.config.train.steps + 1)), "the reports of the run do not change"
 
 
-def test_branches_count_in_the_steps_and_seconds_of_the_training(uninterrupted: Run) -> None:
+def test_branches_count_in_the_steps_and_seconds_of_the_run(uninterrupted: Run) -> None:
     costs = tables.read("costs", uninterrupted.path / "costs.parquet").set_index(["phase", "metric"])["value"]
     assert costs["train", "steps"] == 40 + 2 + 4
     assert costs["train_step", "seconds"] == pytest.approx(costs["train", "seconds"] / 46)
 
 
 @pytest.mark.slow
-def test_the_seconds_of_a_branch_count_once_in_the_training(
+def test_the_seconds_of_a_branch_count_once_in_the_run(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the training is interrupted on the branch."""
+    """Also if the run is interrupted on the branch."""
     original, is_interrupting = Training.step, True
 
     def step(self: Training) -> None:
@@ -281,7 +279,7 @@ def test_weights_of_another_branch_are_refused(card_path: Path, tmp_path: Path) 
         run.load_branch(20, run.load())
 
 
-def test_a_branch_that_diverges_ends_the_training_at_its_start(
+def test_a_branch_that_diverges_ends_the_run_at_its_start(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Training.step
@@ -313,7 +311,7 @@ def evaluated(results: Path, run: Run) -> pd.DataFrame:
 
 
 @pytest.mark.slow
-def test_evaluated_rows_of_branches_equal_those_of_shorter_trainings(
+def test_evaluated_rows_of_branches_equal_those_of_shorter_runs(
     uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
     values = evaluated(uninterrupted.path.parents[1], uninterrupted)

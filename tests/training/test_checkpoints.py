@@ -23,7 +23,7 @@ from iclbench.training.run import train
 from iclbench.training.step import make_optimiser
 from tests.conftest import small_card
 from tests.refusals import refused
-from tests.training.test_run import new_run, sealed, stop_at
+from tests.training.test_run import new_run, stop_at, with_digest
 
 Metadata = dict[str, str]
 Tensors = dict[str, Tensor]
@@ -156,10 +156,10 @@ def test_an_impossible_checkpoint_is_not_used(run: Run, change: Callable[[Metada
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         metadata = file.metadata() or {}
     assert json.loads(metadata["scored"]) == [] and tensors["log.losses"].shape == (2,)
-    save_file(tensors, newest, sealed(metadata, tensors))
+    save_file(tensors, newest, with_digest(metadata, tensors))
     assert restored_step(run) == 8, "it is still valid"
     change(metadata, tensors)
-    save_file(tensors, newest, sealed(metadata, tensors))
+    save_file(tensors, newest, with_digest(metadata, tensors))
     assert restored_step(run) == 6
     assert names(run) == ["step-000000006.safetensors", "step-000000008.unusable"]
 

@@ -1,4 +1,4 @@
-"""Diverged trainings: their record and their learning curve."""
+"""Diverged runs: their record and their learning curve."""
 
 import pickle
 from pathlib import Path

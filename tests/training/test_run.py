@@ -22,7 +22,7 @@ from tests.forked import FORKS
 from tests.refusals import refused
 
 
-def sealed(metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+def with_digest(metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """The metadata of a checkpoint with the correct digest."""
     unsealed = {key: text for key, text in metadata.items() if key != "digest"}
     return unsealed | {"digest": checkpoint._digest(tensors, unsealed)}
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_another_size_does_not_change_the_weights(card_path: Pat
     with safe_open(newest, framework="pt") as file:
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
         metadata = (file.metadata() or {}) | {"config": run.hash, "step": "9"}
-    save_file(tensors, folder / "step-000000009.safetensors", sealed(metadata, tensors))
+    save_file(tensors, folder / "step-000000009.safetensors", with_digest(metadata, tensors))
     train(run)
     assert have_same_weights(uninterrupted, run)
 
@@ -269,7 +269,7 @@ def _hold(run: Run, ready, release) -> None:
         release.wait(60)
 
 
-def test_a_name_with_other_settings_is_refused_with_the_difference(card_path: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_name_with_other_settings_names_the_difference(card_path: Path, tmp_path: Path) -> None:
     train(new_run(card_path, tmp_path))
     with pytest.raises(UsageError, match=r"train\.lr: 0\.001 -> 0\.5"):
         new_run(card_path, tmp_path, "train.lr=0.5")
@@ -358,7 +358,7 @@ def test_peak_memory_of_a_continued_run_is_the_maximum_or_unknown(
         metadata = file.metadata() or {}
     assert int(metadata.pop("bytes")) > 0
     metadata |= {} if before is None else {"bytes": str(before)}
-    save_file(tensors, run.checkpoints[-1], sealed(metadata, tensors))
+    save_file(tensors, run.checkpoints[-1], with_digest(metadata, tensors))
     train(run)
     assert peak_of_training(run) == before
 

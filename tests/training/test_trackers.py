@@ -81,7 +81,7 @@ def test_an_export_has_the_curve_and_the_scores(list_tracker: type[ListTracker],
     assert steps[6]["next/none/auc"] == auc
 
 
-def test_an_export_has_scores_of_targets_but_not_of_other_tasks_or_trainings(tmp_path: Path) -> None:
+def test_an_export_has_scores_of_targets_but_not_of_other_tasks_or_runs(tmp_path: Path) -> None:
     config = resolve_run("gp-mixture", "cnp", "smoke")
     run = create(tmp_path, config)
     shared = {"run": run.name, "task": "gp-mixture", "family": "gp-mixture", "contestant": "cnp", "kind": "backbone"}

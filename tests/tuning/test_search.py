@@ -45,7 +45,7 @@ def test_rates_of_earlier_commands_count() -> None:
     assert best(all_points, 1) == all_points[1] and not RateSearch([2e-3], 1).is_at_edge(all_points)
 
 
-def test_a_tie_is_the_smallest_rate_and_failed_points_are_never_best() -> None:
+def test_of_tied_rates_the_smallest_is_best_and_failed_points_are_never_best() -> None:
     assert best(points({1e-2: 0.9, 3e-3: 0.9, 1e-3: None}), 1) == Point({"lr": 3e-3}, 0.9)
     assert best(points({1e-2: None}), 1) is None
 

@@ -38,7 +38,7 @@ def in_training(task: Slice) -> Figure | None:
         "training step", "accuracy", step_range, (0.0, 1.02), field="axis_value", unit="step", band="seeds or interval"
     )
     titles = [meaning(test).title for test in tests]
-    seeds = sorted({int(n) for n in steps["runs"]})
+    run_counts = sorted({int(n) for n in steps["runs"]})
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "axis_value", "panel"]],
         titles,
@@ -47,13 +47,13 @@ def in_training(task: Slice) -> Figure | None:
         name=f"{task.id}-accuracy-in-training",
         title=f"{task.task}: accuracy in context and in weights during training",
         caption="Accuracy among the admitted labels against the training step, one panel per test. "
-        f"{_band_caption(seeds)}; horizontal lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
+        f"{_band_caption(run_counts)}; horizontal lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
         alt=f"{task.task}: accuracy of {learning.name_list(looks)} against the training step",
     )
 
 
-def levels(task: Slice, evaluator: str) -> dict[str, float]:
-    """The accuracies without training that are known: those of guessing and of `NEAREST`."""
+def reference_levels(task: Slice, evaluator: str) -> dict[str, float]:
+    """The accuracies of the two references without training, guessing and `NEAREST`, if they are known."""
     final = accuracies.final(task)
     rows = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
     measured = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
@@ -73,10 +73,10 @@ def _lines(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _levels(task: Slice, evaluator: str, step_range: tuple[float, float]) -> pd.DataFrame:
-    """Horizontal lines over all steps: two rows per accuracy of `levels`."""
+    """Horizontal lines over all steps: two rows per accuracy of `reference_levels`."""
     rows = [
         {"contestant": name, "run": name, "value": value, "axis_value": step}
-        for name, value in levels(task, evaluator).items()
+        for name, value in reference_levels(task, evaluator).items()
         for step in step_range
     ]
     frame = pd.DataFrame(rows, columns=["contestant", "run", "value", "axis_value"])
@@ -89,10 +89,10 @@ def _looks(task: Slice, data: pd.DataFrame) -> dict[str, Look]:
     return {name: ZERO if name == GUESSING else task.looks[name] for name in [*names, *levels]}
 
 
-def _band_caption(seeds: list[int]) -> str:
-    """The meaning of lines and bands for these numbers of runs."""
-    if seeds == [1]:
+def _band_caption(run_counts: list[int]) -> str:
+    """The meaning of lines and bands for these numbers of runs per contestant."""
+    if run_counts == [1]:
         return "Bands: 95 % intervals over episodes"
-    number = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    single = " (one seed: 95 % interval over episodes)" if 1 in seeds else ""
+    number = f"{run_counts[0]}" if len(run_counts) == 1 else f"{run_counts[0]} to {run_counts[-1]}"
+    single = " (one seed: 95 % interval over episodes)" if 1 in run_counts else ""
     return f"Lines: means over {number} seeds; bands: range over seeds{single}"

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.pairs import LEVEL, Difference, chance, holm, mean_of
+from iclbench.analysis.pairs import LEVEL, Difference, holm, welch
 from iclbench.config.pairs import Pair, shipped_pairs
 from iclbench.core.formats import signed, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
@@ -17,8 +17,8 @@ from iclbench.report.data import Results
 from iclbench.report.figures import dots
 
 _READING = (
-    "Score differences of pairs that were named in a grid card before training. Intervals are over training seeds, not "
-    "over episodes, and are missing while a seed is missing."
+    "Score differences of pairs that were named in a grid card before training. Intervals (Welch) are over training "
+    "seeds, not over episodes, and are missing while a seed is missing."
 )
 
 
@@ -32,33 +32,35 @@ def section(results: Results) -> Section | None:
     return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
 
 
-def gaps(pair: Pair, contest: Contest) -> pd.Series:
-    """Score of the first model minus that of the second, by seed; only seeds of the pair that both have."""
+def scores(pair: Pair, contest: Contest) -> pd.DataFrame:
+    """The scores of both models (columns a and b) by seed; only seeds of the pair that both have."""
     rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(pair.seeds)]
     wide = rows[rows["contestant"].isin([pair.a, pair.b])].pivot_table("value", index="seed", columns="contestant")
     if not {pair.a, pair.b} <= set(wide.columns):
-        return pd.Series(dtype=float)
-    return (wide[pair.a] - wide[pair.b]).dropna().astype(float)
+        return pd.DataFrame({"a": [], "b": []}, dtype=float)
+    return wide[[pair.a, pair.b]].set_axis(["a", "b"], axis=1).dropna().astype(float)
 
 
-def mean_gap(pair: Pair, of_pair: pd.Series) -> Difference | None:
-    """The mean of a pair's gaps with Student's interval over its seeds; None while a seed is missing."""
-    return mean_of(of_pair.to_numpy(float)) if len(of_pair) == len(pair.seeds) else None
+def mean_difference(pair: Pair, of_pair: pd.DataFrame) -> tuple[Difference, float] | None:
+    """The mean score of a minus that of b, with Welch's interval over the seeds, and the p-value of Welch's test; None
+    while a seed is missing."""
+    return welch(of_pair["a"].to_numpy(), of_pair["b"].to_numpy()) if len(of_pair) == len(pair.seeds) else None
 
 
 def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
     """A row per pair and contest in which at least one model of the pair has a score.
 
-    Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low and high (empty while a seed
-    is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
+    Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low, high and p (empty while a
+    seed is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
     `pairs` defaults to those of the shipped grid cards.
     """
     named = shipped_pairs() if pairs is None else pairs
     rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
     if len(rows):
-        complete = rows.loc[rows["low"].notna(), "gaps"]
-        p_values = pd.Series(holm([chance(np.array(of_pair)) for of_pair in complete]), complete.index)
-        rows["among_all"] = p_values.map(lambda p: "holds" if p <= LEVEL else "")
+        p_values = rows["p"].dropna()
+        rows["among_all"] = pd.Series(holm(p_values.tolist()), p_values.index).map(
+            lambda p: "holds" if p <= LEVEL else ""
+        )
     return rows
 
 
@@ -68,24 +70,26 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
             scored = {pair.a, pair.b} & set(contest.rows["contestant"])
             if contest.task.task not in pair.tasks or not scored:
                 continue
-            of_pair = gaps(pair, contest)
-            mean = mean_gap(pair, of_pair)
+            of_pair = scores(pair, contest)
+            mean, p_value = mean_difference(pair, of_pair) or (None, np.nan)
+            gaps = of_pair["a"] - of_pair["b"]
             yield {
                 "a": pair.a,
                 "b": pair.b,
                 "pair": f"{pair.a} − {pair.b}",
                 "row": contest.title,
                 "seeds": f"{len(of_pair)} of {len(pair.seeds)}",
-                "each": ", ".join(signed(gap) for gap in of_pair),
-                "value": float(of_pair.mean()) if len(of_pair) else np.nan,
+                "each": ", ".join(signed(gap) for gap in gaps),
+                "value": float(gaps.mean()) if len(gaps) else np.nan,
                 "low": np.nan if mean is None else mean.low,
                 "high": np.nan if mean is None else mean.high,
+                "p": p_value,
                 "verdict": _verdict(pair, of_pair, mean),
-                "gaps": of_pair.tolist(),
+                "gaps": gaps.tolist(),
             }
 
 
-def _verdict(pair: Pair, of_pair: pd.Series, mean: Difference | None) -> str:
+def _verdict(pair: Pair, of_pair: pd.DataFrame, mean: Difference | None) -> str:
     """The better model of a pair; without a mean gap, the seeds that are missing."""
     if mean is None:
         missing = [str(seed) for seed in pair.seeds if seed not in set(of_pair.index)]
@@ -119,7 +123,7 @@ def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
         f"named-pairs-{slug(preset)}",
         f"{preset}: named pairs over seeds",
         f"Score of the first model minus that of the second at preset {preset}, by seed (small dots), and the mean "
-        "with Student's 95 % interval over seeds (discs).",
+        "with Welch's 95 % interval over seeds (discs).",
         data,
         list(dict.fromkeys(rows["row"])),
         list(dict.fromkeys(rows["pair"])),
@@ -133,8 +137,8 @@ def _table(rows: pd.DataFrame, preset: str) -> Table:
         name=f"named-pairs-{slug(preset)}-numbers",
         title=f"{preset}: named pairs over seeds",
         caption=f"Score of the first model minus that of the second at preset {preset}, by seed, and the mean with "
-        "Student's 95 % interval over seeds.",
-        frame=rows.drop(columns="gaps"),
+        "Welch's 95 % interval over seeds.",
+        frame=rows.drop(columns=["gaps", "p"]),
         columns=(
             Column("pair", "pair"),
             Column("row", "family"),

@@ -11,7 +11,7 @@ from iclbench.core.formats import fixed, integer, shared_words, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane
-from iclbench.report.figures.accuracy import GUESSING, NEAREST, levels
+from iclbench.report.figures.accuracy import GUESSING, NEAREST, reference_levels
 from iclbench.report.style import ZERO
 
 _ALL = "all settings"
@@ -104,7 +104,7 @@ def _peaks(task: Slice) -> pd.DataFrame:
 def _marks(task: Slice) -> pd.DataFrame:
     """The marks of one task in the figure: columns of `plane.COLUMNS` without panel and note."""
     level = pd.DataFrame(
-        [{"contestant": name, "run": name, "icl": value} for name, value in levels(task, "icl").items()]
+        [{"contestant": name, "run": name, "icl": value} for name, value in reference_levels(task, "icl").items()]
     )
     by_part = {"path": _trajectory(task), "level": level, "final": _final(task), "peak": _peaks(task)}
     marks = pd.concat([rows.assign(part=part) for part, rows in by_part.items()], ignore_index=True)

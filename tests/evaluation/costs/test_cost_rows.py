@@ -31,14 +31,14 @@ def task(card_path: Path) -> TaskConfig:
     return resolve_task(str(card_path), "smoke")[0]
 
 
-def fixed(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak: int | None = 4096) -> None:
+def fix_measurements(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak: int | None = 4096) -> None:
     """Replace all measurements by these values."""
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds)
     monkeypatch.setattr(costs, "peak_of", lambda work, device: peak)
 
 
 def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed(monkeypatch)
+    fix_measurements(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     one = replace(contestant("gpt2", heads=2), variant="as trained")
     path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
@@ -98,8 +98,8 @@ def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time(
     monkeypatch.setattr(costs, "_MAX_REPEATS", 20)
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds.pop(0))
     monkeypatch.setattr(costs, "peak_of", lambda work, device: peaks.pop(0))
-    found = list(costs._repeated(costs._Work("query", 5, None, 4, lambda: None), "cpu", 1.0))
-    assert found == [Cost("query", "seconds", (1 + repeats) / 2 / 4, 5, 4), Cost("query", "bytes", 5.0, 5, 4)]
+    measured_costs = list(costs._repeated(costs._Work("query", 5, None, 4, lambda: None), "cpu", 1.0))
+    assert measured_costs == [Cost("query", "seconds", (1 + repeats) / 2 / 4, 5, 4), Cost("query", "bytes", 5.0, 5, 4)]
     assert len(seconds) == 29 - repeats and not peaks
 
 
@@ -107,20 +107,20 @@ def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time(
 def test_without_a_peak_or_with_a_peak_of_0_there_is_no_row_of_bytes(
     peak: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fixed(monkeypatch, peak=peak)
-    found = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
-    assert found == [Cost("train_step", "seconds", 0.5, 8)], "a training step is of a batch"
+    fix_measurements(monkeypatch, peak=peak)
+    measured_costs = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
+    assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "a training step is of a batch"
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_measured_training_step_is_that_of_training(
     task: TaskConfig, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step of a copy of the backbone, with an optimiser, clipping and compilation, at half of the training."""
+    """A step of a copy of the backbone, with an optimiser, clipping and compilation, halfway through the run."""
     one, family = contestant("gpt2", heads=2), task.build()
     work: list[Callable[[], object]] = []
     descend_calls, loss_calls, compile_calls = [], [], []
-    fixed(monkeypatch)
+    fix_measurements(monkeypatch)
     monkeypatch.setattr(costs, "seconds_of", lambda step, device: work.append(step) or 1.0)
     monkeypatch.setattr(costs, "descend", lambda *args: descend_calls.append(args))
     monkeypatch.setattr(torch, "compile", lambda function: compile_calls.append(function) or function)
@@ -144,8 +144,8 @@ def test_flops_are_counted_on_the_cpu(task: TaskConfig) -> None:
     knn = PredictorContestant(
         "knn-3", "knn-3", "baseline", "", device="an accelerator", predictor=ESTIMATORS.get("knn")()
     )
-    found, reasons = counted_costs(knn, *arguments)
-    assert [cost.phase for cost in found] == ["condition", "query", "update"] and not reasons
+    counts, reasons = counted_costs(knn, *arguments)
+    assert [cost.phase for cost in counts] == ["condition", "query", "update"] and not reasons
 
 
 class OnArrays(Predictor):
@@ -158,8 +158,8 @@ class OnArrays(Predictor):
 
 def test_a_phase_that_cannot_be_counted_has_one_line_for_all_sizes(task: TaskConfig) -> None:
     one = PredictorContestant("mean", "mean", "baseline", "", predictor=OnArrays())
-    found, reasons = counted_costs(one, task.build(), task, None, Sizes([3, 5], episodes=4))
-    assert {cost.phase for cost in found} == {"condition", "update"}
+    counts, reasons = counted_costs(one, task.build(), task, None, Sizes([3, 5], episodes=4))
+    assert {cost.phase for cost in counts} == {"condition", "update"}
     (reason,) = reasons
     assert "query" in reason and "NumPy" in reason
 

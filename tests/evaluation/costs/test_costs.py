@@ -40,11 +40,11 @@ def contestant(name: str, **settings: object) -> PredictorContestant:
 
 
 def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
-    found = tables.read("costs", path)
+    table = tables.read("costs", path)
     sizes = [
-        None if n is None else int(n) for n in found["n_points"].astype(object).where(found["n_points"].notna(), None)
+        None if n is None else int(n) for n in table["n_points"].astype(object).where(table["n_points"].notna(), None)
     ]
-    return dict(zip(zip(found["phase"], found["metric"], sizes, strict=True), found["value"], strict=True))
+    return dict(zip(zip(table["phase"], table["metric"], sizes, strict=True), table["value"], strict=True))
 
 
 def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
@@ -72,15 +72,15 @@ def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_
     timed = {(phase, n) for phase, metric, n in rows if metric == "seconds"}
     assert timed == {("train_step", task.points), ("condition", 5), ("query", 5), ("update", 5)}
     assert all(value > 0 for value in rows.values())
-    found = tables.read("costs", path)
-    is_per_episode = found["phase"].isin(["condition", "query", "update"])
-    assert set(found.loc[is_per_episode, "n_episodes"]) == {EPISODES}
-    assert found.loc[~is_per_episode, "n_episodes"].isna().all(), "a training step is of a batch"
-    assert set(found["threads"]) == {torch.get_num_threads()}
+    table = tables.read("costs", path)
+    is_per_episode = table["phase"].isin(["condition", "query", "update"])
+    assert set(table.loc[is_per_episode, "n_episodes"]) == {EPISODES}
+    assert table.loc[~is_per_episode, "n_episodes"].isna().all(), "a training step is of a batch"
+    assert set(table["threads"]) == {torch.get_num_threads()}
 
 
 def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(task: TaskConfig, tmp_path: Path) -> None:
-    """They are the same in each measurement. Those of a training are of all its steps."""
+    """They are the same in each measurement. The count of a training run includes all its steps."""
     flops = []
     branched = {"schedule": "warmup-stable-decay", "branches": [0.25, 0.5]}  # 2 steps for the branch of 10, 4 for 20
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
@@ -129,7 +129,7 @@ def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_line(task: Task
 
 
 def test_several_queries_or_points_at_once_have_their_own_rows(task: TaskConfig, tmp_path: Path) -> None:
-    """Six queries of the same state need the FLOPs of one query six times, and so do six steps of a recurrence."""
+    """Six queries of the same state need six times the FLOPs of one query, and so do six steps of a recurrence."""
     for one, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
         numbers = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
         path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5], episodes=EPISODES, **numbers))
@@ -162,8 +162,8 @@ def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Pa
 
 def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
     """Seconds of a batch, by number of points and of episodes."""
-    found = tables.read("costs", path)
-    rows = found[(found["phase"] == "query") & (found["metric"] == "seconds")]
+    table = tables.read("costs", path)
+    rows = table[(table["phase"] == "query") & (table["metric"] == "seconds")]
     return {(n, b): value * b for n, b, value in zip(rows["n_points"], rows["n_episodes"], rows["value"], strict=True)}
 
 
@@ -217,8 +217,8 @@ def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
         "from iclbench.core.measure import peak_of",
         f"print(*[peak_of(lambda: exec({work!r}), 'cpu') for _ in range(4)])",
     ]
-    found = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert [round(int(each) / 20e6, 1) for each in found.stdout.split()] == [pytest.approx(1.05, abs=0.2)] * 4
+    process = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert [round(int(each) / 20e6, 1) for each in process.stdout.split()] == [pytest.approx(1.05, abs=0.2)] * 4
 
 
 @pytest.mark.slow
@@ -231,5 +231,7 @@ def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfi
 
 
 def bytes_of_a_step(task: TaskConfig, batch: int) -> float:
-    found = costs.training_costs(contestant("gpt2", heads=2), task.build(), task, TrainSettings(steps=1, batch=batch))
-    return next(cost.value for cost in found if cost.metric == "bytes")
+    step_costs = costs.training_costs(
+        contestant("gpt2", heads=2), task.build(), task, TrainSettings(steps=1, batch=batch)
+    )
+    return next(cost.value for cost in step_costs if cost.metric == "bytes")

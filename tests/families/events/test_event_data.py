@@ -32,7 +32,7 @@ def absolute_times(data):
     return [times.tolist() for times in np.split(data.times(), np.cumsum(data.counts)[:-1])]
 
 
-def test_ties_are_refused_with_their_first_event_and_their_number():
+def test_the_error_for_ties_names_their_first_event_and_their_number():
     data = event_data([1, 2, 2, 3], [1, 5, 5, 5])
     with refused("bad-data", "event 2", "2 more", "task.ties=keep-first"):
         data.resolve_ties("refuse")

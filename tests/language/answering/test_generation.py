@@ -43,7 +43,7 @@ def model(folder):
     return cache(lambda architecture: load(str(folder(architecture))))
 
 
-def written(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[tuple[int, ...]]:
+def generate_all(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> list[tuple[int, ...]]:
     batches = Batches(size)
     batch_questions = questions(model.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], shared)
 
@@ -66,20 +66,20 @@ def test_tokens_equal_those_of_transformers(architecture: str, folder, model) ->
         expected.append(tuple(sequences[0, ids.shape[1] :].tolist()))
     assert len(set(expected)) > 1
     for shared in (True, False):
-        assert written(model(architecture), shared) == expected
+        assert generate_all(model(architecture), shared) == expected
 
 
 @pytest.mark.parametrize("architecture", ["mamba", "mistral"])
 def test_a_model_without_a_memory_reads_every_token_once(architecture: str, folder, model) -> None:
     """Generation settings of the checkpoint have no effect: a repetition penalty would change the answers."""
-    expected = written(model(architecture), shared=False, size=2)
+    expected = generate_all(model(architecture), shared=False, size=2)
     penalised = load(str(folder(architecture)))
     module, sizes = penalised._module, []
     module.generation_config.repetition_penalty = 5.0
     module.register_forward_pre_hook(
         lambda _, __, arguments: sizes.append(arguments["input_ids"].numel()), with_kwargs=True
     )
-    assert written(penalised, shared=False, size=2) == expected
+    assert generate_all(penalised, shared=False, size=2) == expected
     lengths = [len(model(architecture).tokens(prompt(UPPER, DEMONSTRATIONS, x).text).ids) for x in INPUTS]
     assert sum(sizes) == sum(lengths) + len(INPUTS) * (TOKENS - 1)
 
@@ -97,9 +97,9 @@ def test_a_wrong_cache_is_not_used(folder) -> None:
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "mamba"])
 def test_answers_do_not_depend_on_the_batch_size(architecture: str, model) -> None:
     assert (
-        written(model(architecture), True, size=1)
-        == written(model(architecture), False, size=2)
-        == written(model(architecture), True)
+        generate_all(model(architecture), True, size=1)
+        == generate_all(model(architecture), False, size=2)
+        == generate_all(model(architecture), True)
     )
 
 

@@ -16,7 +16,7 @@ def episodes(*answers: tuple[str, tuple[str, ...]]) -> list[LanguageEpisode]:
     ]
 
 
-def test_a_tie_is_the_first_answer_in_the_alphabet() -> None:
+def test_of_tied_answers_the_first_in_the_alphabet_is_selected() -> None:
     labels = ("positive", "negative")
     for order in (("positive", "negative"), ("negative", "positive")):
         answers, reason = majority(SST2, episodes(*((y, labels) for y in order)))

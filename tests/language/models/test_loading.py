@@ -35,16 +35,16 @@ from iclbench.language.models.model import load
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory):
+def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory):
     return cache(
         lambda architecture: save_tiny_model(architecture, tmp_path_factory.mktemp("loading") / f"tiny-{architecture}")
     )
 
 
 @pytest.fixture
-def folder(shared, tmp_path: Path) -> Path:
+def folder(tiny_model_folder, tmp_path: Path) -> Path:
     """A copy of a Llama that a test may damage."""
-    return Path(shutil.copytree(shared("llama"), tmp_path / "my-llama"))
+    return Path(shutil.copytree(tiny_model_folder("llama"), tmp_path / "my-llama"))
 
 
 @pytest.fixture(autouse=True)
@@ -80,10 +80,10 @@ def without_network(program: str, cache_folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_folders_the_cache_and_unknown_ids_need_no_network(shared, tmp_path: Path) -> None:
-    commit = put_into_cache(shared("llama"), tmp_path / "hub")
+def test_folders_the_cache_and_unknown_ids_need_no_network(tiny_model_folder, tmp_path: Path) -> None:
+    commit = put_into_cache(tiny_model_folder("llama"), tmp_path / "hub")
     program = f"""
-print(load({str(shared("gpt2"))!r}).name)
+print(load({str(tiny_model_folder("gpt2"))!r}).name)
 cached = load("someone/cached", offline=True)
 print(cached.name, cached.identity == load("someone/cached", offline=True, revision={commit!r}).identity)
 start = time.perf_counter()
@@ -119,8 +119,10 @@ def test_a_missing_folder_is_refused(name: str) -> None:
         load(name)
 
 
-def test_a_cached_model_without_weights_is_refused(shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = put_into_cache(shared("llama"), tmp_path)
+def test_a_cached_model_without_weights_is_refused(
+    tiny_model_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = put_into_cache(tiny_model_folder("llama"), tmp_path)
     (tmp_path / "models--someone--cached" / "snapshots" / commit / "model.safetensors").unlink()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with refused("missing-file", "someone/cached"):
@@ -205,8 +207,8 @@ def test_weights_of_another_size_are_refused(folder: Path) -> None:
         load(str(folder))
 
 
-def test_tied_weights_are_not_missing(shared) -> None:
-    assert load(str(shared("gpt2"))).remembers
+def test_tied_weights_are_not_missing(tiny_model_folder) -> None:
+    assert load(str(tiny_model_folder("gpt2"))).remembers
 
 
 def test_models_that_are_not_causal_are_refused(tmp_path: Path) -> None:
@@ -317,9 +319,9 @@ def test_a_generic_tokenizer_is_read_from_its_file(tmp_path: Path) -> None:
     assert list(model.tokens(text).ids) == fast_tokenizer("chars")(text)["input_ids"]
 
 
-def test_loading_is_silent(shared, capfd: pytest.CaptureFixture[str]) -> None:
+def test_loading_is_silent(tiny_model_folder, capfd: pytest.CaptureFixture[str]) -> None:
     for architecture in ("mamba", "rwkv"):
-        load(str(shared(architecture)))
+        load(str(tiny_model_folder(architecture)))
     captured = capfd.readouterr()
     assert captured.out == captured.err == "" or "shards" in captured.err
 

@@ -113,8 +113,9 @@ def test_the_last_token_before_the_answer_is_part_of_the_query() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "answer", "expected"),
-    [(r"\w+|\W", "Paris", (1, True)), (r"\w|\W", "Paris", (5, True)), (r"->\w+|->|\w+|\W", "Paris", (1, False))],
+    ("pattern", "answer", "count", "can_be_generated"),
+    [(r"\w+|\W", "Paris", 1, True), (r"\w|\W", "Paris", 5, True), (r"->\w+|->|\w+|\W", "Paris", 1, False)],
 )
-def test_tokens_of_a_correct_answer(pattern: str, answer: str, expected: tuple[int, bool]) -> None:
-    assert answer_tokens(regex_tokenizer(pattern), Prompt("", "example:France->"), answer) == expected
+def test_tokens_of_a_correct_answer(pattern: str, answer: str, count: int, can_be_generated: bool) -> None:
+    actual = answer_tokens(regex_tokenizer(pattern), Prompt("", "example:France->"), answer)
+    assert actual == (count, can_be_generated)

@@ -95,7 +95,7 @@ def test_subsets_that_are_left_out_are_selected_only_by_name():
 
 
 @pytest.mark.parametrize(("name", "match"), [("ss2", "sst2"), ("mmul", "mmlu")])
-def test_unknown_names_are_refused_with_similar_names(name, match):
+def test_errors_for_unknown_names_suggest_similar_names(name, match):
     with refused("unknown-name", f"'{name}'", f"'{match}'"):
         language_tasks([name])
 

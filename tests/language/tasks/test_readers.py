@@ -308,7 +308,7 @@ def test_a_single_label_and_too_many_labels_are_refused(tmp_path):
         ("bbh-snarks", ("'snarks.json'", "bbh")),
     ],
 )
-def test_missing_files_are_refused_with_the_searched_folders(tmp_path, task, names):
+def test_the_error_for_missing_files_names_the_searched_folders(tmp_path, task, names):
     read_refused(SHIPPED[task], "missing-data", tmp_path, *names, data_dir=tmp_path)
 
 
