@@ -132,7 +132,7 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(
 ) -> None:
     with pytest.raises(LookupError, match="mamba and cnp"):
         linear.pair("mamba", "cnp", "linear")
-    with pytest.raises(LookupError, match="mamba and s4d .* seeds"):
+    with pytest.raises(LookupError, match=r"mamba and s4d .* seeds"):
         linear.pair("mamba", "s4d", "linear")
     assert linear.holding() == []
     a, b = np.random.default_rng(0).normal(size=(2, 5)) * [[1], [3]]
