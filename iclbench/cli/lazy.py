@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from copy import copy
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import typer
 from rich.markup import escape
@@ -36,12 +36,15 @@ COMMANDS = (
     "lm demo-model",
 )
 
+# The word for a type in help texts, by a part of the type's name.
+_TYPES = {"bool": "", "int": "N", "float": "X", "Path": "PATH"}
+
 
 def load(typed: str) -> Any:
     """The parser of a command, such as `lm eval`."""
     app = typer.Typer(add_completion=False)
     app.command(typed.rpartition(" ")[2])(_function(typed))
-    return with_plain_help(typer.main.get_command(app))
+    return with_plain_help(typer.main.get_command(app), _function(typed))
 
 
 def summary(typed: str) -> str:
@@ -78,11 +81,22 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
     return LazyGroup
 
 
-def with_plain_help(parser: Any) -> Any:
-    """The parser, changed so that it does not interpret markup in help texts."""
+def with_plain_help(parser: Any, function: Callable[..., None] | None = None) -> Any:
+    """The parser, changed so that help texts have no markup and short words for types.
+
+    Args:
+        parser: the parser of a command or of a group.
+        function: the function with the options of the parser; without it, types keep their words.
+    """
     for element in (parser, *parser.params):
         if getattr(element, "help", None):
             element.help = escape(element.help)
+    hints = get_type_hints(function) if function else {}
+    for option in parser.params:
+        if option.name in hints and option.metavar is None and option.param_type_name == "option":
+            hint = str(hints[option.name])
+            # The words of typer, such as `<int range> [x>=1]`, leave little room for the help texts.
+            option.metavar = next((word for name, word in _TYPES.items() if name in hint), "TEXT")
     return parser
 
 

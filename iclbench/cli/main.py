@@ -92,7 +92,7 @@ def _root(
 
 def parser() -> Any:
     """The parser of all commands, without markup in help texts and with the option --debug for every command."""
-    root = with_plain_help(typer.main.get_command(app))
+    root = with_plain_help(typer.main.get_command(app), _root)
     with_debug(with_plain_help(root.commands["lm"]), root)
     return root
 

@@ -76,6 +76,7 @@ class Table:
         group: column of the frame; a rule is drawn where its value changes.
         folded: whether the page shows the table only on request.
         linked: whether the page links to the files of the table and does not show its rows.
+        notes: numbered footnotes.
 
     Raises:
         KeyError: the frame lacks a column.
@@ -89,6 +90,7 @@ class Table:
     group: str | None = None
     folded: bool = False
     linked: bool = False
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         keys = [key for c in self.columns for key in (c.key, c.spread, c.low, c.high, c.episodes)]

@@ -100,7 +100,9 @@ def markdown(table: Table) -> str:
     rule = ["---:" if column.numeric else ":---" for column in table.columns]
     lines = [[_markdown(c.header) for c in table.columns], rule]
     lines += [[_markdown(cell.text) for cell in row] for row in table.rows()]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_markdown(table.caption)}\n"
+    notes = "".join(f"{number}. {_markdown(note)}\n" for number, note in enumerate(table.notes, 1))
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{_markdown(table.caption)}\n"
+    return f"{text}\n{notes}" if notes else text
 
 
 def latex(table: Table) -> str:
@@ -123,6 +125,7 @@ def latex(table: Table) -> str:
         *body,
         r"\bottomrule",
         r"\end{tabular}",
+        *(rf"\par\footnotesize {number}. {_latex(note)}" for number, note in enumerate(table.notes, 1)),
         rf"\caption{{{_latex(table.caption)}}}",
         rf"\label{{tab:{table.name}}}",
         r"\end{table}",

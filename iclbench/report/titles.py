@@ -23,6 +23,15 @@ def source(reason: str) -> str:
     return reason.partition(";")[0]
 
 
+def paper(reason: str) -> str:
+    """The paper of a published number.
+
+    >>> paper("Garg et al. 2022, figure 2; read off the plot, about 5 %")
+    'Garg et al. 2022'
+    """
+    return source(reason).partition(", ")[0]
+
+
 def related_title(n: int) -> str:
     """
     >>> related_title(0), related_title(1), related_title(3)

@@ -1,5 +1,6 @@
 """Pages are what their templates render to; a changed number, a false statement and an unmarked digit raise errors."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from docs.render import TEMPLATES, StatementError, page, render, template, unmar
 from iclbench import tables
 from tests.pages import PAGES
 
+FINDINGS = page(TEMPLATES / "reference-results.md")
 PACKED = ROOT / "tests" / "fixtures" / "packed"
 
 
@@ -24,7 +26,16 @@ def test_every_page_has_a_template() -> None:
 
 
 def test_the_findings_are_short() -> None:
-    assert len((ROOT / "results" / "reference" / "README.md").read_text().split()) < 2900
+    assert len(FINDINGS.read_text().split()) < 2500
+
+
+def test_a_paragraph_of_the_findings_has_at_most_three_numbers() -> None:
+    """A value with its interval is one number. Tables and code may have more."""
+    prose = re.sub(r"^(\||    ).*$", "", FINDINGS.read_text(), flags=re.MULTILINE)
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)| \[[^\]]*, [^\]]*\]|[A-Za-z]\S*-\d+", "", prose)
+    paragraphs = [part for paragraph in prose.split("\n\n") for part in re.split(r"^- ", paragraph, flags=re.MULTILINE)]
+    assert len(paragraphs) > 40
+    assert [part for part in paragraphs if len(re.findall(r"(?<!\w)\d[\d.,]*", part)) > 3] == []
 
 
 @pytest.fixture

@@ -4,8 +4,10 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.report.blocks import Table, Text
 from iclbench.report.data import of_values
-from iclbench.report.sections.published import comparison
+from iclbench.report.exports import latex, markdown
+from iclbench.report.sections.published import all_tasks, comparison
 
 PUBLISHED = {"nll_published": 0.25, "squared_sum_error": 0.04, "accuracy": 0.5}
 OURS = {"nll_published": -0.05, "squared_sum_error": 0.08, "accuracy": 0.4}
@@ -50,3 +52,28 @@ def test_numbers_of_other_preset_or_data_have_no_difference(change: dict[str, st
     assert frame is not None
     assert frame.set_index("metric")["ours"].to_dict() == OURS
     assert frame[["ratio", "difference"]].isna().all(axis=None)
+
+
+def test_numbers_without_ours_are_listed_by_paper() -> None:
+    rows = events()
+    section = all_tasks(of_values(rows))
+    assert section is not None and not any(isinstance(block, Text) for block in section.blocks)
+    is_ours = rows["kind"].eq("backbone") & rows["metric"].ne("accuracy")
+    section = all_tasks(of_values(rows[~is_ours]))
+    assert section is not None
+    (text,) = (block for block in section.blocks if isinstance(block, Text))
+    (item,) = text.items
+    assert item.startswith("table 3: 2 ") and "thp" in item and "events-mooc" in item
+
+
+def test_sources_are_footnotes() -> None:
+    rows = events()
+    reason = rows["reason"].mask(rows["metric"].eq("accuracy") & rows["reason"].notna(), "table 4; as printed")
+    section = all_tasks(of_values(rows.assign(reason=reason)))
+    assert section is not None
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    assert set(table.notes) == {"table 3", "table 4"}
+    shown = [int(row[-1].value.split()[-1]) for row in table.rows()]
+    assert [table.notes[number - 1] for number in shown] == [text.split(";")[0] for text in table.frame["reason"]]
+    for text in (markdown(table), latex(table)):
+        assert text.count("table 3") == text.count("table 4") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import cycle
 
 import numpy as np
@@ -10,13 +11,13 @@ import pandas as pd
 from iclbench.analysis import accuracies
 from iclbench.analysis.evaluators import is_test, meaning
 from iclbench.analysis.target_scores import over_all_episodes
-from iclbench.core.formats import integer, number, signed, slug
+from iclbench.core.formats import integer, number, plural, signed, slug
 from iclbench.core.metrics import metric
-from iclbench.report.blocks import Column, Figure, Section, Table
+from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
-from iclbench.report.titles import ADJUSTED, shift_title, source
+from iclbench.report.titles import ADJUSTED, paper, shift_title, source
 from iclbench.tables.evaluators import HEADLINE
 
 # Columns that a published number and ours have in common.
@@ -36,6 +37,7 @@ def section(task: Slice) -> Section | None:
         f"{_OTHER_SETTINGS}{_adjusted_note(frame)}",
         frame=frame,
         columns=_columns(frame),
+        notes=_sources(frame),
     )
     return Section(f"{task.id}-published", "Published results", (table,))
 
@@ -56,9 +58,23 @@ def all_tasks(results: Results) -> Section | None:
         frame=frame,
         columns=(Column("task", "task"), *_columns(frame)),
         group="task",
+        notes=_sources(frame),
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
-    return Section("published", "Published results", (*figures, table))
+    return Section("published", "Published results", (*figures, table, *_unmeasured(frames)))
+
+
+def _unmeasured(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
+    """A line per paper with its numbers for which we have none at any preset; empty if we have all."""
+    rows = pd.concat(frames, ignore_index=True).assign(paper=lambda all_rows: all_rows["reason"].map(paper))
+    keys = ["paper", "task", "published_preset", "published_run", *_KEYS]
+    measured = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()
+    missing = measured[measured["ours"].eq(0)]
+    items = []
+    for name, numbers in missing.groupby("paper", sort=False):
+        models, tasks = (", ".join(sorted(set(numbers[column].astype(str)))) for column in ("contestant", "task"))
+        items.append(f"{name}: {plural(len(numbers), 'number')} of {models} on {tasks}.")
+    return (Text("Published numbers that were not measured here:", tuple(items)),) if items else ()
 
 
 def _adjusted_note(frame: pd.DataFrame) -> str:
@@ -160,8 +176,14 @@ def _adjusted_scores(task: Slice) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(["adjusted", "adjusted_low", "adjusted_high"], "Float64"))
 
 
+def _sources(frame: pd.DataFrame) -> tuple[str, ...]:
+    """The sources of the published numbers, the footnotes of the table."""
+    return tuple(dict.fromkeys(frame["reason"].map(source)))
+
+
 def _columns(frame: pd.DataFrame) -> tuple[Column, ...]:
     """The columns of a table of published numbers, without optional ones that are empty."""
+    sources = _sources(frame)
     columns = (
         Column("contestant", "contestant"),
         Column("shift", "shift"),
@@ -179,7 +201,7 @@ def _columns(frame: pd.DataFrame) -> tuple[Column, ...]:
         Column("steps", "our training steps", integer, numeric=True),
         Column("ratio", "ours / published", number, numeric=True),
         Column("difference", "ours − published", signed, numeric=True),
-        Column("reason", "source", source),
+        Column("reason", "source", lambda reason: f"note {sources.index(source(reason)) + 1}"),
     )
     optional = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
     hidden = {key for key in optional if frame[key].isna().all()}
