@@ -55,7 +55,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         latent = settings.latent or settings.width
-        super().__init__(settings, shape, second=2 * latent, decoded=latent)
+        super().__init__(settings, shape, second=2 * latent, second_read=latent)
         self.samples = settings.samples
         table = torch.randn(self.samples, latent, generator=stream(0, "latents"), device="cpu")
         self.register_buffer("normals", table, persistent=False)
@@ -63,7 +63,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
     def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
         portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
-        chunks = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
+        chunks = [self._decode_samples(first, latent.mean + latent.stddev * portion, x) for portion in portions]
         return over_samples(self.read(torch.cat(chunks, 2)))
 
     def loss(
@@ -82,7 +82,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         noise = torch.randn(len(x), samples, p.mean.shape[-1], generator=generator, device=generator.device)
         z = q.mean + q.stddev * noise.to(x)
         y = scored_points.y.unsqueeze(2).expand(*scored_points.mask.shape, samples, *scored_points.y.shape[2:])
-        losses = self.read(self._decoded(first, z.unsqueeze(1), x)).loss(y)
+        losses = self.read(self._decode_samples(first, z.unsqueeze(1), x)).loss(y)
         likelihood = -(losses * scored_points.mask.unsqueeze(-1)).sum(1)
         if samples == 1:
             bound = likelihood.squeeze(1) - kl_divergence(q, p).sum((1, 2))
@@ -91,10 +91,10 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         loss = weights.mean(-bound / scored_points.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
-    def _decoded(
+    def _decode_samples(
         self, first: Float[Tensor, "B P D"], z: Float[Tensor, "B P2 S latent"], x: Float[Tensor, "B Q Fx"]
     ) -> Float[Tensor, "B Q S raw"]:
-        return self.decoded(first.unsqueeze(2), z, x.unsqueeze(2))
+        return self.decode_parts(first.unsqueeze(2), z, x.unsqueeze(2))
 
 
 def distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:
