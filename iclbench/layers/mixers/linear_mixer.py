@@ -54,7 +54,7 @@ class LinearMixer(Mixer):
         return terms
 
     def advance_origin(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
-        """A state with positions counted from `tokens` later. Mixers that depend on positions override it."""
+        """The state with positions counted from a point `tokens` later. Mixers that depend on positions override it."""
         return state
 
     @property
