@@ -5,9 +5,9 @@ and TNP; Burda et al. 2016): q is the encoder's distribution given context and t
 
     loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q.
 
-With one sample it is the evidence lower bound with the divergence in closed form. If a prediction is not a density,
-minus its loss replaces the log-likelihood. Predictions use samples of p from a fixed table of normal numbers, which is
-the same for every episode.
+With one sample it is the evidence lower bound with the Kullback-Leibler divergence in closed form. If a prediction is
+not a density, minus its loss replaces the log-likelihood. Predictions use samples of p from a fixed table of normal
+numbers, which is the same for every episode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.encoder_pairs import Read
+from iclbench.layers.encoder_pairs import Representations
 
 
 class LatentNPSettings(TwoPathSettings):
@@ -60,7 +60,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         table = torch.randn(self.samples, latent, generator=stream(0, "latents"), device="cpu")
         self.register_buffer("normals", table, persistent=False)
 
-    def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
+    def answer(self, encoded: Representations, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
         portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
         chunks = [self._decode_samples(first, latent.mean + latent.stddev * portion, x) for portion in portions]

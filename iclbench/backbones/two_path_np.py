@@ -23,7 +23,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State, join_positions
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Read
+from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Representations
 from iclbench.layers.perceptron import by_parts, perceptron
 
 # Largest number of hidden vectors per pass over several samples, which bounds the memory.
@@ -76,7 +76,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
 
     Attributes:
         Pair: class of the encoders.
-        samples: number of functions in a prediction.
+        samples: number of sampled functions per prediction.
     """
 
     Pair: ClassVar[type[PooledPair] | type[AttentivePair]] = PooledPair
@@ -141,7 +141,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         features = self.x_features(x)
         return self.answer(self.encoders(features, summary), features)
 
-    def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
+    def answer(self, encoded: Representations, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         """The prediction from the outputs of both encoders and features of inputs."""
         return self.read(self.decode_parts(*encoded, x))
 

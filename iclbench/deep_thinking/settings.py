@@ -54,7 +54,7 @@ class MethodSettings(BaseSettings):
         """The methods, in addition to plain ICL, with which an evaluation compares this one."""
         return ()
 
-    def thinking(self) -> DeepThinking:
+    def pass_settings(self) -> DeepThinking:
         """Gate, momentum and precision of the passes; a single pass does not depend on them."""
         return DeepThinking()
 
@@ -152,7 +152,7 @@ class DeepThinking(MethodSettings):
         """Repetition, and passes that do not change the memory."""
         return (Repeat(), self.model_copy(update={"eta": 0.0}))
 
-    def thinking(self) -> DeepThinking:
+    def pass_settings(self) -> DeepThinking:
         return self
 
 

@@ -1,4 +1,4 @@
-"""The state of a causal Transformer, and the slots of it that a token sees."""
+"""The state of a causal Transformer, and masks of the slots that a token sees."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ class Attention(Mixer):
     """softmax(q K^T / sqrt(C)) V over the tokens so far.
 
     GPT-2's layer, with 4 D² + 4 D parameters. The state holds all keys and values, and the mask of valid ones. Linear
-    layers have PyTorch's initialisation; output weights are scaled down with depth. An optional convolution is applied
-    to q, k and v, without an activation.
+    layers use PyTorch's default initialisation; output weights are scaled down with depth. An optional convolution is
+    applied to q, k and v, without an activation.
     """
 
     uses = frozenset({"heads", "inner", "conv"})

@@ -43,10 +43,10 @@ class KDA(LinearMixer):
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
-        low, _, beta = bypass.split(self.bypass_sizes, -1)
+        low, _, beta_logits = bypass.split(self.bypass_sizes, -1)
         dt = F.softplus(self.decay_proj(low) + self.dt_bias)
         decay = -self.A_log.exp()[:, None, None] * split_heads(dt, self.heads)
-        return delta_rule(q, k, v, beta, decay)
+        return delta_rule(q, k, v, beta_logits, decay)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         gate = self.gate_proj(bypass.split(self.bypass_sizes, -1)[1])
