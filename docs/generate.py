@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 import iclbench
 from iclbench.api import architectures
-from iclbench.backbones.base import described
+from iclbench.backbones.base import description
 from iclbench.cli.lazy import COMMANDS, load, summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
@@ -192,7 +192,7 @@ def backbones() -> str:
     for name in names:
         cls = BACKBONES.get(name)
         entry = BACKBONES.entry(name)
-        module = described(sys.modules[cls.__module__].__doc__)
+        module = description(sys.modules[cls.__module__].__doc__)
         own = cls.explained() if cls.__module__.startswith("iclbench") else ""
         texts = meanings(cls.Settings)
         rows = [

@@ -38,7 +38,7 @@ class BackboneSettings(BaseSettings):
     """Image encoder; by default that of the backbone on images, and none on other inputs."""
 
 
-def described(docstring: str | None) -> str:
+def description(docstring: str | None) -> str:
     """A docstring up to its first section."""
     return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", inspect.cleandoc(docstring or ""))[0].strip()
 
@@ -95,14 +95,14 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         Settings: settings that a preset or `-o backbone.key=value` may set; the defaults are the paper's size. On tasks
             with images, `image_backbone.for_task` adds an image encoder if they derive from `BackboneSettings`;
             otherwise the backbone reads pixels.
-        computed_by: settings that only determine how to compute. They apply to training; finished weights are loaded
-            with their defaults, so that they can be used on any machine.
+        computed_by: settings that only determine how to compute. They apply to training; trained weights are loaded
+            with the defaults of these settings, so that a run can be used on any machine.
         default_encoder: image encoder if the settings name none.
         grows: settings that are searched to meet the budget of a preset, from coarse to fine; those that the backbone
             does not have are skipped (`iclbench.config.sizes`).
         events_only: whether it reads only event sequences.
-        own_context_targets: the setting with which it scores context points in training, if the task's
-            `context_targets` would show it each of them twice.
+        own_context_targets: the setting that scores context points in training, for a backbone that would read each
+            of them twice with the task's `context_targets`.
         head_step: factor of the width of a head in a search over widths.
     """
 
@@ -127,7 +127,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings for a budget of parameters that are not searched: depth, heads and memory of usual networks of this
+        """The settings that are fixed before the search for a budget: depth, heads and memory of usual networks of this
         size. A subclass overrides it to set others.
 
         Args:
@@ -139,8 +139,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def explained(cls) -> str:
-        """Description of the computation, for `iclbench show` and the reference; empty: none."""
-        return described(cls.__doc__)
+        """Description of the computation, for `iclbench show` and the reference; may be empty."""
+        return description(cls.__doc__)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
@@ -149,7 +149,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         if key == "width":
             heads = settings.get("heads") or getattr(cls.Settings(), "heads", 0)
             return heads * cls.head_step if heads else 1
-        multiples = (getattr(multiple, "multiple_of", None) for multiple in cls.Settings.model_fields[key].metadata)
+        constraints = cls.Settings.model_fields[key].metadata
+        multiples = (getattr(constraint, "multiple_of", None) for constraint in constraints)
         return next((int(multiple) for multiple in multiples if multiple), 1)
 
     @classmethod
@@ -235,8 +236,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """Read a file written by `save_state` of this model, onto the device of its weights.
 
         Raises:
-            DataError: the file does not hold a state, or it holds that of a model of another class, precision, other
-                settings or other weights.
+            DataError: the file does not hold a state, or it holds that of a model with another class or precision, or
+                with other settings or weights.
         """
         saved, fingerprint = read_about(path), self._fingerprint()
         if not saved:

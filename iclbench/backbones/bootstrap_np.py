@@ -1,13 +1,13 @@
 """Bootstrapping neural processes (Lee et al. 2020): functional uncertainty from bootstraps of the context.
 
     1. Resample the context's pairs with replacement, and predict the context from them: mu, sigma.
-    2. Standardise the residuals (y - mu) / sigma, resample them with replacement, subtract their mean, and add them
-       again: y* = mu + sigma e. Neither step has a gradient.
+    2. Standardise the residuals, (y - mu) / sigma, resample them with replacement, and subtract their mean. The new
+       outputs are y* = mu + sigma e with these residuals e. Neither step has a gradient.
     3. Encode the bootstrap (x, y*), and add a linear map of its encoding, without bias, to the first hidden layer of
        the decoder of the context.
 
-The training loss is the sum of the loss without bootstraps, and minus the pointwise log-mean-exp of the likelihoods
-over bootstraps. Predictions use bootstraps by fixed uniform numbers (`iclbench.layers.resampling`).
+The training loss is the loss without bootstraps minus the pointwise log-mean-exp of the likelihoods over bootstraps.
+Predictions draw bootstraps with fixed uniform numbers (`iclbench.layers.resampling`).
 
 If predictions have no standard deviation (single values), residuals are not standardised. Class labels and events have
 no residuals: their bootstraps are the resampled pairs of step 1.
@@ -31,7 +31,13 @@ from iclbench.core.records import cat
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.perceptron import by_parts
-from iclbench.layers.resampling import canonical, fixed_uniforms, picked, resampled_residuals, with_replacement
+from iclbench.layers.resampling import (
+    draw_indices,
+    fixed_uniforms,
+    resampled_residuals,
+    select_points,
+    sort_canonically,
+)
 
 
 class BootstrapSettings(TwoPathSettings):
@@ -66,7 +72,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         self.samples = settings.samples
 
     def condition(self, context: Points, related: Points | None = None) -> Bootstrapped:
-        return self._conditioned(context, fixed_uniforms(self.samples, context.count, context.x).unsqueeze(1))
+        return self._state_from(context, fixed_uniforms(self.samples, context.count, context.x).unsqueeze(1))
 
     def query(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return over_samples(self._bootstrap_answers(state, x, self.samples))
@@ -76,9 +82,9 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
         context, targets, weights = self.training_split(episodes, generator)
         samples = self.settings.train_samples
-        numbers = 2, len(context), samples, context.count
-        uniforms = torch.rand(numbers, generator=generator, device=generator.device).to(context.x)
-        state = self._conditioned(context, uniforms)
+        size = 2, len(context), samples, context.count
+        uniforms = torch.rand(size, generator=generator, device=generator.device).to(context.x)
+        state = self._state_from(context, uniforms)
         context_loss = self.answer_at(state.summary, targets.x).loss(targets.y)
         y = targets.y.unsqueeze(2).expand(*targets.mask.shape, samples, *targets.y.shape[2:])
         bootstrap_loss = -log_mean_exp(-self._bootstrap_answers(state, targets.x, samples).loss(y))
@@ -89,8 +95,8 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
     @torch.no_grad()
     def bootstraps(self, points: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Points:
         """Bootstrapped contexts `(B, S, N, dim)`, from points in canonical order and two uniform numbers per point."""
-        pairs, residuals = (with_replacement(uniform, points.counts) for uniform in uniforms)
-        resampled = picked(points, pairs)
+        pairs, residuals = (draw_indices(uniform, points.counts) for uniform in uniforms)
+        resampled = select_points(points, pairs)
         if self.shape.classes is not None or self.shape.marks is not None:
             return resampled
         samples = pairs.shape[1]
@@ -101,8 +107,8 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         centred = resampled_residuals((copies.y - mean) / spread, residuals, points.mask)
         return replace(copies, y=mean + spread * centred)
 
-    def _conditioned(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
-        points, summaries = canonical(context), []
+    def _state_from(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
+        points, summaries = sort_canonically(context), []
         for portion in uniforms.split(samples_per_pass(points.mask.numel()), 2):
             bootstraps = self.bootstraps(points, portion)
             summary = self.summarise(bootstraps.map(lambda t: t.flatten(0, 1)))
@@ -119,7 +125,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
             bootstraps = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
             from_bootstraps = self.encoders(features.repeat_interleave(stop - start, 0), bootstraps)
             from_bootstraps = [t.unflatten(0, (len(x), stop - start)).transpose(1, 2) for t in from_bootstraps]
-            raws.append(self.decoded(*encoded, added=by_parts(self.from_bootstrap, *from_bootstraps)))
+            raws.append(self.decode_parts(*encoded, added=by_parts(self.from_bootstrap, *from_bootstraps)))
         return self.read(torch.cat(raws, 2))
 
 

@@ -71,7 +71,8 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Has fewer latents if the map from latents to marks would take more than half of the parameters."""
+        """Settings for a budget, with fewer latents if the map from latents to marks would take more than half of the
+        parameters."""
         sizes = super().at_budget(budget, shape)
         while sizes["latents"] > 1 and 2 * sizes["latents"] * _MIN_WIDTH * shape.outputs > budget:
             sizes["latents"] //= 2
@@ -111,12 +112,12 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
                 states = states[rows.flatten()]
                 if torch.is_grad_enabled() and points.count > chunk:
                     # For long sequences the backward pass recomputes the blocks, one chunk of prefixes at a time.
-                    raw = checkpoint(self._decoded, states, use_reentrant=False, preserve_rng_state=False)
+                    raw = checkpoint(self._decode, states, use_reentrant=False, preserve_rng_state=False)
                 else:
-                    raw = self._decoded(states)
+                    raw = self._decode(states)
                 yield raw.unflatten(0, (batch, -1))
 
-    def _decoded(self, state: RunningSoftmax) -> Float[Tensor, "B raw"]:
+    def _decode(self, state: RunningSoftmax) -> Float[Tensor, "B raw"]:
         *_, summary = self.summaries(state)
         return self.read_out(summary)
 

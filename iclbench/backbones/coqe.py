@@ -7,8 +7,8 @@ representation of the query: `task_vectors` for regression, `class_vectors` for 
 a query does not depend on the context, and the task vectors do not depend on the query.
 
 Sizes are as in the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
-sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, projections to
-the residual stream start smaller by 1 / sqrt(2 L) than those of Chan et al.
+sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, the
+initial weights of projections to the residual stream are smaller than those of Chan et al. by the factor sqrt(2 L).
 """
 
 from __future__ import annotations
@@ -85,13 +85,15 @@ class CoQESettings(BackboneSettings):
     """Classification: the fraction of logits that counts as the lowest."""
 
     def refuse_unused(self, labelled: bool) -> None:
-        """Check that all settings apply to the task: to one with class labels, or to one with numbers.
+        """Check that all settings apply to the task, whose outputs are class labels if `labelled`, otherwise numbers.
 
         Raises:
-            UsageError: a setting does not.
+            UsageError: a setting does not apply to the task.
         """
         numbers, labels = "numbers", "class labels"
-        unused, needed, actual = (_OF_NUMBERS, numbers, labels) if labelled else (_OF_LABELS, labels, numbers)
+        unused, needed, actual = (
+            (_REGRESSION_SETTINGS, numbers, labels) if labelled else (_CLASSIFICATION_SETTINGS, labels, numbers)
+        )
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise UsageError(
@@ -116,8 +118,8 @@ class CoQESettings(BackboneSettings):
 
 
 # Settings that are only for regression, and only for classification.
-_OF_NUMBERS = ("sample_dim", "readout")
-_OF_LABELS = (
+_REGRESSION_SETTINGS = ("sample_dim", "readout")
+_CLASSIFICATION_SETTINGS = (
     "variant",
     "noise",
     "noise_std",
@@ -167,20 +169,20 @@ class CoQE(Backbone[CoQESettings]):
 
     def __init__(self, settings: CoQESettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
-        width, space = settings.width, settings.sample_dim or settings.width
+        width, sample_width = settings.width, settings.sample_dim or settings.width
         labelled = shape.classes is not None
         settings.refuse_unused(labelled)
         self.encoder: PairReadIn
         self.space: TaskSpace
         if shape.classes is not None:
-            space = width
+            sample_width = width
             self.encoder = FeatureEncoder(shape, width) if shape.encoded else SampleEncoder(shape, width)
             self.space = ClassVectors(width, shape.classes, settings.variant)
         else:
-            self.encoder = SampleEncoder(shape, width, space)
-            sample_dim, mixed = space if shape.x_dim else 1, shape.head in MIXTURES
-            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct=mixed)
-        self.widen: nn.Module = nn.Identity() if space == width else nn.Linear(space, width)
+            self.encoder = SampleEncoder(shape, width, sample_width)
+            sample_dim, is_mixture = sample_width if shape.x_dim else 1, shape.head in MIXTURES
+            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct=is_mixture)
+        self.widen: nn.Module = nn.Identity() if sample_width == width else nn.Linear(sample_width, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")
         self.task_encoder = TaskEncoder(
             layers=settings.layers or (4 if labelled else 3),
@@ -219,8 +221,8 @@ class CoQE(Backbone[CoQESettings]):
         ):
             # No mask is needed: invalid points are after all valid ones, and their outputs are not used.
             hidden, cache = self._read(state, segment.points, None)
-            raw_outputs.append(self.space.along(state.memory, hidden, segment.points, segment_features))
-            state = CoQEState(cache, self.space.after(state.memory, hidden, segment.points))
+            raw_outputs.append(self.space.answer_prefixes(state.memory, hidden, segment.points, segment_features))
+            state = CoQEState(cache, self.space.extend(state.memory, hidden, segment.points))
         raw = take(torch.cat(raw_outputs, 1), torch.argsort(order, dim=1))
         return self.read(raw if prefixes is None else raw[:, list(prefixes)])
 
@@ -230,7 +232,7 @@ class CoQE(Backbone[CoQESettings]):
     def update(self, state: CoQEState, points: Points) -> CoQEState:
         for segment in Prompt.of(points).segments(SEGMENT):
             hidden, cache = self._read(state, segment.points, segment.points.mask)
-            state = CoQEState(cache, self.space.after(state.memory, hidden, segment.points))
+            state = CoQEState(cache, self.space.extend(state.memory, hidden, segment.points))
         return state
 
     def query(self, state: CoQEState, x: Float[Tensor, "batch targets dx"]) -> Prediction:
@@ -243,7 +245,7 @@ class CoQE(Backbone[CoQESettings]):
         change."""
         context, start, features = context.compact()[0], self.space.start(len(context)), self.represent(x_target)
         layers = self.task_encoder.by_layer(self._tokens(context))
-        memories = (self.space.after(start, hidden, context) for hidden in layers)
+        memories = (self.space.extend(start, hidden, context) for hidden in layers)
         return [self.read(self.space.answer(memory, features)) for memory in memories]
 
     def loss(

@@ -74,10 +74,10 @@ class Events(Elements[EventReadIn]):
         for start in range(0, points.count, SEGMENT):
             segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
             tokens = torch.cat([state.pending, self.read_in(model)(segment.y)], 1)
-            last_place = segment.counts.unsqueeze(1)
+            last_position = segment.counts.unsqueeze(1)
             # The last token is pending; without new events it is the previous pending token.
-            is_read = torch.arange(segment.count, device=tokens.device) < last_place
-            state = EventState(model.resume(state.trunk, tokens[:, :-1], is_read), take(tokens, last_place))
+            is_read = torch.arange(segment.count, device=tokens.device) < last_position
+            state = EventState(model.resume(state.trunk, tokens[:, :-1], is_read), take(tokens, last_position))
         return state
 
     def peek_layers(

@@ -11,8 +11,8 @@ share weights; here, context and related datasets share those that attend to poi
 (step 3). It describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the PT-TNP
 code of the same group.
 
-Without related datasets, both couplings are a PT-TNP. The keys of an absent dataset are masked; on a CPU it is not
-computed.
+Without related datasets, both couplings are a PT-TNP. The keys of absent datasets are masked; on a CPU, absent datasets
+are not processed at all.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class _Sets:
 
     Attributes:
         points: points of the datasets, `(rows, N, dim)`.
-        place: index of each row among the B * J datasets of the batch.
+        index: position of each row among the B * J datasets of the batch.
         present: datasets that have points.
     """
 
     points: Points
-    place: Int[Tensor, " rows"]
+    index: Int[Tensor, " rows"]
     present: Bool[Tensor, "B J"]
 
     @classmethod
@@ -69,13 +69,13 @@ class _Sets:
         rows = related.map(lambda t: t.flatten(0, 1))
         if present.device.type not in PACKED_ON:
             return cls(rows, torch.arange(present.numel(), device=present.device), present)
-        place = present.flatten().nonzero().squeeze(1)
-        return cls(rows[place], place, present) if len(place) else None
+        index = present.flatten().nonzero().squeeze(1)
+        return cls(rows[index], index, present) if len(index) else None
 
     @property
     def episode(self) -> Int[Tensor, " rows"]:
         """The episode of each row."""
-        return self.place // self.present.shape[1]
+        return self.index // self.present.shape[1]
 
     def by_episode(self, memory: KeysValues) -> KeysValues:
         """Keys and values of all datasets of each episode, concatenated, with absent datasets masked."""
@@ -83,8 +83,8 @@ class _Sets:
         return KeysValues(self._concatenated(memory.keys), self._concatenated(memory.values), mask)
 
     def _concatenated(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
-        if len(self.place) < self.present.numel():
-            t = t.new_zeros(self.present.numel(), *t.shape[1:]).index_copy(0, self.place, t)
+        if len(self.index) < self.present.numel():
+            t = t.new_zeros(self.present.numel(), *t.shape[1:]).index_copy(0, self.index, t)
         return t.unflatten(0, self.present.shape).transpose(1, 2).flatten(2, 3)
 
 
@@ -106,9 +106,9 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
     def __init__(self, settings: ICICLTNPSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         self.uses_related = shape.related > 0
-        related = settings.related_pseudo_tokens or settings.pseudo_tokens
+        related_count = settings.related_pseudo_tokens or settings.pseudo_tokens
         self.pseudo_tokens = nn.Parameter(torch.randn(settings.pseudo_tokens, settings.width))
-        self.related_pseudo_tokens = nn.Parameter(torch.randn(related, settings.width))
+        self.related_pseudo_tokens = nn.Parameter(torch.randn(related_count, settings.width))
         self.from_data = self.stack()
         self.among = self.stack()
         if settings.coupling == "paper":

@@ -1,7 +1,7 @@
 """Base of TNP-ND and CMANP-AND: one joint Gaussian over all targets, trained and scored by its joint density.
 
 With a Gaussian head, a `CovarianceNet` follows the targets' vectors; with other heads the backbone is the one from
-which it derives. A single target has the Gaussian of its outputs.
+which it derives. For a single target, the prediction is the joint Gaussian of its outputs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _Settings = TypeVar("_Settings", bound=JointSettings)
 
 
 class JointTargets(SetBackbone[_Settings], abstract=True):
-    """Derive from it before a backbone whose settings have `heads` and `hidden`, the hidden width of feed-forward
-    networks."""
+    """Joint training and scores, as a base class to list before a backbone. The settings of the backbone must have
+    `heads` and `hidden`, the hidden width of feed-forward networks."""
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -53,7 +53,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         """The targets' vectors after the last layer, without effects of other targets."""
 
     def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
-        """Joint prediction from the targets' vectors; the others do not attend to targets outside the mask."""
+        """Joint prediction from the targets' vectors; no target attends to targets outside the mask."""
         if self.covariance is None:
             return super().decode(hidden)
         return self.covariance(hidden, self.decoder(hidden), mask)

@@ -5,9 +5,9 @@ and TNP; Burda et al. 2016): q is the encoder's distribution given context and t
 
     loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q.
 
-With one sample it is the evidence lower bound with the divergence in closed form. If a prediction is not a density,
-minus its loss replaces the log-likelihood. Predictions use samples of p from a fixed table of normal numbers, which is
-the same for every episode.
+With one sample it is the evidence lower bound with the Kullback-Leibler divergence in closed form. If a prediction is
+not a density, minus its loss replaces the log-likelihood. Predictions use samples of p from a fixed table of normal
+numbers, which is the same for every episode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.encoder_pairs import Read
+from iclbench.layers.encoder_pairs import Representations
 
 
 class LatentNPSettings(TwoPathSettings):
@@ -55,15 +55,15 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         latent = settings.latent or settings.width
-        super().__init__(settings, shape, second=2 * latent, decoded=latent)
+        super().__init__(settings, shape, second=2 * latent, second_read=latent)
         self.samples = settings.samples
         table = torch.randn(self.samples, latent, generator=stream(0, "latents"), device="cpu")
         self.register_buffer("normals", table, persistent=False)
 
-    def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
+    def answer(self, encoded: Representations, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
         portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
-        chunks = [self._decoded(first, latent.mean + latent.stddev * portion, x) for portion in portions]
+        chunks = [self._decode_samples(first, latent.mean + latent.stddev * portion, x) for portion in portions]
         return over_samples(self.read(torch.cat(chunks, 2)))
 
     def loss(
@@ -82,7 +82,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         noise = torch.randn(len(x), samples, p.mean.shape[-1], generator=generator, device=generator.device)
         z = q.mean + q.stddev * noise.to(x)
         y = scored_points.y.unsqueeze(2).expand(*scored_points.mask.shape, samples, *scored_points.y.shape[2:])
-        losses = self.read(self._decoded(first, z.unsqueeze(1), x)).loss(y)
+        losses = self.read(self._decode_samples(first, z.unsqueeze(1), x)).loss(y)
         likelihood = -(losses * scored_points.mask.unsqueeze(-1)).sum(1)
         if samples == 1:
             bound = likelihood.squeeze(1) - kl_divergence(q, p).sum((1, 2))
@@ -91,10 +91,10 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         loss = weights.mean(-bound / scored_points.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
-    def _decoded(
+    def _decode_samples(
         self, first: Float[Tensor, "B P D"], z: Float[Tensor, "B P2 S latent"], x: Float[Tensor, "B Q Fx"]
     ) -> Float[Tensor, "B Q S raw"]:
-        return self.decoded(first.unsqueeze(2), z, x.unsqueeze(2))
+        return self.decode_parts(first.unsqueeze(2), z, x.unsqueeze(2))
 
 
 def distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:

@@ -25,7 +25,7 @@ from iclbench.layers.mixers.mixer import Sizes
 from iclbench.layers.scan.scan import Backend, resolved_backend
 
 
-def _taps(value: Any) -> Any:
+def _check_taps(value: Any) -> Any:
     if value == 0:
         raise ValueError(
             'mamba needs a convolution; for the mixer without one, use hybrid with -o backbone.mixers=["mamba"] '
@@ -45,7 +45,7 @@ class MambaSettings(BackboneSettings):
     """Width D of a token."""
     state: PositiveInt = 16
     """Size of the recurrent state per channel (d_state)."""
-    conv: Annotated[PositiveInt, BeforeValidator(_taps)] = 4
+    conv: Annotated[PositiveInt, BeforeValidator(_check_taps)] = 4
     """Taps of the causal convolution (d_conv)."""
     expand: PositiveInt = 2
     """Ratio of the inner width to the width."""

@@ -33,7 +33,7 @@ class RecurrentState(State):
     layers: tuple[BlockState, ...]
 
 
-def joined(states: Sequence[RecurrentState]) -> RecurrentState:
+def concatenate_states(states: Sequence[RecurrentState]) -> RecurrentState:
     """States concatenated along the batch. Tensors that grow with the tokens are padded on the left to equal
     lengths."""
 
@@ -64,8 +64,8 @@ class RecurrentBlock(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         """Outputs for a further chunk of at least one token, and the state after it.
 
-        Tokens where the mask is False are invalid. They may only be before an episode's first token, and do not change
-        its start state in any bit.
+        Tokens where the mask is False are invalid. They may only come before an episode's first valid token, and do not
+        change its start state in any bit.
         """
 
     @abstractmethod
@@ -155,7 +155,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         if len(groups) == 1:
             return self._resume(state, tokens, order, int(counts[0]))
         states = [self._resume(state[rows], tokens[rows], order[rows], int(counts[rows[0]])) for rows in groups]
-        return joined(states)[torch.argsort(torch.cat(groups))]
+        return concatenate_states(states)[torch.argsort(torch.cat(groups))]
 
     def _resume(self, state: RecurrentState, tokens: Tensor, order: Tensor, count: int) -> RecurrentState:
         """The state after the first `count` tokens in this order, for all episodes."""

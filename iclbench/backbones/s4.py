@@ -48,7 +48,7 @@ class S4Settings(BackboneSettings):
     dropout: Decay = 0.0
     """Dropout rate in training, on the output of every state space and of every mixing layer."""
     rate_factor: PositiveFloat = 1.0
-    """Ratio of the learning rate of A, B and dt to that of other parameters; they have no weight decay."""
+    """Ratio of the learning rate of A, B and dt to that of other parameters. A, B and dt have no weight decay."""
 
     @model_validator(mode="after")
     def _in_order(self) -> S4Settings:
@@ -110,8 +110,8 @@ class S4Block(RecurrentBlock):
         y, after = (self._from_rest(u), None) if state is None else self._continue(u, state)
         with _full_precision(u):
             kernel = self._with_skip(self.system.kernel(1))[:, :, None]
-            shifted = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
-        return self._finish_block(u, y), self._finish_block(query_inputs, shifted), after
+            query_y = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
+        return self._finish_block(u, y), self._finish_block(query_inputs, query_y), after
 
     def _channels_first(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
         """Tokens, channels first, in the precision of the parameters. Outputs of another S4 block are not copied."""
@@ -182,7 +182,7 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
             return super().predict_targets(context, x_target, related)
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """The hidden vectors, because blocks end with a norm."""
+        """The hidden vectors unchanged, because blocks end with a norm."""
         return hidden
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     ) -> Prediction:
         if x_query is not None:
             points = points.span(0, x_query.shape[1])  # later points do not affect any query
-        # Unconditional, because a check whether it is needed would synchronise with the device in every training step.
+        # Always compact: a check of whether this is needed would synchronise with the device in every training step.
         points, order = points.compact()
         x_query = None if x_query is None else take(x_query, order)
         raw = take(self.elements.outputs(self, points, x_query, related), torch.argsort(order, dim=1))

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, described, without_decay
+from iclbench.backbones.base import BackboneSettings, description, without_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.errors import UsageError
@@ -26,25 +26,25 @@ from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
 from iclbench.registry import MIXERS, spelling
 
-_MAMBAFORMER = ("mamba", "attention")
+_MAMBAFORMER_MIXERS = ("mamba", "attention")
 # Settings that only some mixers use.
-_OF_MIXERS = ("heads", "inner", "state", "rank")
+_MIXER_SETTINGS = ("heads", "inner", "state", "rank")
 
 
-def _taps(value: int) -> int:
+def _check_taps(value: int) -> int:
     if value < 0 or value == 1:
         raise ValueError(f"{value} is not a number of taps; write 0 for no convolution, or at least 2 (4 is usual)")
     return value
 
 
 class SequenceSettings(BackboneSettings):
-    """Settings of all mixers; by default the mixer sets them."""
+    """Settings of all mixers; the mixer sets those that are None."""
 
     layers: PositiveInt = 12
     """Mixer blocks."""
     width: PositiveInt = 256
     """Width D of a token."""
-    conv: Annotated[int, Field(le=1_000_000_000), AfterValidator(_taps)] | None = None
+    conv: Annotated[int, Field(le=1_000_000_000), AfterValidator(_check_taps)] | None = None
     """Taps of the short convolution (4 is usual), 0 for none; by default set by the mixer."""
     mlp: Mlp | None = None
     """Channel MLP of a block: none, gelu, swiglu, relu2; by default set by the mixer."""
@@ -113,8 +113,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     """A stack of mixer blocks and a norm, without positions.
 
     Raises:
-        UsageError: a mixer does not exist or has no layer, the width is not a multiple of the heads, or no mixer of the
-            model uses a setting that is set.
+        UsageError: a mixer does not exist, there are more mixers than layers, the width is not a multiple of the heads,
+            or no mixer of the model uses a setting that is set.
     """
 
     def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
@@ -153,8 +153,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The width, and as a finer step the hidden width of the channel MLP or, without one, that of the values, if
-        only one mixer uses it."""
+        """The width, and as a finer step the hidden width of the channel MLP. Without one, the finer step is the inner
+        width, if exactly one mixer uses it."""
         classes, mlp = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
         if any((mlp or mixer.mlp) != "none" for mixer in classes):
             return "width", "feedforward"
@@ -164,8 +164,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
         """For widths, the multiples that the mixers require; the heads count only if a mixer has heads."""
         classes = cls._classes(settings)
-        heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
-        multiple = super().step("width" if key == "inner" else key, settings) if heads else 1
+        uses_heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
+        multiple = super().step("width" if key == "inner" else key, settings) if uses_heads else 1
         if key == "inner":
             return math.lcm(multiple, *(mixer.block for mixer in classes))
         return multiple * math.lcm(*(mixer.head_step for mixer in classes)) if key == "width" else multiple
@@ -174,14 +174,14 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:
         """Number of points of the longest sequence in training, including the query and separators."""
         max_points = settings.max_points if isinstance(settings, WithLength) else None
-        trained = shape.points + 1 + shape.related * (shape.related_points + 1)
-        if max_points is not None and max_points < trained:
+        trained_points = shape.points + 1 + shape.related * (shape.related_points + 1)
+        if max_points is not None and max_points < trained_points:
             raise UsageError(
-                f"backbone.max_points={max_points} is less than the {trained} points of the longest sequence, query "
-                f"included; give -o backbone.max_points={trained} or leave it out",
+                f"backbone.max_points={max_points} is less than the {trained_points} points of the longest sequence, "
+                f"including the query; give -o backbone.max_points={trained_points} or leave it out",
                 code="bad-value",
             )
-        return max_points or trained
+        return max_points or trained_points
 
     @staticmethod
     def _blocks_of(
@@ -198,7 +198,9 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             cls, mlp_name = classes[layer % len(classes)], mlp_names[layer % len(classes)]
             sizes = Sizes(
                 settings.width,
-                **{key: value for key in _OF_MIXERS if key in cls.uses and (value := getattr(settings, key, None))},
+                **{
+                    key: value for key in _MIXER_SETTINGS if key in cls.uses and (value := getattr(settings, key, None))
+                },
                 conv=settings.conv,
                 longest=2 * points,
                 residuals=residuals,
@@ -263,7 +265,7 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
     Settings = MambaFormerSettings
 
     def __init__(self, settings: MambaFormerSettings, shape: TaskShape) -> None:
-        super().__init__(settings, shape, _MAMBAFORMER)
+        super().__init__(settings, shape, _MAMBAFORMER_MIXERS)
 
     @classmethod
     def depth(cls, settings: MambaFormerSettings) -> int:
@@ -271,11 +273,12 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
 
     @classmethod
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
-        return _MAMBAFORMER
+        return _MAMBAFORMER_MIXERS
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings for a budget. Half of the usual layers are pairs of blocks; the first block is additional."""
+        """Settings for a budget. A layer is a pair of blocks, so there are half as many as usual; the first block is
+        additional."""
         sizes = super().at_budget(budget, shape)
         return sizes | {"layers": sizes["layers"] // 2}
 
@@ -300,4 +303,4 @@ class UniformModel(SequenceModel[_Settings], abstract=True):
     def explained(cls) -> str:
         mixer = MIXERS.subclass(cls.mixer)
         block = f"By default, its block has {mixer.block_summary()}, and RMS norms."
-        return f"{described(mixer.__doc__)}\n\n{block}"
+        return f"{description(mixer.__doc__)}\n\n{block}"

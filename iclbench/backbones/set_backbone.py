@@ -62,18 +62,18 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     Args:
         settings: settings of the subclass.
         shape: the task.
-        decoded: input width of the decoder; None means the width of the settings.
+        decoder_dim: width of the input of the decoder; None means the width of the settings.
     """
 
     order = "set"
     in_one_pass: ClassVar[bool] = False
 
-    def __init__(self, settings: _Settings, shape: TaskShape, decoded: int | None = None) -> None:
+    def __init__(self, settings: _Settings, shape: TaskShape, decoder_dim: int | None = None) -> None:
         super().__init__(settings, shape)
         width = settings.width
         self.x_features_dim = settings.x_features_dim(shape.x_dim)
         self.y_features_dim = shape.outputs if shape.marks is None else event_features_dim(shape.marks) + 1
-        self.decoder = perceptron(decoded or width, width, width, shape.raw_dim)
+        self.decoder = perceptron(decoder_dim or width, width, width, shape.raw_dim)
 
     def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
         """The inputs and, if set, Fourier features sin, cos(2 pi 2^k x / 8) for k = 0, 1, ...; a constant if there are
@@ -108,7 +108,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         settings = replace(self.shape.head_settings, spread=self.settings.spread)
         return self.shape.prediction.from_raw(raw, self.shape.outputs, settings)
 
-    def decode(self, hidden: Float[Tensor, "B Q decoded"]) -> Prediction:
+    def decode(self, hidden: Float[Tensor, "B Q decoder_dim"]) -> Prediction:
         """The prediction from the targets' hidden vectors."""
         return self.read(self.decoder(hidden))
 
@@ -150,8 +150,8 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(points.x.device)
         cut = (draws * points.counts).long().unsqueeze(1)
         context_before = replace(context, mask=context.mask & (context.mask.cumsum(1) <= cut))
-        place = points.mask.cumsum(1)
-        after = place > cut if self.shape.marks is None else place == cut + 1
+        position = points.mask.cumsum(1)
+        after = position > cut if self.shape.marks is None else position == cut + 1
         targets_after = replace(points, mask=scored & points.mask & after)
         has_target = targets_after.mask.any(1)
         if self.shape.marks is None:

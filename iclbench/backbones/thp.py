@@ -16,13 +16,13 @@ Differences from the published code:
 
 - Zuo et al. read the intensity of event i from the output at event i, which depends on that event, including its mark.
   Here, as in Meta TPP, event i is predicted at event i - 1 and no later event affects it (checked by a test).
-- Neither predicts the first event. Here a learned token with the encoding of time 0, the start of the observation, is
-  before it.
+- Neither Zuo et al. nor Meta TPP predicts the first event. Here a learned token with the encoding of time 0, the start
+  of the observation, comes before it.
 - Meta TPP's loss is the sum over all events of a batch, with the log-survival of the last gap of a sequence instead of
   its density, plus 5e-5 times the squared norm of all weights; relative to a mean per event this factor is about 1e-7.
   (For such a mean, the epsilon of its Adam, 1e-5, has about the effect of the 1e-8 used here.) Here the loss is the sum
-  over all scored events and open intervals, divided by the number of events. Its log-normal scales do not have the 1e-4
-  of `LogNormalEvent`.
+  over all scored events and open intervals, divided by the number of events. The log-normal scales of Meta TPP do
+  not have the 1e-4 of `LogNormalEvent`.
 - Zuo et al. have 4 layers of width 512, an LSTM after them, and an intensity that is the softplus of a linear function
   within a gap. Meta TPP has none of these. It has a few unused linear layers, which are omitted here.
 """

@@ -137,7 +137,7 @@ class TNPA(TNPD[TNPASettings]):
         generator: torch.Generator,
         related: Points | None = None,
     ) -> Tensor:
-        """Samples from new paths for every draw and generator, unlike the fixed paths of a prediction."""
+        """Samples from new paths, which are drawn with the generator; a prediction uses fixed paths."""
         if x_target.shape[1] < 2 or self.joint == "apart" or self.shape.head == "point":
             return super().sample_targets(context, x_target, n, generator, related)
         state, size = self.condition(context, related), max(1, self._max_paths(x_target.shape[1]) // len(context))
@@ -166,8 +166,10 @@ class TNPA(TNPD[TNPASettings]):
                 rows = self._step(memories, torch.stack([drawn_tokens, queries[:, :, step]], 2))
             raw.append(self.decoder(rows))
             outputs.append(draw(self.read(raw[-1]), uniform[:, step], normal[:, step]))
-        place, path = order.argsort(1), torch.arange(samples, device=x.device).unsqueeze(1)
-        ordered_raw, ordered_outputs = (torch.stack(t, 2)[:, path, place].transpose(1, 2) for t in (raw, outputs))
+        step_of_target, path = order.argsort(1), torch.arange(samples, device=x.device).unsqueeze(1)
+        ordered_raw, ordered_outputs = (
+            torch.stack(t, 2)[:, path, step_of_target].transpose(1, 2) for t in (raw, outputs)
+        )
         answer = over_samples(self.read(ordered_raw))
         if isinstance(answer, Samples):
             answer = Paths(answer.logits, answer.means, answer.stds, ordered_outputs)
@@ -189,15 +191,15 @@ class TNPA(TNPD[TNPASettings]):
             torch.rand(size, generator=stream(0, f"paths-{name}"), device="cpu") for name in ("order", "uniform")
         )
         normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"), device="cpu")
-        return self._ordered(order, uniform, normal, x)
+        return self._as_table(order, uniform, normal, x)
 
     def _new_table(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _Table:
         """Random numbers for new paths."""
         size, device = (samples, x.shape[1]), generator.device
         order, uniform = (torch.rand(size, generator=generator, device=device) for _ in range(2))
         normal = torch.randn(*size, self.shape.outputs, generator=generator, device=device)
-        return self._ordered(order, uniform, normal, x)
+        return self._as_table(order, uniform, normal, x)
 
-    def _ordered(self, order: Tensor, uniform: Tensor, normal: Tensor, x: Tensor) -> _Table:
+    def _as_table(self, order: Tensor, uniform: Tensor, normal: Tensor, x: Tensor) -> _Table:
         index = order.argsort(1) if self.settings.permute else torch.arange(x.shape[1]).expand(order.shape)
         return index.to(x.device), uniform.to(x), normal.to(x)

@@ -4,9 +4,9 @@ It has a residual network on images, embedded labels, sinusoidal positions, twel
 with eight heads and GELU networks of four times the width, and a linear head to all classes. It is also the baseline of
 CoQE's classification.
 
-Layers are those of `gpt2`, whose projections to the residual stream start smaller than those of Chan et al. by
-1 / sqrt(2 L). A linear read-in is between tokens and layers, as in CoQE's implementation, and positions are added after
-it. On tasks with vectors the model is a GPT-2 with these sizes and positions.
+Layers are those of `gpt2`, where the initial weights of projections to the residual stream are smaller than those of
+Chan et al. by the factor sqrt(2 L). A linear read-in is between tokens and layers, as in CoQE's implementation, and
+positions are added after it. On tasks with vectors the model is a GPT-2 with these sizes and positions.
 """
 
 from __future__ import annotations

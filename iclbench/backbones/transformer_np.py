@@ -63,7 +63,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         self.targets = self.stack()  # layers in which the targets attend to the memory
 
     def stack(self, layers: int | None = None) -> Any:
-        """A module list with one `AttentionLayer` for each layer of the model."""
+        """A module list of `layers` attention layers; None means as many as in the settings."""
         settings, count = self.settings, self.settings.layers if layers is None else layers
         return nn.ModuleList(AttentionLayer(settings.width, settings.heads, settings.feedforward) for _ in range(count))
 

@@ -23,11 +23,11 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State, join_positions
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Read
+from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Representations
 from iclbench.layers.perceptron import by_parts, perceptron
 
-# Rows of hidden vectors per pass if there are many samples; bounds the memory.
-_ROWS = 65_536
+# Largest number of hidden vectors per pass over several samples, which bounds the memory.
+_MAX_ROWS = 65_536
 
 
 class TwoPathSettings(SetSettings):
@@ -72,11 +72,11 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         settings: settings of the subclass.
         shape: the task.
         second: output width of the second encoder; None means the width of a representation.
-        decoded: width of the second encoder's part of the decoder's input; None means its output width.
+        second_read: width of what the decoder reads from the second encoder; None means the encoder's output width.
 
     Attributes:
         Pair: class of the encoders.
-        samples: number of functions in a prediction.
+        samples: number of sampled functions per prediction.
     """
 
     Pair: ClassVar[type[PooledPair] | type[AttentivePair]] = PooledPair
@@ -84,7 +84,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     samples: int = 1
 
     def __init__(
-        self, settings: _Settings, shape: TaskShape, second: int | None = None, decoded: int | None = None
+        self, settings: _Settings, shape: TaskShape, second: int | None = None, second_read: int | None = None
     ) -> None:
         super().__init__(settings, shape)
         width = settings.width
@@ -92,7 +92,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         features = self.x_features_dim + self.y_features_dim
         self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second)  # type: ignore[arg-type]
         hidden = [settings.decoder_width or width] * (settings.decoder_depth - 1)
-        self.decoder = perceptron(width + (decoded or second) + self.x_features_dim, *hidden, shape.raw_dim)
+        self.decoder = perceptron(width + (second_read or second) + self.x_features_dim, *hidden, shape.raw_dim)
 
     def predict_next(
         self,
@@ -106,10 +106,12 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         x = points.x if x_query is None else x_query
         lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
         size = samples_per_pass(len(points) * points.count * self.samples)
-        return join_positions([self._after(points, x, chunk) for chunk in lengths.split(size)])
+        return join_positions([self._predict_after(points, x, chunk) for chunk in lengths.split(size)])
 
-    def _after(self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " some"]) -> Prediction:
-        """The predictions after some prefixes."""
+    def _predict_after(
+        self, points: Points, x: Float[Tensor, "B P Dx"], prefixes: Int[Tensor, " prefixes"]
+    ) -> Prediction:
+        """The predictions after prefixes of these lengths."""
         batch, count, longest = len(points), len(prefixes), int(prefixes.max())
         in_prefix = torch.arange(longest, device=x.device) < prefixes.repeat(batch).unsqueeze(1)
         copies = points.span(0, longest).repeat_interleave(count)
@@ -139,11 +141,11 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         features = self.x_features(x)
         return self.answer(self.encoders(features, summary), features)
 
-    def answer(self, encoded: Read, x: Float[Tensor, "B Q Fx"]) -> Prediction:
+    def answer(self, encoded: Representations, x: Float[Tensor, "B Q Fx"]) -> Prediction:
         """The prediction from the outputs of both encoders and features of inputs."""
-        return self.read(self.decoded(*encoded, x))
+        return self.read(self.decode_parts(*encoded, x))
 
-    def decoded(
+    def decode_parts(
         self, *parts: Float[Tensor, "... _"], added: Float[Tensor, "... H"] | None = None
     ) -> Float[Tensor, "... raw"]:
         """Raw outputs of the decoder for the concatenation of `parts`, with `added` added to the first layer's
@@ -154,4 +156,4 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
 
 def samples_per_pass(rows: int) -> int:
     """Number of samples per pass if each has this many rows."""
-    return max(1, _ROWS // max(1, rows))
+    return max(1, _MAX_ROWS // max(1, rows))

@@ -28,7 +28,7 @@ def _is_trainable(predictor: Predictor) -> bool:
     return isinstance(predictor, nn.Module) and hasattr(predictor, "loss")
 
 
-# Lengths of the step, largest first: the loss of a narrow model may not decrease for the first.
+# Step lengths, tried from the largest: the loss of a narrow model may not decrease with the first one.
 _STEPS = (1e-3, 1e-4, 1e-5)
 
 
@@ -37,8 +37,8 @@ def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, to
     """A small step along the negative gradient, on the same batch with the same noise, lowers the loss."""
     trained = copy.deepcopy(predictor)
     assert isinstance(trained, nn.Module)
-    before = _loss(trained, episodes)
-    before.backward()
+    loss_before = _loss(trained, episodes)
+    loss_before.backward()
     parameters = [(p, p.detach().clone(), p.grad) for p in trained.parameters() if p.grad is not None]
     assert parameters, "no parameter has a gradient"
     norm = torch.stack([gradient.norm() for *_, gradient in parameters]).norm()
@@ -47,17 +47,17 @@ def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, to
         for size in _STEPS:
             for p, start, gradient in parameters:
                 p.copy_(start - size * gradient / norm)
-            after = _loss(trained, episodes)
-            if after < before:
+            loss_after = _loss(trained, episodes)
+            if loss_after < loss_before:
                 return
-    raise AssertionError(f"the loss went from {before.item():.6g} to {after.item():.6g}")
+    raise AssertionError(f"the loss went from {loss_before.item():.6g} to {loss_after.item():.6g}")
 
 
 @contract(_is_trainable)
 def saved_weights_give_the_same_answers(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """A copy of a model with the weights loaded from a file gives the same answers."""
+    """A copy of the model gives the same answers after its weights are saved to a file and loaded again."""
     from safetensors.torch import load_model, save_model
 
     loaded = copy.deepcopy(predictor)

@@ -56,6 +56,8 @@ CONTRACTS: list[Contract] = []
 def contract(
     applies: Callable[[Predictor], bool] = lambda _: True, needs_related: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator that adds a check to `CONTRACTS`."""
+
     def register(check: Callable[..., None]) -> Callable[..., None]:
         CONTRACTS.append(Contract(check.__name__, guarded(check), applies, needs_related))
         return check
@@ -108,11 +110,11 @@ def example_episodes(
 
     all_points, related_sets = observe(x), None
     if related:
-        number, size = torch.arange(related), torch.arange(points)
-        present = number < related - torch.arange(3).unsqueeze(1)
-        long_enough = size < points - (number % 3).unsqueeze(1)
-        full = observe(torch.randn(3, related, points, dim, generator=generator))
-        related_sets = replace(full, mask=present.unsqueeze(-1) & long_enough)
+        set_index, point_index = torch.arange(related), torch.arange(points)
+        present = set_index < related - torch.arange(3).unsqueeze(1)
+        within_size = point_index < points - (set_index % 3).unsqueeze(1)
+        unmasked = observe(torch.randn(3, related, points, dim, generator=generator))
+        related_sets = replace(unmasked, mask=present.unsqueeze(-1) & within_size)
     return replace(_split(all_points, points), related=related_sets, classes=classes)
 
 
@@ -123,8 +125,8 @@ def _split(observed: Points, points: int) -> Episodes:
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
-    """The marginal predictions at every position. A joint distribution is not compared, because separate questions have
-    none."""
+    """The marginal predictions at every position. Joint distributions are not compared, because targets that are asked
+    one at a time have none."""
     with torch.no_grad():
         return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 
@@ -155,9 +157,9 @@ def other_labels(y: Tensor, episodes: Episodes) -> Tensor:
         return (y + 1) % episodes.classes
     if episodes.context.x.shape[-1]:
         return 3 - 2 * y
-    moved = 2 * y + 0.5
-    moved[..., MARK] = torch.where(y[..., MARK] > 0, y[..., MARK] - 1, 1)
-    return moved
+    later_events = 2 * y + 0.5
+    later_events[..., MARK] = torch.where(y[..., MARK] > 0, y[..., MARK] - 1, 1)
+    return later_events
 
 
 def insert_points(tensor: Tensor, positions: Tensor, values: Tensor) -> Tensor:

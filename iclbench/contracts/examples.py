@@ -18,16 +18,16 @@ from iclbench.core.task import TaskShape
 
 CLASSES, MARKS, OUTPUTS = 5, 3, 2
 CONTEXT = 7
-# Points of the longest prompt in a contract; contracts extend and repeat contexts.
+# Number of points of the longest prompt in a contract, because some contracts extend or repeat contexts.
 LONGEST = 16
-# Budgets of parameters of a checked backbone; the first one that its settings can meet is used.
+# Parameter budgets of a checked backbone; the first one that its settings can meet is used.
 BUDGETS = (4_000, 8_000, 16_000, 32_000)
-# Numbers of samples of latent models, which affect the time but not the size.
+# Settings for the number of samples of latent models, which affects the time but not the size.
 _SAMPLE_SETTINGS = ("samples", "train_samples")
 
 
 def example_shape(head: str, related: int = 0) -> TaskShape:
-    """A task for the contracts: the question `next`, or `targets` if there are related datasets."""
+    """The shape of a task for the contracts. The question is `next`, or `targets` if there are related datasets."""
     question = "targets" if related else "next"
     if head == "event":
         return TaskShape(x_dim=0, points=LONGEST, y_dim=3, marks=MARKS, head=head, question=question)
@@ -69,7 +69,7 @@ def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> 
 
 
 def build(name: str, cls: type[Backbone], settings: Mapping[str, Any], shape: TaskShape) -> Backbone:
-    """A backbone for a task, in evaluation mode and without parameters of 0."""
+    """A backbone for a task, in evaluation mode, with random values for parameters that start at 0."""
     checked = validate(cls.Settings, settings, f"backbone '{name}'")
     with global_stream(0, "weights"):
         return without_zeros(cls(checked, shape)).eval()

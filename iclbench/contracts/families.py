@@ -133,7 +133,7 @@ def episodes_differ_from_each_other(family: Family) -> None:
 
 
 def every_number_of_points_can_be_sampled(family: Family) -> None:
-    """One point or more."""
+    """Episodes of one or more points can be sampled."""
     for points in (1, 2, 3, 30):
         episodes = draw(family, episodes=2, points=points)
         assert episodes.context.count == points, f"{episodes.context.count} points instead of {points}"
@@ -161,14 +161,16 @@ def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
 
 
 def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
-    """They are equal within four standard errors over independent episodes. Only for families of functions."""
+    """The variance and `normaliser` are equal within four standard errors over independent episodes. Only for families
+    of functions."""
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family, episodes=6000, points=3)
-    means = family.apply(episodes.truth, episodes.context.x).double().square().mean(1)
-    difference, error = float(means.mean() - family.normaliser), float(means.std()) / math.sqrt(len(means))
+    mean_squares = family.apply(episodes.truth, episodes.context.x).double().square().mean(1)
+    difference = float(mean_squares.mean() - family.normaliser)
+    error = float(mean_squares.std()) / math.sqrt(len(mean_squares))
     assert abs(difference) < 4 * error, (
-        f"E y² is {means.mean():.4g} ± {error:.2g}, the normaliser {family.normaliser:.4g}"
+        f"E y² is {mean_squares.mean():.4g} ± {error:.2g}, the normaliser {family.normaliser:.4g}"
     )
 
 
@@ -200,7 +202,7 @@ def contexts_have_the_requested_sizes(family: Family) -> None:
 
 def related_datasets_change_nothing_else(family: Family) -> None:
     """Context, targets and the first related datasets do not depend on the requested number of related datasets, which
-    is at max_related `related_sets`."""
+    is at most `related_sets`."""
     max_related = family.related_sets
     all_related = draw(family, related=max_related)
     if not max_related:
@@ -213,7 +215,7 @@ def related_datasets_change_nothing_else(family: Family) -> None:
             is_equal = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
             assert is_equal, f"related={count}: {name} differs from that with related={max_related}"
         assert fewer.related is not None and fewer.related.mask.shape == all_related.related.mask.shape, (
-            "related datasets have another padding"
+            f"related={count}: related datasets have another padding than with related={max_related}"
         )
         valid = fewer.related.mask
         for name in ("x", "y", "mask"):
@@ -246,8 +248,8 @@ def related_datasets_have_the_requested_number(family: Family) -> None:
 def strata_are_parts_of_the_episodes(family: Family) -> None:
     """Each stratum has one boolean per episode."""
     episodes = draw(family)
-    for name, inside in family.strata(episodes).items():
-        assert inside.shape == (EPISODES,) and inside.dtype == torch.bool, f"stratum {name} is not a mask over episodes"
+    for name, mask in family.strata(episodes).items():
+        assert mask.shape == (EPISODES,) and mask.dtype == torch.bool, f"stratum {name} is not a mask over episodes"
 
 
 def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
@@ -257,22 +259,22 @@ def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
     if not oracles:
         return
     # Without related datasets, which would take most of the time.
-    number = 4 * EPISODES if "next" in family.questions else EPISODES
+    episode_count = 4 * EPISODES if "next" in family.questions else EPISODES
     points = max(POINTS, min(2 * family.x_dim, 48)) if family.marks is None else 4 * POINTS
-    episodes = replace(draw(family, number, points), related=None)
+    episodes = replace(draw(family, episode_count, points), related=None)
     baselines = _SIMPLE_BASELINES if family.marks is None else _SIMPLE_EVENT_BASELINES
     oracle_errors = {name: errors for name in oracles if (errors := _oracle_errors(family, name, episodes)) is not None}
     baseline_errors = {name: _errors(family, name, episodes) for name in baselines} if oracle_errors else {}
-    for oracle, lowest in oracle_errors.items():
+    for oracle, errors_of_oracle in oracle_errors.items():
         for name, errors in baseline_errors.items():
-            gaps = lowest - errors
-            # Large gaps are clamped, which lowers the mean: the oracle may fail in a few episodes.
+            gaps = errors_of_oracle - errors
+            # Large gaps are clamped, because the oracle may fail in a few episodes; this lowers their mean.
             gaps = gaps.clamp(max=gaps.quantile(0.75))
             lead, error = float(gaps.mean()), float(gaps.std()) / math.sqrt(len(gaps))
             assert lead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {lead:.3g} ± {error:.2g}"
 
 
-# Baselines that an oracle is compared with: each is fast, and suits some functions.
+# Baselines with which an oracle is compared: each is fast and suits some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 

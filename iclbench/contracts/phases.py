@@ -36,7 +36,7 @@ def phases_equal_the_question(predictor: Predictor, episodes: Episodes, toleranc
 def update_equals_conditioning_on_everything(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Points may arrive in chunks of any size, even after an empty context."""
+    """Updates with chunks of any size, even after an empty context, equal one `condition` on all points."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     for cuts in ([0, 1], [context.count // 2], [0, 2, 3]):
@@ -68,7 +68,7 @@ def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, to
 
 @contract(lambda predictor: predictor.removes_points)
 def removing_points_undoes_updating(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """After `remove`, answers are those before the points were added."""
+    """After `remove`, the answers equal those before the points were added."""
     context, x = episodes.context, targets_of(episodes).x
     before = predictor.condition(context.span(0, 2), episodes.related)
     after = predictor.remove(predictor.update(before, context.span(2)), context.span(2))

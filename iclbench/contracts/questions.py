@@ -34,7 +34,9 @@ def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, toler
     ):
         for name, t in answer.tensors().items():
             expected = (len(context), count)
-            assert t.shape[:2] == expected, f"{question}: '{name}' has shape {tuple(t.shape)}, not {expected} and more"
+            assert t.shape[:2] == expected, (
+                f"{question}: '{name}' has shape {tuple(t.shape)}, which does not start with {expected}"
+            )
             assert bool(t.isfinite().all()), f"{question}: '{name}' is not finite"
         losses = answer.loss(context.y if question == "predict_next" else targets_of(episodes).y)
         assert losses.shape == (len(context), count), f"{question}: the loss has shape {tuple(losses.shape)}"
@@ -63,14 +65,14 @@ def the_order_of_the_targets_changes_nothing(
 ) -> None:
     """Answers are permuted with their targets, and joint scores of all targets do not change."""
     context, targets = episodes.context, targets_of(episodes)
-    backwards = targets.map(lambda t: t.flip(1))
+    reversed_targets = targets.map(lambda t: t.flip(1))
     message = "answers depend on the order of the targets"
     expected = ask_targets(predictor, episodes, context, targets.x)
-    answer = ask_targets(predictor, episodes, context, backwards.x)
+    answer = ask_targets(predictor, episodes, context, reversed_targets.x)
     assert_close(answer.map(lambda t: t.flip(1)), expected, tolerance, message)
-    scores, backwards_scores = (_joint_scores(predictor, episodes, order) for order in (targets, backwards))
+    scores, reversed_scores = (_joint_scores(predictor, episodes, order) for order in (targets, reversed_targets))
     for name, score in scores.items():
-        difference = (backwards_scores[name] - score).abs().max().item()
+        difference = (reversed_scores[name] - score).abs().max().item()
         assert difference <= tolerance.absolute + tolerance.relative * score.abs().max(), (
             f"{message}: {name} is off by {difference:.3g}"
         )
@@ -162,11 +164,11 @@ def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: 
         [torch.randperm(2 * context.count, generator=torch.Generator().manual_seed(b)) for b in range(len(context))]
     )
     positions = orders[:, : context.count].sort(1).values.to(x.device)
-    noise = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
-    labels = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
+    filler_x = torch.full_like(context.x.repeat(1, 2, 1), 7.0)
+    filler_y = context.y.repeat(1, 2, *[1] * (context.y.dim() - 2)).roll(1, 1)
     padded = Points(
-        insert_points(noise, positions, context.x),
-        insert_points(labels, positions, context.y),
+        insert_points(filler_x, positions, context.x),
+        insert_points(filler_y, positions, context.y),
         insert_points(torch.zeros_like(context.mask).repeat(1, 2), positions, context.mask),
     )
     assert_close(
@@ -210,7 +212,7 @@ def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, toler
 
 @contract()
 def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """With `prefixes`, the answers are those of all prefixes at these lengths, in their order."""
+    """With `prefixes`, the answers equal those after the prefixes of these lengths, in the given order."""
     context = episodes.context
     prefixes = [0, 1, context.count // 2, context.count - 1]
     queries = context.x.flip(1)

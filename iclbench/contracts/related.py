@@ -48,7 +48,7 @@ def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance:
 def absent_related_datasets_equal_none(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Masked points in a related dataset have no effect, and neither has a dataset of only masked points."""
+    """Neither masked points in a related dataset nor a dataset of only masked points have an effect."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     more_points = _padded(related, 2)
@@ -57,10 +57,12 @@ def absent_related_datasets_equal_none(
     for masked, padded in (("points", more_points), ("datasets", more_sets)):
         answer = ask_targets(predictor, replace(episodes, related=padded), context, x)
         assert_close(answer, expected, tolerance, f"masked {masked} change the answers")
-    without = ask_targets(predictor, replace(episodes, related=None), context, x)
+    answer_without = ask_targets(predictor, replace(episodes, related=None), context, x)
     absent = replace(related, mask=torch.zeros_like(related.mask))
     answer = ask_targets(predictor, replace(episodes, related=absent), context, x)
-    assert_close(answer, without, tolerance, "masked related datasets and no related datasets give different answers")
+    assert_close(
+        answer, answer_without, tolerance, "masked related datasets and no related datasets give different answers"
+    )
 
 
 @contract(_uses_related, needs_related=True)

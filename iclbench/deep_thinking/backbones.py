@@ -113,20 +113,22 @@ class ThinkingBackbone(Predictor):
                 return Memory(plain.keys, plain.values)
             state = KeyValueCache(history.keys, history.values, plain.mask)
             for tokens in segments:
-                state = self.backbone.follow(state, tokens, start=self._first(state.mask, history.length))[1]
+                state = self.backbone.follow(state, tokens, start=self._start(state.mask, history.length))[1]
             return Memory(state.keys, state.values).last(history.length)
 
         *_, final = think(read, self.settings, self.passes)
         return KeyValueCache(final.memory.keys, final.memory.values, plain.mask)
 
-    def _first(self, mask: Bool[Tensor, "B T"], history: int) -> Tensor | None:
-        """Position of the next tokens: after all others (None), or, with positions=reuse, after those of this pass."""
+    def _start(self, mask: Bool[Tensor, "B T"], history_length: int) -> Tensor | None:
+        """The position of the next token: with positions=reuse, the number of tokens of this pass so far; otherwise
+        None, so that it follows all tokens."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
-        return mask[:, history:].sum(1, keepdim=True) if reuse else None
+        return mask[:, history_length:].sum(1, keepdim=True) if reuse else None
 
 
 def missing_cache_reason(backbone: Backbone) -> str:
-    """The reason why a backbone has no keys and values for Deep-Thinking, as a clause of an error; empty if it has."""
+    """The reason why a backbone has no keys and values for Deep-Thinking, as a clause of an error; empty if it has
+    them."""
     if isinstance(backbone, ImageBackbone):
         return "this model has an image encoder"
     if isinstance(backbone, SequenceBackbone) and not backbone.elements.has_inputs:
@@ -137,4 +139,4 @@ def missing_cache_reason(backbone: Backbone) -> str:
         return "this model reads a set, not a sequence"
     if isinstance(backbone, SequenceBackbone):
         return "the state of this model is recurrent"
-    return "this model does not predict from them directly"
+    return "this model does not predict from keys and values directly"

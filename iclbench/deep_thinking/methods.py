@@ -63,15 +63,16 @@ class Method:
         Args:
             demonstrations: number of tokens of the demonstrations, including copies.
             query: number of tokens of the longest query with an answer.
-            longest: largest number of tokens of the model; None means any.
+            longest: largest number of tokens that the model takes; None means no limit.
         """
         slots = slots_needed(demonstrations, query, self.passes)
         if longest is None or slots <= longest:
             return ""
         if slots > demonstrations + query:
-            return f"Deep-Thinking needs {slots} tokens ({demonstrations} of demonstrations, twice), it takes {longest}"
+            counts = f"{demonstrations} of demonstrations, twice"
+            return f"Deep-Thinking needs {slots} tokens ({counts}), but the model takes {longest}"
         counts = f"{demonstrations} of demonstrations, {query} of the query with its answer"
-        return f"the prompt needs {slots} tokens ({counts}), it takes {longest}"
+        return f"the prompt needs {slots} tokens ({counts}), but the model takes {longest}"
 
 
 def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:

@@ -2,11 +2,11 @@
 2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
 
 The keys and values of the first pass are the memory, so one pass is plain ICL. Every further pass reads the same
-tokens after the memory (equation 3) and moves the memory difference its keys and values by the gate eta (equation 4).
+tokens after the memory (equation 3) and moves the memory towards its keys and values by the gate eta (equation 4).
 The query is answered from the final memory (equation 6). No weight changes.
 
 The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) differs from the paper: it has momentum 0.9,
-memory and updates in bfloat16, in which a step of 0.01 is often rounded to none, and it selects the best number of
+memory and updates in bfloat16, in which a step of 0.01 is often rounded to zero, and it selects the best number of
 passes on the data of the evaluation. `setting="released"` does the same, except that `core.py` of the released code
 cuts the demonstrations of GPT-2 to their last 400 tokens; here `overlength` determines the treatment of long
 demonstrations. With `setting="paper"`, momentum is 0, the memory is in float32 whatever the precision of the model, and
@@ -46,7 +46,8 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     """The memory after 1, 2, ..., `passes` passes.
 
     Args:
-        read: function from a memory or None to the keys and values of a pass over the demonstrations after it.
+        read: function that reads the demonstrations after a memory (None: without one) and returns their keys and
+            values.
         settings: gate, momentum and precision.
         passes: number of passes T.
     """

@@ -11,7 +11,7 @@ from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, PositiveInt
 
 # Defaults of the released code.
-_RELEASED = {"momentum": 0.9, "passes": "best"}
+_RELEASED_DEFAULTS = {"momentum": 0.9, "passes": "best"}
 
 
 class MethodSettings(BaseSettings):
@@ -54,7 +54,7 @@ class MethodSettings(BaseSettings):
         """The methods, in addition to plain ICL, with which an evaluation compares this one."""
         return ()
 
-    def thinking(self) -> DeepThinking:
+    def pass_settings(self) -> DeepThinking:
         """Gate, momentum and precision of the passes; a single pass does not depend on them."""
         return DeepThinking()
 
@@ -66,7 +66,7 @@ class PlainICL(MethodSettings):
 
 
 class Repeat(MethodSettings):
-    """The demonstrations are in the prompt several times, before the query; a control for Deep-Thinking, which must be
+    """The demonstrations are in the prompt several times, before the query. This is a control: Deep-Thinking should be
     better than repetition."""
 
     method = "repeat"
@@ -84,7 +84,7 @@ class DeepThinking(MethodSettings):
     """Settings of Deep-Thinking.
 
     Attributes:
-        eta: gate: fraction of the distance by which the memory moves towards each pass; 0: it does not change.
+        eta: gate, the fraction of the distance by which the memory moves towards each pass; with 0 it does not change.
         passes: number of forward passes over the demonstrations, T in the paper; 1 is plain ICL. `dev`: the best of 1
             to `max_passes` on a development split; `best`: the best on the evaluation data (only with
             setting=released).
@@ -111,8 +111,8 @@ class DeepThinking(MethodSettings):
     @field_validator("passes", mode="before")
     @classmethod
     def _number_or_choice(cls, value: Any) -> Any:
-        number = isinstance(value, int) and not isinstance(value, bool) and value > 0
-        if not (number or value in ("dev", "best")):
+        is_number = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        if not (is_number or value in ("dev", "best")):
             raise ValueError(f"expected a number of passes, at least 1, or dev, got {value!r}")
         return value
 
@@ -120,7 +120,7 @@ class DeepThinking(MethodSettings):
     @classmethod
     def _as_released(cls, values: Any) -> Any:
         released = isinstance(values, dict) and values.get("setting") == "released"
-        return _RELEASED | values if released else values
+        return _RELEASED_DEFAULTS | values if released else values
 
     @model_validator(mode="after")
     def _fits_together(self) -> DeepThinking:
@@ -152,7 +152,7 @@ class DeepThinking(MethodSettings):
         """Repetition, and passes that do not change the memory."""
         return (Repeat(), self.model_copy(update={"eta": 0.0}))
 
-    def thinking(self) -> DeepThinking:
+    def pass_settings(self) -> DeepThinking:
         return self
 
 

@@ -202,7 +202,7 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
             code="not-applicable",
         )
     try:
-        predictor = ThinkingBackbone(plain.predictor, method.settings.thinking())
+        predictor = ThinkingBackbone(plain.predictor, method.settings.pass_settings())
     except UsageError as error:
         raise UsageError(f"run '{plain.run}': {error}", code=error.code) from None
     return replace(

@@ -113,7 +113,8 @@ class AttentionLayer(nn.Module):
         visible, has_keys = None, None
         if memory.mask is not None:
             has_keys = memory.mask.any(1)[:, None, None]
-            # Without valid keys, queries attend to all tokens, so that no kernel divides by zero. They are restored.
+            # Without valid keys, queries attend to all tokens, so that no kernel divides by zero; they are returned
+            # unchanged below.
             visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
         q = self._by_head(self.q(normed))
         mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible)

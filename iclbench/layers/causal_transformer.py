@@ -49,7 +49,7 @@ _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
 class CausalTransformer(nn.Module):
     """Blocks, final norm and positions. A subclass calls `build` in its constructor.
 
-    A subclass that also derives from `SequenceBackbone` (after this class) has it as its trunk.
+    In a subclass that also derives from `SequenceBackbone`, listed after this class, this Transformer is the trunk.
     """
 
     padding: ClassVar[Literal["left", "right"]] = "right"
@@ -117,12 +117,12 @@ class CausalTransformer(nn.Module):
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             (q, q_query), (k, k_query), (v, v_query) = (t.split([new, query_count], 2) for t in (q, k, v))
             if cache is None:
-                sequence = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                token_outputs = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             else:
                 k, v = cache.add(layer, k, v)
-                sequence = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            query_answers = attend_past_and_self(q_query, k, v, before, k_query, v_query)
-            return torch.cat([sequence, query_answers], 2)
+                token_outputs = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
+            query_outputs = attend_past_and_self(q_query, k, v, before, k_query, v_query)
+            return torch.cat([token_outputs, query_outputs], 2)
 
         places = [self._places_after(state, new), self._places_after(state, query_count, by=2)]
         *_, hidden = self._layers(torch.cat([tokens, queries], 1), places, attend)
@@ -151,14 +151,14 @@ class CausalTransformer(nn.Module):
         mask: Bool[Tensor, "B T"] | None = None,
         roles: Int[Tensor, "B N"] | None = None,
     ) -> KeyValueCache:
-        """No valid token follows an invalid one, so that a causal mask is sufficient."""
+        """`mask` has the valid tokens first, so a causal mask is sufficient."""
         past, new = state.mask.shape[1], tokens.shape[1]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
         visible = causal(new, past, tokens.device) if past else None
         places: Places = range(past, past + new)
         before = None
         if roles is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
-            places, before = _restarting(state, mask, roles)
+            places, before = _restarting_positions(state, mask, roles)
         return self._extend(state, tokens, places, mask, visible, before=before)[1]
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
@@ -211,8 +211,8 @@ class CausalTransformer(nn.Module):
                 return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
             if read is None:
                 return None
-            rows = causal(new, 0, q.device) if visible is None else visible
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=rows[..., read, :])
+            visible_rows = causal(new, 0, q.device) if visible is None else visible
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=visible_rows[..., read, :])
 
         hidden = list(self._layers(tokens, [places], attend, EVERY if read is None else read))
         return None if read is None else self.norm(hidden[-1]), cache.cache(mask, before)
@@ -233,7 +233,7 @@ class CausalTransformer(nn.Module):
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
         """Hidden vectors after each block; after the last block only those of the tokens `read`. `places` holds the
         positions of consecutive groups of tokens."""
-        hidden, rotation = self._placed(tokens, places)
+        hidden, rotation = self._with_positions(tokens, places)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, GPT2Block)
             batch, _, width = hidden.shape
@@ -250,7 +250,7 @@ class CausalTransformer(nn.Module):
             hidden = hidden + block.mlp.c_proj(inner)
             yield hidden
 
-    def _placed(
+    def _with_positions(
         self, tokens: Float[Tensor, "B T D"], places: Sequence[Places]
     ) -> tuple[Float[Tensor, "B T D"], Rotation | None]:
         """Tokens with position vectors added, or unchanged with the rotation of their queries and keys."""
@@ -270,14 +270,14 @@ class CausalTransformer(nn.Module):
         return state.next + by * torch.arange(count, device=state.mask.device)
 
 
-def _restarting(
+def _restarting_positions(
     state: KeyValueCache, mask: Bool[Tensor, "B T"], roles: Int[Tensor, "B N"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B 1"]]:
     """Positions of further tokens within their datasets, each of which ends with a separator, and the number of tokens
     before the dataset that is read next."""
-    place = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
+    token_index = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
     separator = roles == SEPARATOR
     ends = torch.stack([torch.zeros_like(separator), separator], 2).flatten(1) & mask
-    before = torch.zeros_like(place[:, :1]) if state.before is None else state.before
-    begin = torch.cat([before, (place + 1) * ends], 1).cummax(1).values
-    return (place - begin[:, :-1]) * mask, begin[:, -1:]
+    before = torch.zeros_like(token_index[:, :1]) if state.before is None else state.before
+    dataset_start = torch.cat([before, (token_index + 1) * ends], 1).cummax(1).values
+    return (token_index - dataset_start[:, :-1]) * mask, dataset_start[:, -1:]

@@ -26,9 +26,9 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        mean = torch.full_like(weight, 1 / len(x))
-        centred = x - mean @ x
-        scale = (mean @ centred.square()).add_(eps).rsqrt_()
+        averaging = torch.full_like(weight, 1 / len(x))
+        centred = x - averaging @ x
+        scale = (averaging @ centred.square()).add_(eps).rsqrt_()
         normal = centred.mul_(scale)
         ctx.save_for_backward(normal, scale, weight)
         return torch.addcmul(bias[:, None], normal, weight[:, None])
@@ -39,9 +39,12 @@ class _Norm(torch.autograd.Function):
         normal, scale, weight = ctx.saved_tensors
         gradient = gradients[0].contiguous()
         projected = gradient * normal
-        mean = weight / len(weight)
+        averaging = weight / len(weight)
         grad_weight, grad_bias = projected.sum(1), gradient.sum(1)
         grad_x = (
-            (gradient * weight[:, None]).sub_(mean @ gradient).addcmul_(normal, mean @ projected, value=-1).mul_(scale)
+            (gradient * weight[:, None])
+            .sub_(averaging @ gradient)
+            .addcmul_(normal, averaging @ projected, value=-1)
+            .mul_(scale)
         )
         return grad_x, grad_weight, grad_bias, None

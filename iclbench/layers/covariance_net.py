@@ -95,14 +95,15 @@ class CovarianceNet(nn.Module):
         """
         if self.diagonal is not None:
             return answer.joint_log_likelihood(y, mask)
-        counted = mask.unsqueeze(-1).expand(y.shape).flatten(1)
+        is_scored = mask.unsqueeze(-1).expand(y.shape).flatten(1)
         tril = answer.factor.flatten(1, 2).double()
-        # z is 0 for the others, so that their columns contribute nothing.
-        identity = torch.eye(counted.shape[1], dtype=tril.dtype, device=tril.device)
-        tril = torch.where(counted.unsqueeze(-1), tril, identity)
-        error = torch.where(counted, (y - answer.mean).double().flatten(1), 0.0)
+        # z is 0 for targets outside the mask, so that their columns contribute nothing.
+        identity = torch.eye(is_scored.shape[1], dtype=tril.dtype, device=tril.device)
+        tril = torch.where(is_scored.unsqueeze(-1), tril, identity)
+        error = torch.where(is_scored, (y - answer.mean).double().flatten(1), 0.0)
         z = torch.linalg.solve_triangular(tril, error.unsqueeze(-1), upper=False).squeeze(-1)
-        normaliser = tril.diagonal(dim1=1, dim2=2).log().sum(1) + 0.5 * math.log(2 * math.pi) * counted.double().sum(1)
+        log_determinant = tril.diagonal(dim1=1, dim2=2).log().sum(1)
+        normaliser = log_determinant + 0.5 * math.log(2 * math.pi) * is_scored.double().sum(1)
         return -0.5 * z.square().sum(1) - normaliser
 
     def _bounded(self, diagonal: Float[Tensor, "B QD"]) -> Float[Tensor, "B QD"]:

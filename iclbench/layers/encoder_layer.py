@@ -18,7 +18,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 class EncoderLayer(nn.Module):
-    """4 D² + 8 D parameters of attention and norms, 2 D F + D + F of the feed-forward network.
+    """A post-norm layer: 4 D² + 8 D parameters of attention and norms, 2 D F + D + F of the feed-forward network.
 
     Args:
         width: D of a token.

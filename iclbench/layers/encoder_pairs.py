@@ -19,7 +19,7 @@ from iclbench.layers.attention import KeysValues
 from iclbench.layers.cross_attention_encoder import CrossAttentionEncoder
 from iclbench.layers.pooling_encoder import PoolingEncoder
 
-Read = tuple[Float[Tensor, "B P D"], Float[Tensor, "B P2 E"]]
+Representations = tuple[Float[Tensor, "B P D"], Float[Tensor, "B P2 E"]]
 
 
 @runtime_checkable
@@ -78,7 +78,7 @@ class PooledPair(nn.Module):
     ) -> Sums:
         return Sums(self.represent(features, mask).sum(1), mask.sum(1))
 
-    def forward(self, x: Float[Tensor, "B Q Fx"], summary: Sums) -> Read:
+    def forward(self, x: Float[Tensor, "B Q Fx"], summary: Sums) -> Representations:
         """Representations at inputs, of one set or of one prefix per input; the mean of an empty set is 0."""
         mean = summary.total / summary.count.clamp(min=1).unsqueeze(-1)
         first, second = (mean.unsqueeze(1) if mean.dim() == 2 else mean).chunk(2, -1)
@@ -108,5 +108,5 @@ class AttentivePair(nn.Module):
     ) -> KeysAndMean:
         return KeysAndMean(self.first.keys(x, features, mask), self.second(features, mask))
 
-    def forward(self, x: Float[Tensor, "B Q Fx"], summary: KeysAndMean) -> Read:
+    def forward(self, x: Float[Tensor, "B Q Fx"], summary: KeysAndMean) -> Representations:
         return self.first(x, summary.data), summary.second.unsqueeze(1)

@@ -48,7 +48,8 @@ class EventEmbedding(nn.Module):
         weight = self.marks.weight if weight is None else weight
         if y.shape[-1] != _COLUMNS:
             raise UsageError(
-                f"outputs of dimension {y.shape[-1]} for a model of events; give gap, mark and time of each event",
+                f"the outputs have dimension {y.shape[-1]}, but the model reads events; give gap, mark and time of "
+                "each event",
                 code="bad-value",
             )
         marks = marks_of(y)

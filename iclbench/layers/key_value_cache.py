@@ -1,4 +1,4 @@
-"""The state of a causal Transformer, and the slots of it that a token sees."""
+"""The state of a causal Transformer, and masks of the slots that a token sees."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def causal(new: int, past: int, device: torch.device) -> Bool[Tensor, "T held_an
 
 
 def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
-    """The slots that each new token sees, without empty slots of the cache; `(B, 1, T, held + T)` if there are any."""
+    """The slots that each new token sees, without empty slots of the cache; `(B, 1, T, held + T)` if it has empty
+    slots."""
     before = causal(new, state.mask.shape[1], state.mask.device)
     if bool(state.mask.all()):
         return before

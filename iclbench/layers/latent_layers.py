@@ -56,7 +56,7 @@ class LatentSizes(LayerSizes, Protocol):
 
 
 class FeedForward(nn.Module):
-    """A linear layer to two halves, of which the GELU of one gates the other, and a linear layer back."""
+    """A linear layer to two halves, one of which is gated by the GELU of the other, and a linear layer back."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Layer(nn.Module):
         width = sizes.width
         check_heads(width, sizes.heads)
         self.heads = sizes.heads
-        self.normed = sizes.residual == "normed"
+        self.normed_residual = sizes.residual == "normed"
         self.norm = nn.LayerNorm(width)
         self.q, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.out = nn.Linear(width, width)
@@ -109,9 +109,9 @@ class _Layer(nn.Module):
             attended: outputs of the heads.
             has_data: episodes that have valid tokens; in the others the rows are unchanged. None means all.
         """
-        y = (normed if self.normed else x) + self.out(attended.transpose(1, 2).flatten(2))
+        y = (normed if self.normed_residual else x) + self.out(attended.transpose(1, 2).flatten(2))
         normed_output = self.norm_feed(y)
-        y = (normed_output if self.normed else y) + self.feed(normed_output)
+        y = (normed_output if self.normed_residual else y) + self.feed(normed_output)
         return y if has_data is None else torch.where(has_data[:, None, None], y, x)
 
 

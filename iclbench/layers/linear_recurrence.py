@@ -89,7 +89,7 @@ def linear_recurrence(
     """The outputs o at all tokens after a state, and the state after them.
 
     Args:
-        terms: terms of at floor one token.
+        terms: terms of at least one token.
         state: S before the first token.
         chunk: largest number of tokens C per chunk; 1 computes the recurrence step by step.
     """
@@ -164,7 +164,7 @@ class _Recurrence(torch.autograd.Function):
         sizes = [chunk.tokens for chunk in ctx.plan]
         tokens, ends = _split(by_name, sizes), list(accumulate(sizes))
         outputs_by_name: dict[str, Tensor] = {name: torch.empty_like(v) for name in ("q", "rows") if name in tokens[0]}
-        ctx.before, ctx.held, states = [], [], []
+        ctx.factors_before, ctx.saved_chunks, states = [], [], []
         before = _factor_at_start(by_name["g"], 0, ctx.plan[0])
         for n, places in enumerate(_split(outputs_by_name, sizes)):
             chunk = _chunk(tokens[n], ctx.plan[n], before)
@@ -174,10 +174,10 @@ class _Recurrence(torch.autograd.Function):
             for name, place in places.items():
                 chunk.answer(name, place)
             if needs_grad:
-                ctx.before.append(before)
+                ctx.factors_before.append(before)
                 states.append(state)
                 if v.shape[2] <= _MAX_SAVED_TOKENS:
-                    ctx.held.append(chunk)
+                    ctx.saved_chunks.append(chunk)
             following = None if n == len(sizes) - 1 else ctx.plan[n + 1]
             if following is not None:
                 before = _factor_at_start(by_name["g"], ends[n], following) if following.span else chunk.factor_at_end()
@@ -206,14 +206,18 @@ class _Recurrence(torch.autograd.Function):
         )
         following: tuple[ChunkPlan | None, Tensor | None] = None, None
         for n in reversed(range(len(sizes))):
-            chunk = ctx.held.pop() if ctx.held else _chunk(tokens[n], ctx.plan[n], ctx.before[n]).start_from(states[n])
+            chunk = (
+                ctx.saved_chunks.pop()
+                if ctx.saved_chunks
+                else _chunk(tokens[n], ctx.plan[n], ctx.factors_before[n]).start_from(states[n])
+            )
             unit_factors = chunk.unit_factors(*following)
             decays = "g" in differentiated
             pieces, grad_state = chunk.gradients(outs[n], grads[n], unit_factors, states[n + 1], grad_state, decays)
             for name, place in places[n].items():
                 place.copy_(pieces[name])
             grad_state = chunk.to_unit_of_chunk(grad_state) if n == 0 else grad_state
-            following = ctx.plan[n], ctx.before[n]
+            following = ctx.plan[n], ctx.factors_before[n]
             del chunk, pieces
         return None, None, None, grad_state, *map(results.get, _NAMES)
 
@@ -316,7 +320,7 @@ class _Chunk:
         self.values = {"k": self.stored(tensors["v"])}
 
     def to_unit_of_chunk(self, state: Tensor | None) -> Tensor | None:
-        """A state before all chunks in the unit of this chunk, or the gradient in this unit back."""
+        """Convert the state before all chunks to the unit of this chunk, or a gradient from this unit back."""
         return state
 
     def start_from(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
@@ -337,7 +341,7 @@ class _Chunk:
         out.copy_(self.read(name))
 
     def read(self, name: str) -> Float[Tensor, "B H C V"]:
-        """What `q`, `rows` or `a` read from the state before the chunk and from the values so far."""
+        """The outputs of `q`, `rows` or `a`: products with the state before the chunk and with the values so far."""
         rows = self.readers[name]
         out = None if self.state is None else _product(rows, self.state)
         for key, values in self.values.items():
@@ -376,7 +380,7 @@ class _Chunk:
         grad_outs: dict[str, Tensor],
         unit_factors: list[Tensor],
         after: Tensor | None,
-        end: Tensor | None,
+        grad_after: Tensor | None,
         decays: bool,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Gradients of the chunk's tensors and of the state before it, in its unit.
@@ -386,7 +390,7 @@ class _Chunk:
             grad_outs: gradients of these outputs.
             unit_factors: factors to the unit of the next chunk.
             after: the state after the chunk; None if it was not computed.
-            end: gradient of this state; overwritten.
+            grad_after: gradient of this state; overwritten.
             decays: whether gradients of the decays are computed.
         """
         weighted_grads = {
@@ -395,17 +399,17 @@ class _Chunk:
         state: Tensor | None = None
         grads: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
         values: dict[str, Any] = dict.fromkeys(self.written)
-        closing: Tensor | None = None
-        if end is not None:
+        end_slope: Tensor | None = None
+        if grad_after is not None:
             if decays:
                 assert after is not None
-                closing = self.last_slope(after * end)
+                end_slope = self.last_slope(after * grad_after)
             for factor in unit_factors[::-1]:
-                end *= factor
+                grad_after *= factor
             for key, columns in self.written.items():
-                values[key] = _product(columns, end)
-                grads[key] = _outer_product(self.values[key], end, columns)
-            state = None if self.state is None else end
+                values[key] = _product(columns, grad_after)
+                grads[key] = _outer_product(self.values[key], grad_after, columns)
+            state = None if self.state is None else grad_after
         for name, rows in self.readers.items():
             lag = self.lags[name]
             if name == "a":
@@ -417,7 +421,7 @@ class _Chunk:
                 state = _add(state, rows.mT, weighted_grads[name])
                 grads[name] = _outer_product(weighted_grads[name], self.state, rows)
             for key, columns in self.written.items():
-                if (name, key) != ("a", "b"):  # the system has done that
+                if (name, key) != ("a", "b"):  # the triangular system accounts for this
                     scores = _masked_scores(rows @ columns.mT, lag)
                     values[key] = _add(values[key], scores.mT, weighted_grads[name])
                 shared = rows if rows.shape[1] > columns.shape[1] else columns
@@ -435,8 +439,8 @@ class _Chunk:
                 if name != "q":  # these rows read before their token
                     shifted_tensors = (self.tensors[name], grads[name], outs[name], grad_outs[name])
                     self.add_slope(slope[:, :, :-1], 1, *(t[:, :, 1:] for t in shifted_tensors))
-            if closing is not None:
-                slope[:, :, -1:].add_(closing)
+            if end_slope is not None:
+                slope[:, :, -1:].add_(end_slope)
             grads["g"] = self.without_bounded(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
         grads["v"] = self.stored(values["k"])
         pieces = {name: _summed_to(grads[name], t) for name, t in self.tensors.items() if name in grads}
@@ -481,7 +485,8 @@ class _Chunk:
 
 
 class _Decaying(_Chunk):
-    """A chunk with decays. `up` is the factor after each token, relative to the middle of the span."""
+    """A chunk with decays. `up` is the factor after each token, relative to the middle of the span; `earlier` is the
+    factor before it."""
 
     def decay(self, before: Tensor) -> None:
         g, dtype = self.tensors["g"], self.tensors["v"].dtype
@@ -504,7 +509,7 @@ class _Decaying(_Chunk):
             return [end]
         return [end, _factor_to_middle(before, end.dtype)] if following.span else []
 
-    def at(self, name: str) -> Float[Tensor, "B H C _"]:
+    def factor_at(self, name: str) -> Float[Tensor, "B H C _"]:
         """The factor where rows of this name read: after their token (q), or before it."""
         return self.up if name == "q" else self.earlier
 
@@ -523,10 +528,10 @@ class _HeadDecays(_Decaying):
         return value / self.up
 
     def weighted(self, name: str, out: Tensor) -> Tensor:
-        return out * self.at(name)
+        return out * self.factor_at(name)
 
     def answer(self, name: str, out: Tensor) -> None:
-        torch.mul(self.read(name), self.at(name), out=out)
+        torch.mul(self.read(name), self.factor_at(name), out=out)
 
     def add_slope(self, slope: Tensor, sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> None:
         slope.add_((out * dout).sum(-1, keepdim=True), alpha=sign)
@@ -539,7 +544,7 @@ class _RowDecays(_Decaying):
     """One decay per row of the state, which multiplies rows and columns."""
 
     def reading(self, name: str, x: Tensor) -> Tensor:
-        return x * self.at(name)
+        return x * self.factor_at(name)
 
     def columns(self, y: Tensor) -> Tensor:
         return y / self.up

@@ -18,7 +18,7 @@ def perceptron(*widths: int) -> nn.Sequential:
 
 
 def by_parts(linear: nn.Linear, *parts: Float[Tensor, "... _"]) -> Float[Tensor, "... _"]:
-    """A linear layer of the concatenation of `parts` along their last axis. The other axes are broadcast afterwards, so
+    """A linear layer applied to `parts`, concatenated along their last axis. Other axes are broadcast afterwards, so
     that a part that many rows share is mapped once."""
     weights = linear.weight.split([t.shape[-1] for t in parts], 1)
     head, *tail = (F.linear(t, weight) for t, weight in zip(parts, weights, strict=True))

@@ -19,7 +19,8 @@ _EPS = 1e-6
 
 
 class PostNormLayer(nn.Module):
-    """4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its norm.
+    """One layer: 4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its
+    norm.
 
     Args:
         width: width D of a token.

@@ -40,16 +40,16 @@ def prefix_states(
             n.
         The state after all points.
     """
-    logs, sums = [], []
+    log_cs, es = [], []
     for start in range(0, keys.shape[-2], block):
         span = slice(start, start + block)
         log_c, e = _block(before, queries, keys[..., span, :], values[..., span, :], mask[:, span])
-        logs.append(log_c[..., :-1])
-        sums.append(e[..., :-1, :])
+        log_cs.append(log_c[..., :-1])
+        es.append(e[..., :-1, :])
         before = RunningSoftmax(log_c[..., -1], e[..., -1, :])
-    if not logs:
+    if not log_cs:
         return before[:0], before
-    log_c, e = torch.cat(logs, -1).movedim(-1, 1), torch.cat(sums, -2).movedim(-2, 1)
+    log_c, e = torch.cat(log_cs, -1).movedim(-1, 1), torch.cat(es, -2).movedim(-2, 1)
     return RunningSoftmax(log_c.flatten(0, 1), e.flatten(0, 1)), before
 
 

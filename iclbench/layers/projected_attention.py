@@ -17,7 +17,7 @@ from iclbench.layers.attention import KeysValues, check_heads
 
 
 class ProjectedAttention(nn.Module):
-    """4 D² + 5 D parameters.
+    """Attention with projected keys and values; 4 D² + 5 D parameters.
 
     Args:
         width: D of a token.

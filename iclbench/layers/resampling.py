@@ -1,4 +1,4 @@
-"""Bootstrap samples of points (Efron 1979) for bootstrapped neural processes: samples of pairs, and of residuals.
+"""Bootstrap samples of points (Efron 1979) for bootstrapping neural processes: samples of pairs and of residuals.
 
 In evaluation they are drawn with fixed uniform numbers: the i-th number of a sample belongs to the i-th point in the
 canonical order, which depends only on the values of the points, not on their order or on padding.
@@ -18,12 +18,12 @@ from iclbench.core.seeds import generator
 _BLOCK = 256
 
 
-def canonical(points: Points) -> Points:
+def sort_canonically(points: Points) -> Points:
     """The points in canonical order: valid points first, by a fixed random projection of (x, y)."""
     y = points.y if points.y.dim() == points.x.dim() else points.y.unsqueeze(-1)
     values = torch.cat([points.x, y.to(points.x.dtype)], -1)
-    place = (values * _direction(values.shape[-1]).to(values)).sum(-1)
-    order = place.masked_fill(~points.mask, torch.inf).argsort(1)
+    projection = (values * _direction(values.shape[-1]).to(values)).sum(-1)
+    order = projection.masked_fill(~points.mask, torch.inf).argsort(1)
     return points.map(lambda t: take(t, order))
 
 
@@ -44,13 +44,13 @@ def _block(samples: int, number: int) -> Float[Tensor, "2 S block"]:
     return torch.rand(2, samples, _BLOCK, generator=generator(0, "bootstrap", number), device="cpu")
 
 
-def with_replacement(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"]) -> Int[Tensor, "B S N"]:
+def draw_indices(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"]) -> Int[Tensor, "B S N"]:
     """Indices of points among the first `counts` of each episode, one for each uniform number."""
     limits = counts[:, None, None]
     return (uniforms * limits).long().clamp(max=limits - 1).clamp(min=0)
 
 
-def picked(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
+def select_points(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
     """S sets of points by their indices, each with the mask of the episode's points."""
     samples = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
     return Points(samples.x, samples.y, points.mask.unsqueeze(1).expand(indices.shape))

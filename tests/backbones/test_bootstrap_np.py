@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from iclbench.backbones.bootstrap_np import BootstrapNP
 from iclbench.core.episodes import Points
-from iclbench.layers.resampling import canonical, fixed_uniforms
+from iclbench.layers.resampling import fixed_uniforms, sort_canonically
 from tests.backbones.naive_two_path import Naive
 from tests.backbones.two_path_models import SIZES, batch, build, reordered_and_padded, rows
 
@@ -24,7 +24,7 @@ def sample_indices(uniforms: np.ndarray, count: int) -> np.ndarray:
 def test_predictions_of_bootstraps_equal_numpy_loops(name: str, head: str) -> None:
     model, episodes = build(name, head, samples=3), batch()
     actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
-    ordered, numbers = canonical(episodes.context), fixed_uniforms(3, 8, episodes.context.x).numpy()
+    ordered, numbers = sort_canonically(episodes.context), fixed_uniforms(3, 8, episodes.context.x).numpy()
     for b in range(len(SIZES)):
         context, x = rows(ordered, b), episodes.targets.x[b].numpy()
         raws = []
@@ -47,7 +47,7 @@ def bootstraps(model: BootstrapNP, points: Points, samples: int) -> Points:
 
 def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() -> None:
     """Each pair is resampled to itself, so that the fit is that of the context."""
-    model, points, samples = build("bnp"), canonical(batch((6,)).context.span(0, 6)), 3000
+    model, points, samples = build("bnp"), sort_canonically(batch((6,)).context.span(0, 6)), 3000
     identity = (torch.arange(6) + 0.5) / 6
     numbers = torch.rand(1, samples, 6, generator=torch.Generator().manual_seed(0)).double()
     actual = model.bootstraps(points, torch.stack([identity.expand_as(numbers).double(), numbers]))
@@ -68,7 +68,7 @@ def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() ->
 
 def test_bootstraps_of_labels_are_resampled_pairs() -> None:
     model, points = build("bnp", "categorical"), batch((5, 3)).context
-    points = canonical(Points(points.x, torch.randint(4, points.mask.shape), points.mask))
+    points = sort_canonically(Points(points.x, torch.randint(4, points.mask.shape), points.mask))
     actual = bootstraps(model, points, 50)
     for b, count in enumerate((5, 3)):
         pairs = {(*x.tolist(), int(y)) for x, y in zip(points.x[b, :count], points.y[b, :count], strict=True)}
@@ -91,7 +91,7 @@ def test_the_loss_is_the_sum_of_those_of_the_context_and_of_its_bootstraps() -> 
     model, episodes = build("bnp", train_samples=3), batch()
     actual = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].item()
     numbers = torch.rand(2, len(SIZES), 3, 8, generator=torch.Generator().manual_seed(0)).double().numpy()
-    naive, ordered, losses = Naive(model), canonical(episodes.context), []
+    naive, ordered, losses = Naive(model), sort_canonically(episodes.context), []
     for b in range(len(SIZES)):
         context, (x, y) = rows(ordered, b), rows(episodes.targets, b)
 
@@ -110,7 +110,7 @@ def test_the_loss_is_the_sum_of_those_of_the_context_and_of_its_bootstraps() -> 
 def test_bootstraps_have_no_gradient() -> None:
     """The gradient of the loss is that with fixed bootstraps, although bootstraps depend on the weights."""
     model, episodes = build("bnp", train_samples=2), batch((5,))
-    points, weight = canonical(episodes.context), model.decoder[0].weight
+    points, weight = sort_canonically(episodes.context), model.decoder[0].weight
 
     def gradient() -> torch.Tensor:
         loss = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0]

@@ -62,7 +62,7 @@ def test_predictions_do_not_depend_on_the_number_of_rows_per_pass(name: str, mon
     questions = [lambda: model.predict_targets(episodes.context, episodes.targets.x)]
     questions.append(lambda: model.predict_next(episodes.context, x_query=episodes.context.x.flip(1)))
     expected = [ask() for ask in questions]
-    monkeypatch.setattr(two_path_np, "_ROWS", 2 * episodes.targets.mask.numel())
+    monkeypatch.setattr(two_path_np, "_MAX_ROWS", 2 * episodes.targets.mask.numel())
     for ask, answer in zip(questions, expected, strict=True):
         for a, b in zip(ask().tensors().values(), answer.tensors().values(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)

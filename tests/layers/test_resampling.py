@@ -4,7 +4,13 @@ import numpy as np
 import torch
 
 from iclbench.core.episodes import Points
-from iclbench.layers.resampling import canonical, fixed_uniforms, picked, resampled_residuals, with_replacement
+from iclbench.layers.resampling import (
+    draw_indices,
+    fixed_uniforms,
+    resampled_residuals,
+    select_points,
+    sort_canonically,
+)
 
 DRAW = torch.Generator().manual_seed(0)
 
@@ -15,11 +21,11 @@ def points(*shape: int) -> Points:
 
 def test_the_canonical_order_depends_only_on_the_points() -> None:
     original = points(3, 6)
-    expected = canonical(original)
+    expected = sort_canonically(original)
     assert not torch.equal(expected.x, original.x)
     padded = original.append(points(3, 4).map(lambda t: torch.zeros_like(t) if t.dtype == torch.bool else 9 * t))
     order = torch.randperm(10, generator=DRAW)
-    actual = canonical(padded.map(lambda t: t[:, order]))
+    actual = sort_canonically(padded.map(lambda t: t[:, order]))
     assert torch.equal(actual.x[:, :6], expected.x) and torch.equal(actual.y[:, :6], expected.y)
     assert actual.mask.tolist() == [[True] * 6 + [False] * 4] * 3
 
@@ -28,11 +34,11 @@ def test_the_canonical_order_depends_on_inputs_outputs_and_labels() -> None:
     for column in range(3):
         values = torch.zeros(1, 9, 3)
         values[..., column] = torch.randn(9, generator=DRAW)
-        actual = canonical(Points.full(values[..., :2], values[..., 2:]))
+        actual = sort_canonically(Points.full(values[..., :2], values[..., 2:]))
         sequence = torch.cat([actual.x, actual.y], -1)[0, :, column]
         steps = sequence.diff()
         assert bool((steps > 0).all() or (steps < 0).all())
-    labels = canonical(Points.full(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 3, 1]]))).y[0].tolist()
+    labels = sort_canonically(Points.full(torch.zeros(1, 4, 2), torch.tensor([[2, 0, 3, 1]]))).y[0].tolist()
     assert labels in ([0, 1, 2, 3], [3, 2, 1, 0])
 
 
@@ -47,7 +53,7 @@ def test_the_numbers_of_a_point_do_not_depend_on_the_number_of_points() -> None:
 
 def test_indices_are_uniform_and_at_most_the_last_point() -> None:
     numbers = torch.rand(1, 5000, 4, generator=DRAW)
-    actual = with_replacement(numbers, torch.tensor([4, 3]))
+    actual = draw_indices(numbers, torch.tensor([4, 3]))
     assert actual.shape == (2, 5000, 4)
     for b, count in enumerate((4, 3)):
         counts = torch.bincount(actual[b].flatten(), minlength=count).numpy()
@@ -55,13 +61,13 @@ def test_indices_are_uniform_and_at_most_the_last_point() -> None:
         expected = 20_000 / count
         assert np.square(counts - expected).sum() / expected < 16  # chi-square, at most 3 degrees of freedom
     nearly_one = torch.tensor(1 - 2**-24).expand(1, 1, 4)
-    assert with_replacement(nearly_one, torch.tensor([2**24 + 1])).max() <= 2**24
-    assert with_replacement(numbers, torch.tensor([0])).max() == 0
+    assert draw_indices(nearly_one, torch.tensor([2**24 + 1])).max() <= 2**24
+    assert draw_indices(numbers, torch.tensor([0])).max() == 0
 
 
 def test_inputs_are_sampled_with_their_outputs() -> None:
     original, indices = points(2, 5), torch.randint(5, (2, 7, 5), generator=DRAW)
-    actual = picked(original, indices)
+    actual = select_points(original, indices)
     for b in range(2):
         for s in range(7):
             for i, index in enumerate(indices[b, s].tolist()):
@@ -73,7 +79,7 @@ def test_inputs_are_sampled_with_their_outputs() -> None:
 def test_residuals_are_sampled_jointly_for_all_outputs_and_centred_over_valid_points() -> None:
     residuals = torch.randn(2, 3, 5, 2, generator=DRAW)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    indices = with_replacement(torch.rand(2, 3, 5, generator=DRAW), mask.sum(1))
+    indices = draw_indices(torch.rand(2, 3, 5, generator=DRAW), mask.sum(1))
     actual = resampled_residuals(residuals, indices, mask).numpy()
     for b, count in enumerate((5, 3)):
         for s in range(3):

@@ -91,7 +91,7 @@ def run_rounds(
         shared: whether all questions have the same demonstrations.
         pass_counts: numbers of passes; if 1 is one of them, divergences from plain ICL are computed.
     """
-    settings = method.settings.thinking()
+    settings = method.settings.pass_settings()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(pass_counts)}
     several = max(pass_counts) > 1
     lengths = [len(question.demonstrations) for question in questions]

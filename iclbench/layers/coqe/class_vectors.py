@@ -58,7 +58,7 @@ class ClassVectors(TaskSpace):
         labels = torch.zeros(batch, 0, dtype=torch.long, device=weight.device)
         return LabelledOutputs(weight.new_zeros(batch, 0, weight.shape[1]), labels, labels.bool())
 
-    def after(self, memory: LabelledOutputs, hidden: Float[Tensor, "B N D"], points: Points) -> LabelledOutputs:
+    def extend(self, memory: LabelledOutputs, hidden: Float[Tensor, "B N D"], points: Points) -> LabelledOutputs:
         return LabelledOutputs(
             torch.cat([memory.vectors, self.project(hidden)], 1),
             torch.cat([memory.labels, points.y], 1),
@@ -68,11 +68,11 @@ class ClassVectors(TaskSpace):
     def answer(self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q classes"]:
         return self._compose(memory, features, memory.mask.unsqueeze(1))
 
-    def along(
+    def answer_prefixes(
         self, memory: LabelledOutputs, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N classes"]:
         past = memory.mask.shape[1]
-        memory = self.after(memory, hidden, points)
+        memory = self.extend(memory, hidden, points)
         before = causal(points.count, past, hidden.device).tril(past - 1)
         return self._compose(memory, features, memory.mask.unsqueeze(1) & before)
 
@@ -92,6 +92,6 @@ def class_counts(
     labels: Int[Tensor, "B N"], visible: Bool[Tensor, " B #Q N"], classes: int
 ) -> Int[Tensor, " B #Q classes"]:
     """The number of points with each label among those that each query sees."""
-    places = labels.unsqueeze(1).expand(visible.shape)
+    index = labels.unsqueeze(1).expand(visible.shape)
     zeros = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)
-    return zeros.scatter_add(-1, places, visible.long())
+    return zeros.scatter_add(-1, index, visible.long())

@@ -1,4 +1,4 @@
-"""CoQE's representation of a task, next to the cache of its task encoder, and its product with samples."""
+"""CoQE's representation of a task, and its products with samples. A state holds it with the task encoder's cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TaskSpace(nn.Module):
         """The memory before any point."""
 
     @abstractmethod
-    def after(self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points) -> State:
+    def extend(self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points) -> State:
         """The memory after further points; `hidden` are the outputs at their labels."""
 
     @abstractmethod
@@ -29,7 +29,7 @@ class TaskSpace(nn.Module):
         """Raw outputs for queries after the points so far."""
 
     @abstractmethod
-    def along(
+    def answer_prefixes(
         self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N raw"]:
         """Raw outputs for one query before each point; valid points are first."""

@@ -55,20 +55,22 @@ class TaskVectors(TaskSpace):
     def start(self, batch: int) -> TaskVectorState:
         return TaskVectorState(self.initial.expand(batch, -1, -1))
 
-    def after(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"], points: Points) -> TaskVectorState:
-        places = points.mask * torch.arange(1, points.count + 1, device=hidden.device)
-        last_place = F.pad(places, (1, 0)).amax(1, keepdim=True)
-        return TaskVectorState(take(self._following(memory, hidden), last_place).squeeze(1))
+    def extend(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"], points: Points) -> TaskVectorState:
+        positions = points.mask * torch.arange(1, points.count + 1, device=hidden.device)
+        last_position = F.pad(positions, (1, 0)).amax(1, keepdim=True)
+        return TaskVectorState(take(self._vectors_after(memory, hidden), last_position).squeeze(1))
 
     def answer(self, memory: TaskVectorState, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q raw"]:
         return features @ memory.vectors.mT
 
-    def along(
+    def answer_prefixes(
         self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N raw"]:
-        before = self._following(memory, hidden)[:, :-1]
+        before = self._vectors_after(memory, hidden)[:, :-1]
         return (before @ features.unsqueeze(-1)).squeeze(-1)
 
-    def _following(self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"]) -> Float[Tensor, "B N_and_1 raw S"]:
+    def _vectors_after(
+        self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"]
+    ) -> Float[Tensor, "B N_and_1 raw S"]:
         """The vectors so far, and the vectors after each further point."""
         return torch.cat([memory.vectors.unsqueeze(1), self.project(hidden).unflatten(-1, self.initial.shape)], 1)

@@ -29,8 +29,8 @@ class Attention(Mixer):
     """softmax(q K^T / sqrt(C)) V over the tokens so far.
 
     GPT-2's layer, with 4 D² + 4 D parameters. The state holds all keys and values, and the mask of valid ones. Linear
-    layers have PyTorch's initialisation; output weights are scaled down with depth. An optional convolution is applied
-    to q, k and v, without an activation.
+    layers use PyTorch's default initialisation; output weights are scaled down with depth. An optional convolution is
+    applied to q, k and v, without an activation.
     """
 
     uses = frozenset({"heads", "inner", "conv"})
@@ -73,11 +73,11 @@ class Attention(Mixer):
         tail, *cache = state
         inputs, query_inputs = self.in_proj(x), self.in_proj(queries)
         u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
-        r, k, v = self._by_head(query_u)
+        q_query, k_query, v_query = self._by_head(query_u)
         q, keys, values, valid = self._extend(u, cache, None)
         visible, past = causal_valid(valid, x.shape[1]), keys.shape[2] - x.shape[1]
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
-        answers = attend_past_and_self(r, keys, values, visible.tril(past - 1)[..., ::2, :], k, v)
+        answers = attend_past_and_self(q_query, keys, values, visible.tril(past - 1)[..., ::2, :], k_query, v_query)
         outputs = self.out_proj(join_heads(mixed)), self.out_proj(join_heads(answers))
         return *outputs, (tail, join_heads(keys), join_heads(values), valid)
 

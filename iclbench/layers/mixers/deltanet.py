@@ -16,7 +16,7 @@ class DeltaNet(LinearMixer):
 
     A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
     head has an RMS norm. The mixer has 4 D² + D H + 12 D parameters, and a norm weight per channel of a head. Linear
-    layers have PyTorch's initialisation; output weights are scaled down with depth.
+    layers use PyTorch's default initialisation; output weights are scaled down with depth.
     """
 
     default_conv = 4
@@ -33,7 +33,7 @@ class DeltaNet(LinearMixer):
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
-        return delta_rule(q, k, v, beta=bypass)
+        return delta_rule(q, k, v, beta_logits=bypass)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         return self.out_proj(join_heads(self.norm(o)))

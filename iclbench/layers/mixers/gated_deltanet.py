@@ -43,9 +43,9 @@ class GatedDeltaNet(LinearMixer):
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
-        _, beta, dt = bypass.split(self.bypass_sizes, -1)
+        _, beta_logits, dt = bypass.split(self.bypass_sizes, -1)
         decay = (-self.A_log.exp() * F.softplus(dt + self.dt_bias)).mT.unsqueeze(-1)
-        return delta_rule(q, k, v, beta, decay)
+        return delta_rule(q, k, v, beta_logits, decay)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         return self.out_proj(silu_gated(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))

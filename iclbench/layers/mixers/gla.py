@@ -26,9 +26,9 @@ class GLA(LinearMixer):
     state.
 
     Keys are half as wide as values. The output of each head has an RMS norm, and all outputs have a SiLU gate. There
-    are 4 D² + 24.5 D parameters with a gate of rank 16, and a norm weight per channel of a head. Linear layers have
-    PyTorch's initialisation; output weights are scaled down with depth. By default it has no convolution; an optional
-    one is followed by SiLU.
+    are 4 D² + 24.5 D parameters with a gate of rank 16, and a norm weight per channel of a head. Linear layers use
+    PyTorch's default initialisation; output weights are scaled down with depth. By default it has no convolution; an
+    optional one is followed by SiLU.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})

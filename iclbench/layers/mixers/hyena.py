@@ -33,9 +33,9 @@ class Hyena(Mixer):
     only the first half of the filter.
 
     The mixer has 4 D² + 81 D + 8,768 parameters. The last term belongs to the filter network and does not depend on D;
-    in a small model, it is the largest term. Linear layers have PyTorch's initialisation; output weights are scaled
-    down with depth. In the released code, the features are learned too, and the filter has a separate learning rate.
-    The state holds all past x1 v.
+    in a small model, it is the largest term. Linear layers use PyTorch's default initialisation; output weights are
+    scaled down with depth. In the released code, the features are learned too, and the filter has a separate learning
+    rate. The state holds all past x1 v.
     """
 
     uses = frozenset({"conv", "longest"})

@@ -20,8 +20,8 @@ class KDA(LinearMixer):
     A convolution of 4 taps with SiLU is applied to q, k and v; then q and k are scaled to length 1. The output of each
     head has an RMS norm and a low-rank sigmoid gate. There are 4 D² + 4 D r + D H + 12 D parameters and a few per
     channel. Both low-rank maps have rank r = D / H, the width of a head, and no bias (as in transformers' Kimi-Linear).
-    A is drawn from U(1, 16), dt_bias as in Mamba-2. Other layers have PyTorch's initialisation, output weights are
-    scaled down with depth.
+    A is drawn from U(1, 16), dt_bias as in Mamba-2. Other layers use PyTorch's default initialisation; output
+    weights are scaled down with depth.
     """
 
     uses = frozenset({"heads", "inner", "state", "conv", "rank"})
@@ -43,10 +43,10 @@ class KDA(LinearMixer):
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))
-        low, _, beta = bypass.split(self.bypass_sizes, -1)
+        low, _, beta_logits = bypass.split(self.bypass_sizes, -1)
         dt = F.softplus(self.decay_proj(low) + self.dt_bias)
         decay = -self.A_log.exp()[:, None, None] * split_heads(dt, self.heads)
-        return delta_rule(q, k, v, beta, decay)
+        return delta_rule(q, k, v, beta_logits, decay)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         gate = self.gate_proj(bypass.split(self.bypass_sizes, -1)[1])

@@ -27,8 +27,8 @@ _EPS = 1e-12
 class LinearAttention(LinearMixer):
     """S_t = S_{t-1} + phi(k_t) [v_t, 1]^T; o = S^T phi(q), divided by its last entry; phi = elu + 1.
 
-    The mixer has 4 D² parameters. Linear layers have PyTorch's initialisation; output weights are scaled down with
-    depth. An optional convolution is followed by SiLU.
+    The mixer has 4 D² parameters. Linear layers use PyTorch's default initialisation; output weights are scaled down
+    with depth. An optional convolution is followed by SiLU.
     """
 
     mlp: ClassVar[Mlp] = "gelu"

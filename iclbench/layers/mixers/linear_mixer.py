@@ -54,7 +54,7 @@ class LinearMixer(Mixer):
         return terms
 
     def advance_origin(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
-        """A state with positions counted from `tokens` later. Mixers that depend on positions override it."""
+        """The state with positions counted from a point `tokens` later. Mixers that depend on positions override it."""
         return state
 
     @property
@@ -111,17 +111,17 @@ class LinearMixer(Mixer):
         return self.at_positions(self.terms(u.to(memory), bypass.to(memory)), positions)
 
 
-def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta: Float[Tensor, "B T H"], g: Tensor | None = None) -> Terms:
+def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta_logits: Float[Tensor, "B T H"], g: Tensor | None = None) -> Terms:
     """Terms of the delta rule: the value that the state holds for a key moves by beta = sigmoid(.) towards the new
     value (Yang et al. 2024, 2025).
 
     Args:
         q, k: queries and keys, scaled here to length 1; outputs are divided by the root of K.
         v: values.
-        beta: logits of the learning rate.
+        beta_logits: logits of the learning rate beta.
         g: log decays of the state; None means no decay.
     """
-    k, beta = unit_vectors(k), beta.sigmoid().mT.unsqueeze(-1)
+    k, beta = unit_vectors(k), beta_logits.sigmoid().mT.unsqueeze(-1)
     return Terms(unit_vectors(q) * q.shape[-1] ** -0.5, beta * k, v, g, k if g is None else g.exp() * k, -beta * k)
 
 

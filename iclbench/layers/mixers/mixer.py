@@ -93,7 +93,8 @@ class Mixer(nn.Module, ABC):
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], MixerState]:
         """Outputs for a chunk of tokens after a state, and the state after it. Tokens where the mask is False are
-        invalid; they may only be before an episode's first token, and do not change its start state in any bit."""
+        invalid; they may only come before an episode's first valid token, and do not change its start state in any
+        bit."""
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
         """Outputs for a complete sequence, without the state after it."""
@@ -112,10 +113,10 @@ class Mixer(nn.Module, ABC):
 
 
 def head_channels(sizes: Sizes, multiple: int = 1) -> int:
-    """Number of channels of a head, if all heads have `multiple` times the width.
+    """Number of channels of a head, if all heads together have `multiple` times as many as a token.
 
     Raises:
-        UsageError: it is not an integer.
+        UsageError: this number is not an integer.
     """
     if multiple * sizes.width % sizes.heads:
         check_heads(sizes.width, sizes.heads)  # the width is not a multiple of the heads either

@@ -125,7 +125,9 @@ class MLSTM(Mixer):
         """Terms without gates, log f and i, `(B, H, T)`."""
         dtype = self.skip.dtype
         convolved = F.silu(u.to(dtype))
-        q, k, v = (_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (inputs.to(dtype), self.v)))
+        q, k, v = (
+            _apply_blocks(t, w) for t, w in ((convolved, self.q), (convolved, self.k), (inputs.to(dtype), self.v))
+        )
         i, f = self.gates(torch.cat([q, k, v], -1)).mT.chunk(2, 1)
         q, k, v = (split_heads(t, self.heads) for t in (q, k, v))
         return Terms(q, k * self.key_dim**-0.5, F.pad(v, (0, 1), value=1.0)), F.logsigmoid(f), i
@@ -137,7 +139,8 @@ class MLSTM(Mixer):
         return self.down_proj(silu_gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
 
 
-def _blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"]) -> Float[Tensor, "B T HK"]:
+def _apply_blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"]) -> Float[Tensor, "B T HK"]:
+    """The block-diagonal map of the channels, with one matrix per block."""
     return torch.einsum("btni,noi->btno", x.unflatten(-1, (len(weight), -1)), weight).flatten(2)
 
 

@@ -32,9 +32,9 @@ class RetNet(LinearMixer):
 
     The state is rotated with every token, so that positions are counted from it and do not grow. The RMS norm has no
     weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; torchscale's
-    frequencies extend one step further. Linear layers have PyTorch's initialisation, output weights are scaled down
-    with depth (torchscale has Xavier initialisation with small gains, and factors on scores that the norm cancels). An
-    optional convolution is followed by SiLU.
+    frequencies extend one step further. Linear layers use PyTorch's default initialisation; output weights are scaled
+    down with depth (torchscale has Xavier initialisation with small gains, and factors on scores that the norm
+    cancels). An optional convolution is followed by SiLU.
     """
 
     head_step = 2  # pairs of channels of queries and keys are rotated

@@ -35,7 +35,7 @@ class RWKV7(LinearMixer):
     uses = frozenset({"heads", "conv", "rank"})
     mlp: ClassVar[Mlp] = "relu2"
     shares_values = True
-    no_conv_text = "the token before in place of a short convolution"
+    no_conv_text = "the previous token in place of a short convolution"
 
     def __init__(self, sizes: Sizes) -> None:
         width, value_dim = sizes.width, head_channels(sizes)
@@ -87,8 +87,8 @@ class RWKV7(LinearMixer):
         normed = self.norm(o.flatten(0, 1)).view_as(o)
         low, high = self.g
         gate = high(low(self._stream(u, bypass, self.mix[-1])).sigmoid())
-        first = join_heads(terms.v) if self.first else bypass[..., self.width :]
-        return torch.cat([self.out_proj((normed + join_heads(bonus)) * gate), first], -1)
+        first_values = join_heads(terms.v) if self.first else bypass[..., self.width :]
+        return torch.cat([self.out_proj((normed + join_heads(bonus)) * gate), first_values], -1)
 
     def _stream(self, u: Tensor, bypass: Tensor, mu: Tensor) -> Tensor:
         """x + mu (x_before - x)."""

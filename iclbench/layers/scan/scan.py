@@ -58,7 +58,7 @@ def selective_scan(
     """
     if h0 is None:
         h0 = u.new_zeros(u.shape[0], A.shape[1], A.shape[0])
-    name = _name(backend, u.device, A.dtype)
+    name = _resolved(backend, u.device, A.dtype)
     if name == "triton":
         from iclbench.layers.scan import scan_triton
 
@@ -113,14 +113,14 @@ def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype 
     return backend
 
 
-def _name(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
+def _resolved(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
     """`resolved_backend`, cached for the process; compiled code holds the result as a constant."""
-    return _cached(backend, device, dtype)
+    return _cached_backend(backend, device, dtype)
 
 
-_cached = cache(resolved_backend)
+_cached_backend = cache(resolved_backend)
 # The attribute that `torch.compiler.assume_constant_result` sets; that function imports the compiler, for two seconds.
-_name._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_resolved._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _module(backend: Backend) -> ModuleType:

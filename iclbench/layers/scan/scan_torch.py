@@ -77,7 +77,7 @@ def _backward(
     steps = u.shape[1]
     for tile in _tiles(grad_last):
         g = grad_last[tile].clone()
-        product, summed = torch.empty_like(g), torch.zeros_like(g)
+        product, tile_grad_a = torch.empty_like(g), torch.zeros_like(g)
         states = [torch.empty_like(g) for _ in range(_STRIDE + 1)]
         decays = [torch.empty_like(g) for _ in range(_STRIDE)]
         dts, inputs, gys = (t.unsqueeze(2).unbind(1) for t in (dt[tile], dt[tile] * u[tile], grad_y[tile]))
@@ -97,9 +97,9 @@ def _backward(
                 _sum_states(columns[t], g, product, gxs[t])
                 g.mul_(decays[i])
                 torch.mul(g, states[i], out=product)
-                summed.addcmul_(product, dts[t])
+                tile_grad_a.addcmul_(product, dts[t])
                 torch.sum(product.mul_(a), 1, out=gdts[t])
-        grad_a += summed.sum(0)
+        grad_a += tile_grad_a.sum(0)
         grad_h0[tile] = g
     return grad_x * dt, grad_dt.addcmul_(grad_x, u), grad_a.T.contiguous(), grad_B, grad_C, grad_h0
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 # Channels and warps per program, tokens per chunk.
 CHANNELS, WARPS, CHUNK = 8, 4, 128
-# A block of time is a power of two, and at least this, to avoid compiling more kernels.
+# Smallest number of tokens in a block. Blocks are powers of two, so that few kernels are compiled.
 _SHORTEST = 16
 
 
@@ -71,7 +71,7 @@ def _forward(
     """Outputs, last state, and the states between chunks as `(chunks - 1, B, S, D)`."""
     from iclbench.layers.scan.scan_triton_kernels import forward_chunk
 
-    u, dt, A, B, C, h0 = _plain(u, dt, A, B, C, h0)
+    u, dt, A, B, C, h0 = _kernel_layout(u, dt, A, B, C, h0)
     y, last, between = _outputs(u, h0, chunk)
     states = [h0, *between, last]
     for c, (start, stop) in enumerate(_chunks(u, chunk)):
@@ -120,7 +120,7 @@ def _backward(
     from iclbench.layers.scan.scan_triton_kernels import backward_chunk
 
     types = [t.dtype for t in (A, B, C, h0)]
-    u, dt, A, B, C, h0 = _plain(u, dt, A, B, C, h0)
+    u, dt, A, B, C, h0 = _kernel_layout(u, dt, A, B, C, h0)
     grad_y, g = grad_y.contiguous(), grad_last.float().contiguous()
     (batch, tokens, width), states = u.shape, A.shape[1]
     grad_u, grad_dt, grad_A = torch.empty_like(u), torch.empty_like(dt), torch.zeros_like(A)
@@ -204,7 +204,7 @@ def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]
     return y, last, last.new_empty((u.shape[1] - 1) // chunk, *last.shape)
 
 
-def _plain(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
+def _kernel_layout(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
     """Tensors in the layout of the kernels; copied only if they have another one."""
     return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
 

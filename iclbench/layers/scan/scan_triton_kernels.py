@@ -119,7 +119,7 @@ def backward_chunk(
 
     step = tl.load(dt + tile, inside, 0.0).to(tl.float32)
     value = tl.load(u + tile, inside, 0.0).to(tl.float32)
-    slope = tl.load(grad_y + tile, inside, 0.0).to(tl.float32)
+    dy = tl.load(grad_y + tile, inside, 0.0).to(tl.float32)
     step_next = tl.load(dt + tile + D, inside_precedes, 0.0).to(tl.float32)
     x_previous = tl.load(dt + tile - D, inside_follows, 0.0).to(tl.float32)
     x_previous *= tl.load(u + tile - D, inside_follows, 0.0).to(tl.float32)
@@ -138,12 +138,12 @@ def backward_chunk(
         decay = tl.exp2(step * rate)
         entering = x_previous * column_previous + tl.where(first, before, 0.0)
         _, decayed = tl.associative_scan((decay, decay * entering), 0, _combine)
-        arriving = slope * readout + tl.where(final, after, 0.0)
+        arriving = dy * readout + tl.where(final, after, 0.0)
         _, g = tl.associative_scan((tl.exp2(step_next * rate), arriving), 0, _combine, reverse=True)
 
         partial = ((b * blocks + block) * T + t) * S + s
         tl.store(grad_B + partial, tl.sum(g * step * value, 1), token)
-        tl.store(grad_C + partial, tl.sum((decayed + step * value * column) * slope, 1), token)
+        tl.store(grad_C + partial, tl.sum((decayed + step * value * column) * dy, 1), token)
         tl.store(grad_h0 + state, tl.sum(tl.where(first, decay * g, 0.0), 0), channel)
         grad_log = g * decayed
         tl.store(grad_A + (b * D + d) * S + s, tl.sum(grad_log * step, 0), channel)

@@ -67,9 +67,9 @@ def powers(
     log_a: Complex[Tensor, "D n"], exponents: Float[Tensor, " T"]
 ) -> tuple[Float[Tensor, "D n T"], Float[Tensor, "D n T"]]:
     """Real and imaginary part of a to the power of each exponent."""
-    size = torch.exp(log_a.real[..., None] * exponents)
+    modulus = torch.exp(log_a.real[..., None] * exponents)
     angle = log_a.imag[..., None] * exponents
-    return size * torch.cos(angle), size * torch.sin(angle)
+    return modulus * torch.cos(angle), modulus * torch.sin(angle)
 
 
 def diagonal_kernel(
@@ -140,8 +140,8 @@ def low_rank_kernel(
     """
     turn = math.pi / length * torch.arange(length // 2 + 1, dtype=dt.dtype, device=dt.device)
     s = (2 / dt[:, None] * torch.tan(turn)).unsqueeze(2)
-    size = w.abs()
-    real, imaginary = (size - s) * (size + s), -2 * s * w.real
+    modulus = w.abs()
+    real, imaginary = (modulus - s) * (modulus + s), -2 * s * w.real
     inverse = (real.square() + imaginary.square()).reciprocal()
     v = torch.stack(torch.broadcast_tensors(C * B, C * P, P.conj() * B, P.conj() * P), 2)
     numerators = torch.cat([v.real, (v * w.conj()[:, None]).real], 2)

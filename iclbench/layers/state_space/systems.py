@@ -74,8 +74,11 @@ class StateSpace(nn.Module, ABC):
         self, u: Float[Tensor, "D B T"], state: Float[Tensor, "D B N"], convolve: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
         """Outputs of a sequence after a state, and the state after it, in time linear in its length."""
-        outputs, even = [], u.shape[2] - u.shape[2] % _CHUNK
-        for segment, length in ((u[..., :even], _CHUNK), (u[..., even:], u.shape[2] - even)):
+        outputs, chunked_length = [], u.shape[2] - u.shape[2] % _CHUNK
+        for segment, length in (
+            (u[..., :chunked_length], _CHUNK),
+            (u[..., chunked_length:], u.shape[2] - chunked_length),
+        ):
             if segment.shape[2]:
                 y, state = self._chunks(segment, length, state, convolve)
                 outputs.append(y)
@@ -201,9 +204,9 @@ class LowRank(StateSpace):
 
     def _dense_system(self) -> tuple[Float[Tensor, "D N N"], Float[Tensor, "D N"], Float[Tensor, "D N"]]:
         """The discrete A, B and C, computed in float64 because I - A^L is nearly singular for small steps."""
-        A, B, tilde = self._bilinear()
+        A, B, stored_C = self._bilinear()
         complement = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - torch.matrix_power(A, self._period)
-        C = torch.linalg.solve(complement.mT, tilde)
+        C = torch.linalg.solve(complement.mT, stored_C)
         dtype = self.C.dtype
         return A.to(dtype), B.to(dtype), C.to(dtype)
 

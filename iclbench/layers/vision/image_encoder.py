@@ -32,7 +32,7 @@ class ImageEncoder(nn.Module):
         features: number of features E.
 
     Raises:
-        UsageError: the images are not of one channel.
+        UsageError: the shape of the images is not (height, width).
     """
 
     def __init__(self, name: EncoderName, x_shape: tuple[int, ...]) -> None:
@@ -54,8 +54,8 @@ class ImageEncoder(nn.Module):
         height, width = self.x_shape
         if x.shape[-1] != height * width:
             raise UsageError(
-                f"images of {x.shape[-1]} pixels for a model of images of {height} x {width}; give images of the task "
-                "that it was trained on",
+                f"the images have {x.shape[-1]} pixels, but the model reads images of {height} x {width}; give images "
+                "of the task that it was trained on",
                 code="bad-value",
             )
         images = x.reshape(-1, height, width)

@@ -35,16 +35,16 @@ class Bottleneck(nn.Module):
         super().__init__()
         inner = channels // _BOTTLENECK
         self.branch = nn.Sequential(
-            *_normed(inputs, inner, 1),
+            *_conv_and_norm(inputs, inner, 1),
             nn.ReLU(),
-            *_normed(inner, inner, 3, stride),
+            *_conv_and_norm(inner, inner, 3, stride),
             nn.ReLU(),
-            *_normed(inner, channels, 1),
+            *_conv_and_norm(inner, channels, 1),
         )
         last_norm = self.branch[-1]
         assert isinstance(last_norm, nn.BatchNorm2d)
         nn.init.zeros_(last_norm.weight)
-        self.shortcut = nn.Sequential(*_normed(inputs, channels, 1, stride)) if project else nn.Identity()
+        self.shortcut = nn.Sequential(*_conv_and_norm(inputs, channels, 1, stride)) if project else nn.Identity()
 
     def forward(self, x: Float[Tensor, "images C H W"]) -> Float[Tensor, "images C2 H2 W2"]:
         return torch.relu(self.branch(x) + self.shortcut(x))
@@ -59,7 +59,7 @@ class ResNet(nn.Module):
 
     def __init__(self, features: int) -> None:
         super().__init__()
-        self.stem, norm = _normed(1, _STEM, 7, 2)
+        self.stem, norm = _conv_and_norm(1, _STEM, 7, 2)
         self.pool = nn.Sequential(norm, nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         blocks = []
         for group, (inputs, channels) in enumerate(pairwise((_STEM, *CHANNELS[features]))):
@@ -73,7 +73,7 @@ class ResNet(nn.Module):
         return self.blocks(self.pool(hidden)).mean((2, 3))
 
 
-def _normed(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+def _conv_and_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
     std = (inputs * size * size) ** -0.5 / _TRUNCATED_STD
     nn.init.trunc_normal_(convolution.weight, std=std, a=-2 * std, b=2 * std)
