@@ -133,8 +133,8 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        fitted = at_lengths(self.weights(x, y), lengths)
-        return (fitted.unsqueeze(2) * queries).sum(-1)
+        weights_at_lengths = at_lengths(self.weights(x, y), lengths)
+        return (weights_at_lengths.unsqueeze(2) * queries).sum(-1)
 
 
 def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:

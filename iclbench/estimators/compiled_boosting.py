@@ -21,15 +21,15 @@ from iclbench.estimators.compiling import compiled
 # XGBoost's defaults, which the cards pin: reg_lambda, and the smallest gain of a split (kRtEps).
 _LAMBDA = 1.0
 _MIN_GAIN = np.float32(1e-6)
-# Margin for the rounding errors of screening by reciprocals, in float32.
-_SCREEN = 1 - 1e-6
+# Gains estimated with reciprocals are compared with the best gain times this factor, because of rounding in float32.
+_SCREEN_MARGIN = 1 - 1e-6
 
 
 # `no_type_check`: the tests' shape checks would wrap these functions, and wrappers are not compiled.
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
-    """Boost on the first `lengths[b, p]` points of each episode (not for 0), and write the answers to `queries`
+    """Boost on the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to `queries`
     `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
     x `(B, N, Dx)`, y `(B, N)`, queries, rate and out are float32; order `(B, N, Dx)` has the points sorted by each
@@ -157,7 +157,7 @@ def _grow(
         best, best_feature, best_at, best_sum = _MIN_GAIN, -1, 0, 0.0
         if level < depth and count > 1:
             parent = _gain(total, count)
-            screen = parent * _SCREEN
+            screen = parent * _SCREEN_MARGIN
             for f in range(dim):
                 on_left = 0.0
                 r = rows[f, start]
@@ -168,14 +168,14 @@ def _grow(
                     if ranks[f, r] == previous_rank:
                         continue
                     on_right = total - on_left
-                    a, c = on_left * on_left, on_right * on_right
-                    if a * reciprocal[k - start] + c * reciprocal[end - k] < screen:
+                    left_square, right_square = on_left * on_left, on_right * on_right
+                    if left_square * reciprocal[k - start] + right_square * reciprocal[end - k] < screen:
                         continue
                     split_gain = _gain(on_left, k - start) + _gain(on_right, end - k)
                     gain = split_gain - parent
                     if best < gain < np.inf:
                         best, best_feature, best_at, best_sum = gain, f, k, on_left
-                        screen = split_gain * _SCREEN
+                        screen = split_gain * _SCREEN_MARGIN
         nodes[node, 0] = best_feature
         if best_feature < 0:
             weight = _weight(total, count) * rate
@@ -225,7 +225,7 @@ def _gain(total, count):
 @compiled
 @no_type_check
 def _sums_are_exact(gradient, n):
-    """Whether float64 represents each sum of gradients exactly: they are multiples of 2^-53 times a bound of the
+    """Whether float64 represents each sum of gradients exactly: they are multiples of 2^-53 times a bound on the
     sums."""
     largest = 0.0
     for i in range(n):

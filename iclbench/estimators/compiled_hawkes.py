@@ -30,11 +30,12 @@ _MIN_SLOPE = 1e-9
 # Relative rounding error of the maximised value.
 _ROUNDING = 1e-14
 _MAX_STEPS = 100
-# Kernels are similar if their decays differ by less than a factor of about e, so no peak over log beta is narrower.
+# Largest distance between points of the grid over log beta. Kernels are similar if their decays differ by less than a
+# factor of about e, so no peak over log beta is much narrower than 1.
 _STRIDE = 0.35
 _MAX_GRID_POINTS = 100
 _GOLDEN = (np.sqrt(5) - 1) / 2
-# Evaluations per golden-section search.
+# Number of evaluations per golden-section search.
 _SECTIONS = 32
 
 
@@ -89,8 +90,8 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
     n = len(gaps)
     unit = gaps.sum() / n
     tail = open_after / unit
-    observed = n + tail
-    event_share = n / observed
+    duration = n + tail
+    event_share = n / duration
     unit_gaps, positions, mark_index, ends, present = _by_mark(gaps, marks, mark_count, unit)
     d = len(present)
     phi, cost = np.ones((n, d + 1)), np.empty(d + 1)
@@ -99,7 +100,7 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
     for i in range(d):
         x[i, 0] = (ends[i + 1] - ends[i] + weight) / (n + smoothing) * event_share
 
-    low, high = -np.log(observed), np.log(fastest)
+    low, high = -np.log(duration), np.log(fastest)
     for i in range(n):
         high -= np.log(unit_gaps[i]) / n
     high = max(high, low)
@@ -151,20 +152,20 @@ def _by_mark(gaps, marks, mark_count, unit):
     """The gaps in the unit; for each event, its position when sorted by mark, and the index of its mark in `present`;
     the ends of the ranges of positions of the marks; and `present`, the marks that occur, in order of appearance."""
     n = len(gaps)
-    number, mark_index, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
+    index_in_present, mark_index, counts = np.full(mark_count, -1), np.empty(n, np.int64), np.zeros(n + 1, np.int64)
     present, d = np.empty(n, np.int64), 0
     for i in range(n):
-        if number[marks[i]] < 0:
-            number[marks[i]] = d
+        if index_in_present[marks[i]] < 0:
+            index_in_present[marks[i]] = d
             present[d] = marks[i]
             d += 1
-        mark_index[i] = number[marks[i]]
+        mark_index[i] = index_in_present[marks[i]]
         counts[1 + mark_index[i]] += 1
     ends = counts[: d + 1].cumsum()
-    filled, positions = ends.copy(), np.empty(n, np.int64)
+    next_position, positions = ends.copy(), np.empty(n, np.int64)
     for i in range(n):
-        positions[i] = filled[mark_index[i]]
-        filled[mark_index[i]] += 1
+        positions[i] = next_position[mark_index[i]]
+        next_position[mark_index[i]] += 1
     return gaps / unit, positions, mark_index, ends, present[:d].copy()
 
 

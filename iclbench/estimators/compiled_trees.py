@@ -15,12 +15,12 @@ import numpy as np
 from iclbench.estimators.compiling import compiled
 
 # Largest difference of equal values, and largest impurity of a leaf (scikit-learn's FEATURE_THRESHOLD and EPSILON).
-_CLOSE = np.float32(1e-7)
-_PURE = float(np.finfo(np.float64).eps)
+_MAX_TIE_DIFFERENCE = np.float32(1e-7)
+_MAX_LEAF_IMPURITY = float(np.finfo(np.float64).eps)
 # Largest number of values that are sorted by insertion.
-_SMALL = 15
-# Margin for the rounding errors of screening by reciprocals.
-_SCREEN = 1 - 1e-14
+_MAX_INSERTION_SORT = 15
+# Gains estimated with reciprocals are compared with the best gain times this factor, because of rounding errors.
+_SCREEN_MARGIN = 1 - 1e-14
 
 
 def seed_of(random_state: int) -> int:
@@ -32,7 +32,7 @@ def seed_of(random_state: int) -> int:
 @compiled
 @no_type_check
 def answer_all(x, y, order, lengths, queries, depth, seed, out):
-    """Fit a tree on the first `lengths[b, p]` points of each episode (not for 0), and write the answers to `queries`
+    """Fit a tree on the first `lengths[b, p]` points of each episode (0: no fit), and write the answers to `queries`
     `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
     x `(B, N, Dx)` and queries are float32, y `(B, N)` is float64; order `(B, N, Dx)` has the points sorted by each
@@ -114,21 +114,21 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             nodes[parent, side] = node
         nodes[node, 0] = -1
         values[node] = total / count
-        if level >= depth or count < 2 or impurity <= _PURE:
+        if level >= depth or count < 2 or impurity <= _MAX_LEAF_IMPURITY:
             continue
 
-        # Coordinates are drawn without replacement: [0, drawn) are drawn and known to be constant, [n_known,
+        # Coordinates are drawn without replacement: [0, n_drawn) are drawn and known to be constant, [n_known,
         # n_known + n_new) were found to be constant in this node, and those up to untried_end are not tried yet.
         best, best_at, best_feature, threshold = -np.inf, end, 0, 0.0
         screen = -np.inf
-        untried_end, drawn, n_new, visited = dim, 0, 0, 0
+        untried_end, n_drawn, n_new, visited = dim, 0, 0, 0
         sorted_by = -1  # the coordinate by which the points are sorted now
-        while untried_end > n_known + n_new and (visited < dim or visited <= n_new + drawn):
+        while untried_end > n_known + n_new and (visited < dim or visited <= n_new + n_drawn):
             visited += 1
-            choice = drawn + np.int64(_random(state) % np.uint32(untried_end - n_new - drawn))
+            choice = n_drawn + np.int64(_random(state) % np.uint32(untried_end - n_new - n_drawn))
             if choice < n_known:
-                features[drawn], features[choice] = features[choice], features[drawn]
-                drawn += 1
+                features[n_drawn], features[choice] = features[choice], features[n_drawn]
+                n_drawn += 1
                 continue
             choice += n_new
             f = features[choice]
@@ -138,14 +138,14 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                         samples[k] = rows[sorted_by, k]
                 for k in range(start, end):
                     sorted_values[k] = columns[f, samples[k]]
-                if count > _SMALL:
+                if count > _MAX_INSERTION_SORT:
                     _sort(sorted_values, samples, start, end, stack[top:])
                 else:
                     _insertion_sort(sorted_values, samples, start, end)
                 for k in range(start, end):
                     rows[f, k] = samples[k]
             sorted_by = f
-            if columns[f, rows[f, end - 1]] <= columns[f, rows[f, start]] + _CLOSE:
+            if columns[f, rows[f, end - 1]] <= columns[f, rows[f, start]] + _MAX_TIE_DIFFERENCE:
                 features[choice], features[n_known + n_new] = features[n_known + n_new], features[choice]
                 n_new += 1
                 continue
@@ -155,9 +155,9 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             summed_to, on_left = start, 0.0
             value = columns[f, rows[f, start]]
             for k in range(start + 1, end):
-                before = value
+                previous_value = value
                 value = columns[f, rows[f, k]]
-                if value <= before + _CLOSE:
+                if value <= previous_value + _MAX_TIE_DIFFERENCE:
                     continue
                 # The sum starts from the nearer end, as in scikit-learn, which determines its rounding errors.
                 if k - summed_to == 1:
@@ -171,18 +171,18 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
                         on_left -= y[rows[f, j]]
                 summed_to = k
                 on_right = total - on_left
-                a, c = on_left * on_left, on_right * on_right
-                if a * reciprocal[k - start] + c * reciprocal[end - k] >= screen:
-                    gain = a / (k - start) + c / (end - k)
+                left_square, right_square = on_left * on_left, on_right * on_right
+                if left_square * reciprocal[k - start] + right_square * reciprocal[end - k] >= screen:
+                    gain = left_square / (k - start) + right_square / (end - k)
                     if gain > best:
                         best, best_at, best_feature = gain, k, f
-                        screen = gain * _SCREEN
-                        threshold = before / 2.0 + value / 2.0
+                        screen = gain * _SCREEN_MARGIN
+                        threshold = previous_value / 2.0 + value / 2.0
 
         if sorted_by >= 0:
             for k in range(start, end):
                 samples[k] = rows[sorted_by, k]
-        constants = n_known + n_new
+        n_constant = n_known + n_new
         if best_at < end:
             low, high = start, end
             while low < high:
@@ -209,15 +209,15 @@ def _grow(columns, y, n, rows, tied, depth, state, reciprocal, nodes, thresholds
             improvement = (count / n) * (impurity - right_share - left_share)
         for k in range(n_known):
             features[k] = constant[k]
-        for k in range(n_known, constants):
+        for k in range(n_known, n_constant):
             constant[k] = features[k]
-        if best_at >= end or improvement + _PURE < 0:
+        if best_at >= end or improvement + _MAX_LEAF_IMPURITY < 0:
             continue
         nodes[node, 0] = best_feature
         thresholds[node] = threshold
-        stack[top] = (best_at, end, level + 1, node, 2, constants)
+        stack[top] = (best_at, end, level + 1, node, 2, n_constant)
         impurities[top] = right_impurity
-        stack[top + 1] = (start, best_at, level + 1, node, 1, constants)
+        stack[top + 1] = (start, best_at, level + 1, node, 1, n_constant)
         impurities[top + 1] = left_impurity
         top += 2
         if level + 1 < depth and count > 2:  # otherwise both children are leaves
@@ -268,7 +268,7 @@ def _sort(values, rows, start, end, stack):
     while top > 0:
         top -= 1
         start, end, budget = stack[top, 0], stack[top, 1], stack[top, 2]
-        while end - start > _SMALL:
+        while end - start > _MAX_INSERTION_SORT:
             if budget <= 0:
                 _heap_sort(values, rows, start, end)
                 start = end

@@ -1,7 +1,7 @@
 """Gradient descent on the weights, and GD++ (von Oswald et al. 2023; Grazzi et al. 2024, appendix on probing).
 
 From w = 0, t steps of size eta on the mean squared error (1/2k)|y - Xw|² give w_t = V [eta sum over i < t of (1 - eta
-L)^i] V'b with X'X/k = V L V' and b = X'y/k. So one eigendecomposition gives all steps. GD++ first maps all inputs of
+D)^i] V'b with X'X/k = V D V' and b = X'y/k. So one eigendecomposition gives all steps. GD++ first maps all inputs of
 context and queries by I - gamma X'X (not divided by k), which has the same eigenvectors and changes only the
 eigenvalues.
 """
@@ -29,8 +29,8 @@ class DescentSettings(BaseSettings):
     Attributes:
         steps: number of steps.
         gamma: strength of the map of GD++; 0 is plain gradient descent.
-        step_size: the inputs, "raw" or "transformed", whose covariance gives the step size 2/(L + mu) by
-            its extreme eigenvalues.
+        step_size: the inputs, "raw" or "transformed", of whose covariance L and mu are the largest and smallest
+            eigenvalue in the step size 2/(L + mu).
     """
 
     steps: PositiveInt = 24

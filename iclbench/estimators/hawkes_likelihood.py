@@ -3,7 +3,7 @@
 The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - s)) over the previous events, where s is
 the time and j the mark of an event. A_kj is the expected number of children of mark k per event of mark j. The sums of
 exponentials are updated with each event (Ogata 1981), so all computations are linear in the number of events. The
-observation starts at 0. It ends at the last event, or `open_after` later if the time after it is observed.
+observation starts at 0. It ends at the last event, or `open_after` later if the observation continues after that event.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_af
 def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> Hawkes:
     """Derivatives of `log_likelihood` with respect to all parameters."""
     states = _States.of(gaps, marks, process, open_after)
-    observed = float(gaps.sum()) + open_after
-    return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.total_rate_slopes(observed, process))
+    observed_time = float(gaps.sum()) + open_after
+    return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.total_rate_slopes(observed_time, process))
 
 
 def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> np.ndarray:
@@ -150,10 +150,10 @@ class _States:
         slopes[:, -1] = (process.branching[marks] * (self.counts - process.decay * self.ages)).sum(1)
         return slopes / self.rates[:, None]
 
-    def total_rate_slopes(self, observed: float, process: Hawkes) -> np.ndarray:
+    def total_rate_slopes(self, observed_time: float, process: Hawkes) -> np.ndarray:
         """Derivatives of the integral of the total rate over the observed time, `(K + K² + 1,)`."""
         mark_count = len(process.base)
         decay_slope = process.branching.sum(0) @ self.integral_slopes
         return np.concatenate(
-            [np.full(mark_count, observed), np.tile(self.kernel_integrals, mark_count), [decay_slope]]
+            [np.full(mark_count, observed_time), np.tile(self.kernel_integrals, mark_count), [decay_slope]]
         )

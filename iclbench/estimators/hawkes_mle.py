@@ -28,7 +28,7 @@ __all__ = ["FEWEST", "HawkesMLE", "HawkesSettings", "fit", "standard_errors"]
 # For prefixes with fewer events, the answer is that of `Poisson`.
 FEWEST = 4
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
-_EPISODES = 16
+_EPISODES_PER_CALL = 16
 
 
 class HawkesSettings(EventSettings):
@@ -61,11 +61,11 @@ class HawkesMLE(EventEstimator[HawkesSettings]):
         penalties = (self.settings.smoothing, self.settings.penalty, self.settings.fastest)
         answer_all = _compiled().answer_all
 
-        def work(chunk: slice) -> None:
+        def fit_chunk(chunk: slice) -> None:
             events, answers = ([array[chunk] for array in arrays] for arrays in (sequences, (base, excited, decay)))
             answer_all(*events, FEWEST, self.mark_count, *penalties, *answers)
 
-        in_threads(work, list(slices(len(gaps), _EPISODES)))
+        in_threads(fit_chunk, list(slices(len(gaps), _EPISODES_PER_CALL)))
         return HazardEvent(*(torch.as_tensor(array, device=gaps.device) for array in (base, excited, decay)))
 
 
@@ -79,7 +79,7 @@ def fit(
     penalty: float = 0.0,
     fastest: float = 10.0,
 ) -> Hawkes:
-    """Fit a process to one sequence by maximum likelihood; `standard_errors` has the errors of its parameters.
+    """Fit a process to one sequence by maximum likelihood; `standard_errors` computes the errors of its parameters.
 
     Args:
         gaps: times between events, `(n,)`, n >= 1; the first from the start of the observation.

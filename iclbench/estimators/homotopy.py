@@ -3,7 +3,7 @@
 With G = X'X/n and b = X'y/n, the path starts at alpha = max |b_j| and is linear between events: a coefficient joins
 when its correlation reaches alpha, and drops when the coefficient reaches 0. Each problem has one tableau. Sweeping the
 active coordinates A into G turns it into T with T_AA = -G_AA⁻¹, T_jA = G_jA G_AA⁻¹ and the Schur complement elsewhere,
-and b into p. With the signs s of the active coefficients, p + alpha T s is the active coefficients and, at the other
+and b into p. With the signs s of the active coefficients, p + alpha T s has the active coefficients and, at the other
 coordinates, the correlations. An event is one sweep, a rank-one update that is batched over problems.
 """
 
@@ -103,13 +103,13 @@ def _sweep(paths: _Paths, coordinate: Int[Tensor, " P"], sign: Float[Tensor, " P
     direction = torch.where(active, -1.0, 1.0).to(sign.dtype)
     pivot = paths.tableau[row, coordinate, coordinate]
     column = paths.tableau[row, coordinate].clone()
-    scaled = column / pivot.unsqueeze(1)
+    column_over_pivot = column / pivot.unsqueeze(1)
     value = paths.right[entries].clone()
-    paths.tableau.baddbmm_(scaled.unsqueeze(2), column.unsqueeze(1), alpha=-1)
-    paths.right.sub_(scaled * value.unsqueeze(1))
-    turned = direction.unsqueeze(1) * scaled
-    paths.tableau[row, :, coordinate] = turned
-    paths.tableau[row, coordinate] = turned
+    paths.tableau.baddbmm_(column_over_pivot.unsqueeze(2), column.unsqueeze(1), alpha=-1)
+    paths.right.sub_(column_over_pivot * value.unsqueeze(1))
+    signed_column = direction.unsqueeze(1) * column_over_pivot
+    paths.tableau[row, :, coordinate] = signed_column
+    paths.tableau[row, coordinate] = signed_column
     paths.tableau[row, coordinate, coordinate] = -1 / pivot
     paths.right[entries] = direction * value / pivot
     paths.signs[entries] = sign.where(~active, 0)

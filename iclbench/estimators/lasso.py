@@ -28,8 +28,8 @@ ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
 # Largest violation of the optimality conditions in units of min(1, max |b|), and for large data, where rounding errors
 # exceed it, in units of max |b|.
 KKT, ROUNDING = 1e-8, 1e-13
-# Numbers in a batch of Gram matrices, which fits into the processor's cache.
-_CHUNK = 2**19
+# Number of entries in a batch of Gram matrices, so that it fits into the processor's cache.
+_BATCH_ENTRIES = 2**19
 # Largest number of cached answers, and of their bytes (a hundred times 64 episodes of a hundred points).
 _MAX_ANSWERS, _MAX_BYTES = 256, 2**25
 
@@ -42,7 +42,7 @@ class Lasso(Estimator[LassoSettings]):
     """The Lasso with one penalty. Recent answers for all `ALPHAS` are cached, so that five baselines share one path."""
 
     Settings = LassoSettings
-    _recent: ClassVar[OrderedDict[bytes, Tensor]] = OrderedDict()
+    _answers_by_key: ClassVar[OrderedDict[bytes, Tensor]] = OrderedDict()
 
     def answer(
         self,
@@ -53,19 +53,19 @@ class Lasso(Estimator[LassoSettings]):
     ) -> Float[Tensor, "B P Q"]:
         alphas = sorted({*ALPHAS, self.settings.alpha}, reverse=True)
         key = _digest(x, y, lengths, queries, torch.tensor(alphas, dtype=torch.float64))
-        if key in self._recent:
-            self._recent.move_to_end(key)
+        if key in self._answers_by_key:
+            self._answers_by_key.move_to_end(key)
         else:
             w, _ = lasso_path(x, y, alphas, lengths)
-            self._recent[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu()
+            self._answers_by_key[key] = torch.einsum("bpkd,bpqd->kbpq", w, queries).cpu()
             self._drop_oldest()
-        return self._recent[key][alphas.index(self.settings.alpha)].to(x.device)
+        return self._answers_by_key[key][alphas.index(self.settings.alpha)].to(x.device)
 
     def _drop_oldest(self) -> None:
         """Remove the oldest answers from the cache until it is within its limits or has one answer."""
-        size = sum(answers.nbytes for answers in self._recent.values())
-        while len(self._recent) > 1 and (len(self._recent) > _MAX_ANSWERS or size > _MAX_BYTES):
-            size -= self._recent.popitem(last=False)[1].nbytes
+        size = sum(answers.nbytes for answers in self._answers_by_key.values())
+        while len(self._answers_by_key) > 1 and (len(self._answers_by_key) > _MAX_ANSWERS or size > _MAX_BYTES):
+            size -= self._answers_by_key.popitem(last=False)[1].nbytes
 
 
 def lasso_path(
@@ -92,10 +92,10 @@ def lasso_path(
     order = sorted(range(len(alphas)), key=lambda k: -alphas[k])
     descending = torch.tensor(alphas, dtype=x.dtype, device=x.device)[order]
     weights = x.new_empty(batch, lengths.shape[1], len(alphas), d)
-    failed = 0
-    at_once = max(1, _CHUNK // (n * d * d))
-    for start in range(0, batch, at_once):
-        rows = slice(start, start + at_once)
+    fallbacks = 0
+    batch_size = max(1, _BATCH_ENTRIES // (n * d * d))
+    for start in range(0, batch, batch_size):
+        rows = slice(start, start + batch_size)
         counts = lengths.expand(batch, -1)[rows]
         gram, moment = _moments(x[rows], y[rows], counts)
         w = homotopy(gram, moment, descending)
@@ -103,17 +103,19 @@ def lasso_path(
             episode, p = divmod(problem, counts.shape[1])
             size = int(counts[episode, p])
             w[problem, k] = _coordinate_descent(x[rows][episode, :size], y[rows][episode, :size], descending[k].item())
-            failed += 1
+            fallbacks += 1
         weights[rows][:, :, order] = w.unflatten(0, counts.shape)
-    if failed:
-        log.warning("lasso: %d of %d solutions left to scikit-learn (tolerance 1e-10)", failed, weights[..., 0].numel())
-    return weights, failed
+    if fallbacks:
+        log.warning(
+            "lasso: %d of %d solutions computed by scikit-learn (tolerance 1e-10)", fallbacks, weights[..., 0].numel()
+        )
+    return weights, fallbacks
 
 
 def kkt_violation(
     gram: Float[Tensor, "P D D"], moment: Float[Tensor, "P D"], alphas: Float[Tensor, " K"], w: Float[Tensor, "P K D"]
 ) -> Float[Tensor, "P K"]:
-    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of the larger one of
+    """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of the larger of
     min(1, max |b|) and `ROUNDING` / `KKT` times max |b|."""
     correlation = moment.unsqueeze(1) - w @ gram
     alpha = alphas.unsqueeze(1)
@@ -128,10 +130,10 @@ def _moments(
 ) -> tuple[Float[Tensor, "BP Dx Dx"], Float[Tensor, "BP Dx"]]:
     """X'X/n and X'y/n of the prefixes."""
     count = lengths.clamp_min(1).flatten()
-    shared = lengths[:1] if bool((lengths == lengths[:1]).all()) else lengths
+    distinct_lengths = lengths[:1] if bool((lengths == lengths[:1]).all()) else lengths
     outer = (x.unsqueeze(3) * x.unsqueeze(2)).cumsum_(1)
-    gram = at_lengths(outer, shared).flatten(0, 1) / count[:, None, None]
-    moment = at_lengths((x * y.unsqueeze(-1)).cumsum_(1), shared).flatten(0, 1) / count[:, None]
+    gram = at_lengths(outer, distinct_lengths).flatten(0, 1) / count[:, None, None]
+    moment = at_lengths((x * y.unsqueeze(-1)).cumsum_(1), distinct_lengths).flatten(0, 1) / count[:, None]
     return gram, moment
 
 

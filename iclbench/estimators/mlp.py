@@ -2,8 +2,8 @@
 
 The networks of a group of prefixes are trained together, with one batched product per layer, explicit gradients and
 fused Adam. Deviation from the paper: the loss is the mean over a network's points. The code of Garg et al. also
-averages over the batch of prompts. This divides gradients by the batch size, so that a prediction depends on the batch
-size because of Adam's epsilon.
+averages over the batch of prompts, which divides gradients by the batch size. Because of Adam's epsilon, a prediction
+then depends on the batch size.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from iclbench.core.seeds import generator
 from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt
 from iclbench.estimators.base import Estimator
 
-# Networks that are trained together: enough for the speed of batches, and few enough for the processor's cache.
-_NETWORKS = 64
+# Number of networks that are trained together: enough for the speed of batches, few enough for the processor's cache.
+_GROUP_SIZE = 64
 
 Network = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -57,8 +57,8 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
         # Sorted by length, so that a group needs little padding.
         order = lengths.flatten().argsort(stable=True)
         order = order[lengths.flatten()[order] > 0]
-        for start in range(0, len(order), _NETWORKS):
-            group = order[start : start + _NETWORKS]
+        for start in range(0, len(order), _GROUP_SIZE):
+            group = order[start : start + _GROUP_SIZE]
             episode, prefix = group // lengths.shape[1], group % lengths.shape[1]
             counts = lengths[episode, prefix]
             longest = int(counts.max())
@@ -72,10 +72,12 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
     def initial(self, counts: Int[Tensor, " M"], dim: int) -> Network:
         """Weights of M networks, uniform in ±1/sqrt(fan-in) as in torch.nn.Linear, one stream per prefix length."""
         width = self.settings.width or self.facts.hidden_width
-        distinct, index = counts.unique(return_inverse=True)
+        distinct_counts, index = counts.unique(return_inverse=True)
         total = (dim + 2) * width + 1
-        drawn = torch.stack([torch.rand(total, generator=generator(self.seed, "mlp", n)) for n in distinct.tolist()])
-        uniform = (2 * drawn - 1).to(device=counts.device)[index]
+        samples = torch.stack(
+            [torch.rand(total, generator=generator(self.seed, "mlp", n)) for n in distinct_counts.tolist()]
+        )
+        uniform = (2 * samples - 1).to(device=counts.device)[index]
         inner, outer = uniform.split([(dim + 1) * width, width + 1], 1)
         hidden, bias = (inner / math.sqrt(dim)).split([dim * width, width], 1)
         output, offset = (outer / math.sqrt(width)).split([width, 1], 1)
@@ -114,16 +116,16 @@ def train(
     inner = torch.cat([hidden, bias], 1)
     outer, offset = output.clone(), offset.clone()
     adam = torch.optim.Adam([inner, outer, offset], lr=lr, fused=True)
-    ones = torch.cat([x, torch.ones_like(x[..., :1])], 2)
+    extended_x = torch.cat([x, torch.ones_like(x[..., :1])], 2)
     in_prefix = torch.arange(x.shape[1], device=x.device) < counts.unsqueeze(1)
     coefficient = (2 * in_prefix / counts.unsqueeze(1)).to(x.dtype).unsqueeze(2)
     target = y.unsqueeze(2)
     for _ in range(steps):
-        active = torch.bmm(ones, inner).relu_()
-        error = torch.baddbmm(offset, active, outer).sub_(target).mul_(coefficient)
-        outer.grad, offset.grad = active.mT @ error, error.sum(1, keepdim=True)
-        # The gradient of relu is 1 where its output is positive; `active` is overwritten.
-        back = active.gt_(0).mul_(error).mul_(outer.mT)
-        inner.grad = ones.mT @ back
+        activations = torch.bmm(extended_x, inner).relu_()
+        error = torch.baddbmm(offset, activations, outer).sub_(target).mul_(coefficient)
+        outer.grad, offset.grad = activations.mT @ error, error.sum(1, keepdim=True)
+        # The gradient of relu is 1 where its output is positive; `activations` is overwritten.
+        hidden_gradient = activations.gt_(0).mul_(error).mul_(outer.mT)
+        inner.grad = extended_x.mT @ hidden_gradient
         adam.step()
     return inner[:, :-1], inner[:, -1:], outer, offset

@@ -1,4 +1,4 @@
-"""Homogeneous Poisson processes: a constant rate, and marks by their frequencies or by the last mark."""
+"""Homogeneous Poisson processes: a constant rate, and marks from their frequencies or from the last mark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_FACTOR = 5
 
 
 class Poisson(EventEstimator[EventSettings]):
-    """A Poisson process with the rate so far (`rates`), and smoothed frequencies of the marks."""
+    """A Poisson process with the rate of the events so far (`rates`), and smoothed frequencies of the marks."""
 
     Settings = EventSettings
 
@@ -28,7 +28,7 @@ class Poisson(EventEstimator[EventSettings]):
 
 
 class MarkovMarks(Poisson):
-    """The rate of `Poisson`, with marks by the frequencies of transitions from the last mark.
+    """The rate of `Poisson`, and marks from the frequencies of transitions from the last mark.
 
     Frequencies of transitions are smoothed as in `Poisson`. If no event has followed the last mark so far, all marks
     are equally likely.

@@ -27,15 +27,14 @@ class Renewal(EventEstimator[EventSettings]):
     def answer(
         self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]
     ) -> LogNormalEvent:
-        logs = gaps.log()
+        log_gaps = gaps.log()
         # Relative to the first gap, because squares of large logarithms would lose half of the digits.
-        origin = logs[:, :1].sum(1, keepdim=True)
+        origin = log_gaps[:, :1].sum(1, keepdim=True)
         n = lengths.clamp_min(1)
-        mean = prefix_sums(logs - origin, lengths) / n
-        squares = (prefix_sums((logs - origin).square(), lengths) - n * mean.square()).clamp_min(0)
+        mean = prefix_sums(log_gaps - origin, lengths) / n
+        squares = (prefix_sums((log_gaps - origin).square(), lengths) - n * mean.square()).clamp_min(0)
         scales = ((1 + 1 / n) * (squares + 3) / (n + 1)).sqrt()
-        locs = torch.where(lengths == 0, math.log(self.prior_gaps[0]), origin + mean)
+        locations = torch.where(lengths == 0, math.log(self.prior_gaps[0]), origin + mean).unsqueeze(-1)
         is_counted = in_prefix(lengths, marks.shape[1])
         probabilities = frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
-        locations = locs.unsqueeze(-1)
         return LogNormalEvent(torch.zeros_like(locations), locations, scales.unsqueeze(-1), probabilities.log())

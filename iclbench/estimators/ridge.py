@@ -108,7 +108,7 @@ class KernelRidgeSettings(BaseSettings):
 
     Attributes:
         lengthscale: a number, or "sqrt-dim" for the square root of the input dimension, which is 1 for one dimension
-            and, up to a factor of sqrt 2, the typical distance of standardised inputs.
+            and, up to a factor of sqrt 2, the typical distance between standardised inputs.
         variance: variance of the kernel.
         noise: variance of the observation noise; at least 1e-10 times `variance` is used.
     """

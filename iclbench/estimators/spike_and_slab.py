@@ -45,34 +45,36 @@ class SpikeAndSlab(LinearEstimator[NoSettings]):
             )
         self.sparsity = int(sparsity)
         shift = family.parse_shift(self.facts.shift)
-        self.slab = float(shift.value("weight-scale", 1.0))
-        self.noise = max(float(shift.value("noisy", family.noise)), MIN_NOISE * self.slab)
+        self.weight_std = float(shift.value("weight-scale", 1.0))
+        self.noise = max(float(shift.value("noisy", family.noise)), MIN_NOISE * self.weight_std)
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
         supports = self._supports(x.shape[2]).to(x.device)
-        number, s = supports.shape
-        mean = x.new_zeros(len(x), number, s)
-        covariance = (self.slab**2 * torch.eye(s, dtype=x.dtype, device=x.device)).expand(len(x), number, s, s)
-        evidence = x.new_zeros(len(x), number)
+        n_supports, s = supports.shape
+        mean = x.new_zeros(len(x), n_supports, s)
+        covariance = (self.weight_std**2 * torch.eye(s, dtype=x.dtype, device=x.device)).expand(
+            len(x), n_supports, s, s
+        )
+        evidence = x.new_zeros(len(x), n_supports)
         path = []
-        for rows, label in zip(x.unbind(1), y.unbind(1), strict=True):
-            inputs = rows[:, supports]
+        for x_row, label in zip(x.unbind(1), y.unbind(1), strict=True):
+            inputs = x_row[:, supports]
             products = (covariance @ inputs.unsqueeze(-1)).squeeze(-1)
             variance = ((inputs * products).sum(-1)).clamp_min(0) + self.noise**2
-            surprise = label[:, None] - (inputs * mean).sum(-1)
-            evidence = evidence - (surprise.square() / variance + variance.log()) / 2
-            mean = mean + products * (surprise / variance).unsqueeze(-1)
+            residual = label[:, None] - (inputs * mean).sum(-1)
+            evidence = evidence - (residual.square() / variance + variance.log()) / 2
+            mean = mean + products * (residual / variance).unsqueeze(-1)
             covariance = covariance - products.unsqueeze(-1) * (products / variance.unsqueeze(-1)).unsqueeze(-2)
-            shares = (evidence.softmax(1).unsqueeze(-1) * mean).flatten(1)
-            path.append(torch.zeros_like(rows).index_add_(1, supports.flatten(), shares))
+            weighted_means = (evidence.softmax(1).unsqueeze(-1) * mean).flatten(1)
+            path.append(torch.zeros_like(x_row).index_add_(1, supports.flatten(), weighted_means))
         return torch.stack(path, 1)
 
     def _supports(self, dim: int) -> Int[Tensor, "supports s"]:
-        number, s = math.comb(dim, self.sparsity), self.sparsity
-        if number * s**2 > MAX_ENTRIES:
+        n_supports, s = math.comb(dim, self.sparsity), self.sparsity
+        if n_supports * s**2 > MAX_ENTRIES:
             raise UsageError(
                 f"{type(self).__name__} averages over at most {MAX_ENTRIES // s**2:,} supports, but there are "
-                f"{number:,} of {s} of {dim} weights; choose other baselines with --baseline",
+                f"{n_supports:,} of {s} of {dim} weights; choose other baselines with --baseline",
                 code="too-large",
             )
         return torch.tensor(list(combinations(range(dim), s)))

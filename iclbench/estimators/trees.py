@@ -1,8 +1,8 @@
 """Greedy regression trees (scikit-learn) and gradient-boosted trees (XGBoost), fitted for each episode and prefix.
 
 Each prefix has its own fit, so the answers equal those of the library. On up to 128 points, compiled loops give bitwise
-the same answers and are many times faster, because a library spends most of its time on checks of its arguments there.
-Each fit has one thread.
+the same answers and are many times faster, because the libraries spend most of their time on argument checks. Each fit
+uses one thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("iclbench")
 LIMIT = 128
 
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
-_EPISODES = 16
+_EPISODES_PER_CALL = 16
 
 # A compiled method: from x `(B, N, Dx)`, y `(B, N)`, the points sorted by each coordinate, the lengths `(B, P)` (0: no
 # fit) and the queries `(B, P, Q, Dx)`, it computes answers `(B, P, Q)`, with NaN for fits that the library has to do.
@@ -68,7 +68,7 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
         """
 
     def features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape Dx"]:
-        """The features of the model."""
+        """The inputs of the library's model."""
         return x
 
     def answer(
@@ -111,7 +111,7 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
 
 @cache
 def _warn_once(reason: str) -> None:
-    log.warning("trees are fitted by the libraries, many times slower: %s", reason)
+    log.warning("trees are fitted by the libraries, which is many times slower: %s", reason)
 
 
 def answer_compiled(
@@ -122,11 +122,11 @@ def answer_compiled(
     x, y = x[:, :longest], y[:, :longest]
     order = np.argsort(x, axis=1, kind="stable")
 
-    def work(chunk: slice) -> np.ndarray:
+    def answer_chunk(chunk: slice) -> np.ndarray:
         arrays = (np.ascontiguousarray(array[chunk]) for array in (x, y, order, lengths, queries))
         return method(*arrays)
 
-    return np.concatenate(in_threads(work, list(slices(len(x), _EPISODES))), dtype=np.float64)
+    return np.concatenate(in_threads(answer_chunk, list(slices(len(x), _EPISODES_PER_CALL))), dtype=np.float64)
 
 
 Backend = Literal["auto", "library"]
@@ -162,10 +162,10 @@ class GreedyTree(LibraryEstimator[TreeSettings]):
         from iclbench.estimators.compiled_trees import answer_all, seed_of
 
         depth = self.settings.max_depth or 2**31 - 1
-        return partial(_trees, answer_all, depth, seed_of(self.settings.random_state))
+        return partial(_answer_by_trees, answer_all, depth, seed_of(self.settings.random_state))
 
 
-def _trees(
+def _answer_by_trees(
     answer_all: Callable[..., None],
     depth: int,
     seed: int,
@@ -229,13 +229,13 @@ class XGBoost(LibraryEstimator[BoostingSettings]):
         # The library's defaults.
         trees, depth = self.settings.n_estimators or 100, self.settings.max_depth or 6
         rate = np.float32(0.3 if self.settings.learning_rate is None else self.settings.learning_rate)
-        return partial(_boosted, answer_all, trees, depth, rate)
+        return partial(_answer_by_boosting, answer_all, trees, depth, rate)
 
     def features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape Dx"]:
         return x.sign() if self.settings.sign else x
 
 
-def _boosted(
+def _answer_by_boosting(
     answer_all: Callable[..., None],
     trees: int,
     depth: int,

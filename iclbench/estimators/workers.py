@@ -1,7 +1,7 @@
 """Parallel calls of a function for many episodes: in processes for libraries, in threads for compiled loops.
 
-Small work is done in this process, and so is work whose worker processes die (killed, out of memory). The answers are
-the same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1 there are none. This module does not import
+Small jobs run in this process, and so do jobs whose worker processes die (killed, out of memory). The answers are the
+same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1 there are none. This module does not import
 torch, because worker processes import it and little else of the package.
 """
 
@@ -25,8 +25,8 @@ _MIN_SECONDS = 15.0
 
 
 def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
-    """`[function(*job) for job in jobs]`, in worker processes if the estimated `seconds` are long enough."""
-    workers = min(_available(), len(jobs))
+    """`[function(*job) for job in jobs]`, in worker processes if the estimated time, `seconds`, is long enough."""
+    workers = min(_worker_count(), len(jobs))
     if workers > 1 and seconds > _MIN_SECONDS:
         from concurrent.futures import BrokenExecutor
 
@@ -43,7 +43,7 @@ def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ..
 
 def in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) -> list[_Answer]:
     """`[function(chunk) for chunk in chunks]` in threads, for functions that release the GIL."""
-    workers = min(_available(), len(chunks))
+    workers = min(_worker_count(), len(chunks))
     if workers <= 1:
         return [function(chunk) for chunk in chunks]
     from concurrent.futures import ThreadPoolExecutor
@@ -66,6 +66,6 @@ def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, 
     return answers
 
 
-def _available() -> int:
+def _worker_count() -> int:
     setting = os.environ.get("ICLBENCH_WORKERS", "")
     return max(1, int(setting)) if setting.isdecimal() else cores.available()

@@ -25,17 +25,17 @@ from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskFacts
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeated
+from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds, Shift, repeat_earlier_points
 
 Truth = dict[str, Tensor]
 
-# The methods that draw episodes. They run with fixed settings of torch, in subclasses too.
+# The methods that draw episodes. They run with fixed settings of torch, also in subclasses.
 _DRAWS = ("sample", "sample_all_related", "sample_prompts")
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A test of a family on sequences made for it; accuracy is counted within `Episodes.choices`.
+    """A test of a family on sequences made for it; predictions are limited to the labels in `Episodes.choices`.
 
     Attributes:
         chance: the accuracy of guessing among the admitted labels.
@@ -72,7 +72,7 @@ class Family(ABC):
         shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so gradient descent on w applies.
         questions: the questions that its episodes support, `next` or `targets`.
-        data_parameters: the parameters that name the images of episodes; results name them too.
+        data_parameters: the parameters that select the data of episodes; results list them, too.
         learned: what a run stores about its training data (`learn`); if empty, it is computed from the data.
         related_sets: the largest number of related datasets of an episode.
         related_points: points of the largest related dataset; 0 if not known.
@@ -305,7 +305,7 @@ class FunctionFamily(Family):
         return noise**2 / (self.weight_variance * scale**2)
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
-        """False if a query repeats a point with its noise: then the label of that point is right."""
+        """False if a query repeats a point with its noise, because its label is then known exactly."""
         parsed = self.parse_shift(shift)
         return parsed.part("repeated-query") is None or not parsed.value("noisy", self.noise)
 
@@ -332,17 +332,17 @@ class FunctionFamily(Family):
         else:
             inputs = Inputs(self.inputs(episodes, points, generator))
         for kind, value in kinds:
-            if kind.place is not None:
-                inputs = kind.place(inputs, value, generator)
-        x, queries, defined = inputs.truncate(request.active_dims)
+            if kind.transform is not None:
+                inputs = kind.transform(inputs, value, generator)
+        x, queries, is_defined = inputs.truncate(request.active_dims)
         noise, scale = shift.value("noisy", self.noise), shift.value("weight-scale", 1.0)
         context = self.observe(truth, x, generator, noise, scale)
         targets = None
         if shift.part("repeated-query"):
-            targets, defined = repeated(context, generator)
+            targets, is_defined = repeat_earlier_points(context, generator)
         elif queries is not None:
             targets = self.observe(truth, queries, generator, noise, scale)
-        scored = context.mask if defined is None else defined
+        scored = context.mask if is_defined is None else is_defined
         return Episodes(context=context, scored=scored, targets=targets, truth=truth)
 
     def observe(

@@ -21,8 +21,8 @@ class DecisionTree(FunctionFamily):
     """2^depth leaves ~ N(0, 1); split coordinates uniform with replacement; right iff the coordinate is positive.
     Variance 1.
 
-    A curriculum sets inputs to 0 and does not change the splits, as in Garg's code: at a coordinate not yet in use
-    every point falls to the left, so the trees grow with the dimensions.
+    A curriculum sets inputs to 0 and does not change the splits, as in Garg's code: at a coordinate that is not used
+    yet, every point goes to the left, so the trees grow with the dimensions.
     """
 
     Parameters = DecisionTreeParameters

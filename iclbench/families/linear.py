@@ -68,9 +68,9 @@ class SparseLinear(Linear):
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
         weights = normal((episodes, self.x_dim), generator)
         score = torch.rand((episodes, self.x_dim), generator=generator, device=generator.device)
-        in_use = torch.arange(self.x_dim, device=generator.device) < (active_dims or self.x_dim)
-        rank = score.masked_fill(~in_use, 2.0).argsort(1).argsort(1)
-        support = (rank < self.parameters.sparsity) & in_use
+        is_active = torch.arange(self.x_dim, device=generator.device) < (active_dims or self.x_dim)
+        rank = score.masked_fill(~is_active, 2.0).argsort(1).argsort(1)
+        support = (rank < self.parameters.sparsity) & is_active
         return {"weights": weights * support, "support": support}
 
 

@@ -21,7 +21,7 @@ class Request:
         related: number of related datasets in every episode (default: drawn per episode). The other parts of the
             episodes do not depend on it.
         before: number of episodes that earlier requests for the same prompt set drew. A family with finitely many
-            episodes continues after them, so that no episode repeats before all were used.
+            episodes continues after them, so that no episode is repeated before all have been used.
     """
 
     episodes: int

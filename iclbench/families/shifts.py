@@ -7,11 +7,11 @@ which they take effect, which is also their order in the name of the shift (`Shi
 examples instead of the trained number, drawn by the caller) applies to all families.
 
 The kinds of function families are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9). They
-change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), also for models
+change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), even for models
 trained on skewed inputs (appendix A.1.3; the released evaluation fixes Gaussian data). Here, too, kinds that constrain
 directions start from N(0, I). The other kinds use the inputs of the task; `isotropic+` gives the inputs of the papers:
 
-- `isotropic`, `skewed`: inputs of N(0, I), of the skewed family;
+- `isotropic`, `skewed`: inputs from N(0, I), or from the skewed family;
 - `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional
   subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
 - `orthants`: all context inputs of an episode in one random orthant, the query unconstrained;
@@ -97,13 +97,13 @@ class Shift:
         if canonical_name == "none":
             return cls()
         order = list(allowed)
-        parts = [_part(text, name, allowed) for text in canonical_name.split("+")]
+        parts = [_parse_part(text, name, allowed) for text in canonical_name.split("+")]
         parts.sort(key=lambda part: order.index(part.kind))
         for a, b in combinations(parts, 2):
-            shared = set(allowed[a.kind].sets) & set(allowed[b.kind].sets)
-            if shared:
+            shared_aspects = set(allowed[a.kind].sets) & set(allowed[b.kind].sets)
+            if shared_aspects:
                 raise UsageError(
-                    f"shift '{name}': '{a.text}' and '{b.text}' both set {min(shared)}; remove one of them",
+                    f"shift '{name}': '{a.text}' and '{b.text}' both set {min(shared_aspects)}; remove one of them",
                     code="conflict",
                 )
         return cls(tuple(parts))
@@ -137,7 +137,7 @@ class Shift:
         """The same shift with n context examples, named with `points-N`.
 
         Raises:
-            UsageError: the shift sets the number of examples already.
+            UsageError: the shift already sets the number of examples.
 
         >>> Shift().with_examples(40).name, Shift((Part("noisy", 1.0, "noisy-1"),)).with_examples(40).name
         ('points-40', 'noisy-1+points-40')
@@ -150,7 +150,7 @@ class Shift:
         return Shift((*self.parts, Part(_EXAMPLES, float(n), f"{_EXAMPLES}-{n}")))
 
 
-def _part(text: str, shift: str, kinds: Kinds) -> Part:
+def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
     match = re.fullmatch(r"(.+?)(?:-([0-9.]+))?", text)
     kind, number = match.groups() if match else (text, None)
     if kind == "none":
@@ -168,22 +168,22 @@ def _part(text: str, shift: str, kinds: Kinds) -> Part:
             return Part(kind, text=kind)
         if number_kind.default is None:
             raise UsageError(f"shift '{kind}' needs a number, like {kind}-2", code="missing-value")
-        return _numbered(kind, number_kind.default)
+        return _part_with_number(kind, number_kind.default)
     if number_kind is None:
-        numbered = ", ".join(sorted(name for name, entry in kinds.items() if entry.number))
-        raise UsageError(f"shift '{shift}': only {numbered} take a number; write '{kind}'", code="bad-syntax")
-    value = _positive(number)
+        kinds_with_number = ", ".join(sorted(name for name, entry in kinds.items() if entry.number))
+        raise UsageError(f"shift '{shift}': only {kinds_with_number} take a number; write '{kind}'", code="bad-syntax")
+    value = _parse_positive(number)
     if value is None or (number_kind.is_integer and not value.is_integer()):
         expected = "a positive integer" if number_kind.is_integer else "a positive number"
         raise UsageError(f"shift '{shift}': expected {expected} after '{kind}-', got '{number}'", code="bad-value")
-    return _numbered(kind, value)
+    return _part_with_number(kind, value)
 
 
-def _numbered(kind: str, value: float) -> Part:
+def _part_with_number(kind: str, value: float) -> Part:
     return Part(kind, value, f"{kind}-{Decimal(repr(value)).normalize():f}")
 
 
-def _positive(number: str) -> float | None:
+def _parse_positive(number: str) -> float | None:
     try:
         value = float(number)
     except ValueError:
@@ -212,7 +212,7 @@ class Inputs(NamedTuple):
 
 
 # Maps inputs to shifted inputs, given the number of the kind and a source of randomness.
-Place = Callable[[Inputs, float, torch.Generator], Inputs]
+Transform = Callable[[Inputs, float, torch.Generator], Inputs]
 
 
 @dataclass(frozen=True)
@@ -220,12 +220,12 @@ class FunctionKind(Kind):
     """A kind for functions of a vector.
 
     Attributes:
-        place: maps context and queries to shifted ones; the query after the first n points is row n; None if they
+        transform: maps context and queries to shifted ones; the query after the first n points is row n; None if they
             do not change.
         isotropic: whether the inputs start from N(0, I) instead of the distribution of the task.
     """
 
-    place: Place | None = None
+    transform: Transform | None = None
     isotropic: bool = False
 
 
@@ -268,12 +268,12 @@ def _scaled(inputs: Inputs, scale: float, _: torch.Generator) -> Inputs:
 _INPUTS, _QUERY = "the inputs", "the query"
 FUNCTION_KINDS: Mapping[str, FunctionKind] = {
     "isotropic": FunctionKind((_INPUTS,), isotropic=True),
-    "skewed": FunctionKind((_INPUTS,), place=_skewed, isotropic=True),
-    "subspace": FunctionKind((_INPUTS,), place=_subspace, isotropic=True),
-    "subspace-random": FunctionKind((_INPUTS,), place=_random_subspace, isotropic=True),
-    "orthants": FunctionKind((_INPUTS, _QUERY), place=_orthants, isotropic=True),
-    "orthogonal-query": FunctionKind((_INPUTS, _QUERY), place=_orthogonal_query, isotropic=True),
-    # `repeated` chooses the query among the points with labels.
+    "skewed": FunctionKind((_INPUTS,), transform=_skewed, isotropic=True),
+    "subspace": FunctionKind((_INPUTS,), transform=_subspace, isotropic=True),
+    "subspace-random": FunctionKind((_INPUTS,), transform=_random_subspace, isotropic=True),
+    "orthants": FunctionKind((_INPUTS, _QUERY), transform=_orthants, isotropic=True),
+    "orthogonal-query": FunctionKind((_INPUTS, _QUERY), transform=_orthogonal_query, isotropic=True),
+    # `repeat_earlier_points` chooses the query among the points with labels.
     "repeated-query": FunctionKind((_QUERY,)),
     "wide-query": FunctionKind((_QUERY,), Number(3.0), _wide_query),
     "input-scale": FunctionKind(("the scale of the inputs",), Number(), _scaled),
@@ -282,7 +282,7 @@ FUNCTION_KINDS: Mapping[str, FunctionKind] = {
 }
 
 
-def repeated(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
+def repeat_earlier_points(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
     """For every n, a random one of the first n points, and whether such a point exists (n > 0)."""
     batch, points = context.mask.shape
     counts = torch.arange(points, device=generator.device)
@@ -298,8 +298,8 @@ def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], queries: Float[Tensor, "B 
     # The first n columns of Q span the first n inputs, for every n at once.
     basis = torch.linalg.qr(x[:, :dim].double().transpose(1, 2)).Q
     row = torch.arange(x.shape[1], device=x.device).unsqueeze(1)
-    earlier = torch.arange(basis.shape[-1], device=x.device) < row
-    precise = queries.double()
-    projected = precise - ((precise @ basis) * earlier) @ basis.transpose(1, 2)
-    projected = projected * precise.norm(dim=-1, keepdim=True) / projected.norm(dim=-1, keepdim=True)
+    is_earlier = torch.arange(basis.shape[-1], device=x.device) < row
+    double_queries = queries.double()
+    projected = double_queries - ((double_queries @ basis) * is_earlier) @ basis.transpose(1, 2)
+    projected = projected * double_queries.norm(dim=-1, keepdim=True) / projected.norm(dim=-1, keepdim=True)
     return torch.where(row < dim, projected.to(x.dtype), queries)

@@ -1,10 +1,10 @@
 """Gradient descent (GD) and GD++, which are compared with the layers of a model if the functions are linear in x.
 
-The number of steps is the number of layers of Mamba in the paper (Grazzi et al. 2024). GD++ has two step sizes 2/(L +
-mu): from the covariance of the raw inputs, as in the code of the paper, or of the transformed inputs, which is
-theoretically optimal, as in its text. Its gamma minimises the mean error after the last step (figure 11). The paper
-searches gamma on the scored tasks; we search on as many independently drawn tasks, so that the scored tasks are held
-out.
+The number of steps is the number of layers of Mamba in the paper (Grazzi et al. 2024). GD++ has two variants. Their
+step sizes 2/(L + mu) come from the extreme eigenvalues L and mu of a covariance: that of the raw inputs, as in the code
+of the paper, or that of the transformed inputs, which is theoretically optimal, as in its text. The gamma of GD++
+minimises the mean error after the last step (figure 11). The paper searches gamma on the scored tasks; we search on the
+same number of independently drawn tasks, so that the scored tasks are held out.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DESCENTS = (
 
 
 def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "raw") -> Float[Tensor, "B steps"]:
-    """The squared error on the test queries after 1, 2, ... steps, over the normaliser, without scale and shift."""
+    """The squared error on the test queries after 1, 2, ... steps, over the normaliser; no scale or shift is fitted."""
     episodes, test = prompts.episodes, slice(prompts.fit, None)
     answers = descent_curve(episodes.context, episodes.queries.x[:, test], STEPS, gamma, step_size)
     return (answers - episodes.queries.y[:, test].double()).square().mean(1) / prompts.family.normaliser

@@ -102,7 +102,7 @@ def cached_cell(
     work: Callable[[], Tables],
 ) -> CellResult:
     """The cached cell, or the cell computed by `work`; a skipped cell if the contestant does not support this number of
-    examples. `shared` as in `cells.compute_cell`."""
+    examples. `shared` has the columns that are the same in all rows, as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
         work = partial(cells.skipped, prompts, shared, reason)
@@ -113,7 +113,7 @@ def cached_cell(
 
 
 def references(prompts: ProbeSet) -> list[str]:
-    """The baselines and oracles whose levels are drawn next to the layers."""
+    """The baselines and oracles whose levels are plotted together with the layers."""
     exact = ["least-squares"] if prompts.family.linear_in_x else []
     return list(dict.fromkeys(["zero", *exact, *prompts.task.oracles]))
 
@@ -139,10 +139,10 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     for metric, scores in (("squared_error", probe.error), ("squared_error_raw", probe.raw_error)):
         rows += _along(shared | {"metric": metric, "normaliser": normaliser}, layers, scores, prompts.seed)
     for metric, numbers in (("scale", probe.scale), ("shift", probe.shift)):
-        plain = shared | {"normaliser": 1.0}
-        rows += _along(plain | {"metric": metric}, layers, numbers, prompts.seed)
+        unnormalised = shared | {"normaliser": 1.0}
+        rows += _along(unnormalised | {"metric": metric}, layers, numbers, prompts.seed)
         rows += [
-            plain
+            unnormalised
             | {"metric": f"{metric}_std", "axis_value": layer, "value": float(column.std()), "n_episodes": len(column)}
             for layer, column in zip(layers, numbers.T, strict=True)
             if len(column) > 1 and column.isfinite().all()
@@ -168,13 +168,15 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
         search = tune_gamma(prompts, descent.step_size)
         gamma = search.best
         candidates = zip(search.grid.tolist(), search.errors.tolist(), strict=True)
-        searched = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
-        rows += [searched | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)]
+        search_columns = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
+        rows += [
+            search_columns | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)
+        ]
         reason = (
             f"the best of {len(search.grid)} from {search.grid[0]:.0e} to {search.grid[-1]:.0e} after {STEPS} steps on "
             f"{prompts.tasks} tasks of an independent draw"
         )
-        rows.append(searched | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": reason})
+        rows.append(search_columns | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": reason})
     errors = step_errors(prompts, gamma, descent.step_size or "raw")
     rows += _along(shared | {"axis": "gd_step"}, [float(step) for step in range(1, STEPS + 1)], errors, prompts.seed)
     return {"values": rows}
@@ -190,16 +192,18 @@ def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tenso
 
 
 def _means(
-    shared: dict[str, object], axis_columns: Sequence[dict[str, object]], scores: Float[Tensor, "B at"], seed: int
+    shared: dict[str, object], axis_columns: Sequence[dict[str, object]], scores: Float[Tensor, "B axis"], seed: int
 ) -> Rows:
     """Mean over tasks, with interval, of each column; a failed row if the score of a task is not finite."""
-    wide = scores.to(torch.float64).numpy()
-    nonfinite = (~np.isfinite(wide)).sum(0)
+    scores64 = scores.to(torch.float64).numpy()
+    nonfinite = (~np.isfinite(scores64)).sum(0)
     return [
-        shared | columns | ({"status": "failed", "reason": _nonfinite(int(count), len(wide))} if count else summary)
-        for columns, count, summary in zip(axis_columns, nonfinite, summaries(wide, seed), strict=True)
+        shared
+        | columns
+        | ({"status": "failed", "reason": _nonfinite_reason(int(count), len(scores64))} if count else summary)
+        for columns, count, summary in zip(axis_columns, nonfinite, summaries(scores64, seed), strict=True)
     ]
 
 
-def _nonfinite(bad: int, tasks: int) -> str:
+def _nonfinite_reason(bad: int, tasks: int) -> str:
     return f"the answer is not finite in {bad} of {tasks} tasks"

@@ -12,7 +12,7 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 
-# Number of points in a forward pass. It bounds memory. It is the same on all machines, and so are the results.
+# Number of points in a forward pass. It bounds memory. It is the same on all machines, so that results are, too.
 POINTS = 64 * 41
 # Shifts whose queries depend on a prefix of the context.
 _NOT_PROBED = {
@@ -69,7 +69,7 @@ class ProbeSet(PromptSet):
 
     @cached_property
     def tuning(self) -> Episodes:
-        """Independent episodes of the same distribution and number, on which a method is tuned."""
+        """The same number of independent episodes of the same distribution, on which a method is tuned."""
         return self._split("probe-tuning", self.tasks)
 
     def blocks(self) -> Iterator[Episodes]:

@@ -67,7 +67,7 @@ class RankSet(ProbeSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """As many episodes as contexts or queries, whichever are more, with one query each."""
+        """As many episodes as contexts or queries, whichever number is larger, with one query each."""
         count = max(self.contexts, self.queries)
         return self.draw("rank", count, self.context) if self.evaluator else self._split("rank", count)
 
@@ -87,7 +87,7 @@ def probe_rank(
     Args:
         context: results folder and data sets; the probe computes on the CPU.
         run: a finished run.
-        sizes: numbers of examples in context (default: that of the training; for classification that of the test).
+        sizes: numbers of examples in context (default: the number in training; for classification, that of the test).
         contexts: number of rows of the largest matrix.
         queries: number of columns.
         shift: the shift of the distribution.
@@ -131,14 +131,14 @@ def probe_rank(
             contexts=contexts,
             queries=queries,
         )
-        exact = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
-        for contestant in [model, *exact]:
+        references = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
+        for contestant in [model, *references]:
             work = partial(_ranks, contestant, prompts)
             yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
 def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:
-    """The predictions for each query after each context, with several outputs as further columns. For classification,
+    """The predictions for each query after each context, with one column per query and output. For classification,
     the log-odds of the second of the two labels of a sequence (`choices`)."""
     answer = predictor.informed(contexts.truth).predict_targets(
         contexts.context, x_query.expand(len(contexts), -1, -1), contexts.related
@@ -187,12 +187,12 @@ def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
         count_columns = shared | {"axis": "contexts", "axis_value": float(count), "n_episodes": count}
         rows.append(count_columns | {"metric": "effective_rank", "value": effective_rank(matrix[:count])})
         rows.append(count_columns | {"metric": "rank", "value": float(numerical_rank(matrix[:count]))})
-    values = torch.linalg.svdvals(matrix)
+    singular_values = torch.linalg.svdvals(matrix)
     spectrum = shared | {"axis": "singular_value", "metric": "singular_value", "n_episodes": prompts.contexts}
-    if values[0] > 0:
+    if singular_values[0] > 0:
         rows += [
-            spectrum | {"axis_value": float(index), "value": value, "normaliser": float(values[0])}
-            for index, value in enumerate((values / values[0]).tolist(), 1)
+            spectrum | {"axis_value": float(index), "value": value, "normaliser": float(singular_values[0])}
+            for index, value in enumerate((singular_values / singular_values[0]).tolist(), 1)
         ]
     return {"values": rows}
 

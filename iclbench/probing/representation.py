@@ -3,7 +3,7 @@
 If f(x) = <w, Phi(x)> with the same Phi in all tasks, a representation phi is as useful as Phi if and only if
 Phi(x) = H phi(x) for some matrix H. So H is fitted by least squares, without an intercept, and each feature is scored
 by R² on held-out inputs. The model is compared with the raw inputs (contestant `least-squares`) and with the same model
-before training, because a wide random representation explains much of the features.
+before training, because a wide random representation explains much of the variance of the features.
 
 Rows of `values` have evaluator `representation` and metric r_squared: one row for each feature (axis `feature`,
 numbered from 1), and one without an axis for the mean over features. Intervals are over the held-out inputs.
@@ -223,8 +223,8 @@ def _dimensions(
         means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), AVERAGED)).mean(1)
         rows += [
             shared | {"set": index, "output": output, "point": point, "x1": float(GRID[point]), "value": float(value)}
-            for output, along in enumerate(means.T)
-            for point, value in enumerate(along)
+            for output, mean_curve in enumerate(means.T)
+            for point, value in enumerate(mean_curve)
         ]
     return rows
 

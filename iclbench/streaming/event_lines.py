@@ -25,8 +25,8 @@ class EventFormat(LineFormat):
         marks: number of marks K.
         smallest: the smallest gap that the model supports.
         clock: the clock of the stream.
-        options: names of two options in error messages: that for the start of the observation, and that for double
-            precision.
+        options: names of two options in error messages: the option for the start of the observation, and the option for
+            double precision.
     """
 
     marks: int
@@ -39,7 +39,7 @@ class EventFormat(LineFormat):
 
     @classmethod
     def of_events(cls, shape: TaskShape, smallest: float, largest: float, clock: Clock) -> EventFormat:
-        """The format for a task with events; arguments as the attributes."""
+        """The format for a task with events; the arguments are the attributes of the class."""
         assert shape.marks is not None
         return cls(
             inputs=(),
@@ -92,9 +92,9 @@ class EventFormat(LineFormat):
     def _event(self, line: Line, time: float, mark: float, previous_time: float, previous_name: str) -> Line:
         """A line with the values that the model reads."""
         if not time > previous_time:
-            relation = "equal to" if time == previous_time else f"before the {previous_time:.15g} of"
+            relation = "equal to" if time == previous_time else f"less than {previous_time:.15g},"
             advice = self._start_advice(previous_name)
-            raise DataError(f"time is {time:.15g}, {relation} {previous_name}; times must increase{advice}")
+            raise DataError(f"time is {time:.15g}, {relation} the time of {previous_name}; times must increase{advice}")
         if not (mark.is_integer() and 0 <= mark < self.marks):
             raise DataError(f"mark is {mark:g}; write an integer from 0 to {self.marks - 1}")
         assert self.clock.start is not None

@@ -72,7 +72,7 @@ class LineFormat:
         """The points and queries of a file.
 
         Args:
-            lines: its lines, read lazily.
+            lines: the lines of the file, read lazily.
             name: name of the file.
 
         Raises:
@@ -130,7 +130,7 @@ class LineFormat:
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
         if abs(value) > self.largest:
-            raise DataError(f"{column} is {field}, beyond +-{self.largest:.2g}; scale the data or try --float64")
+            raise DataError(f"{column} is {field}, outside +-{self.largest:.2g}; scale the data or try --float64")
         return value
 
 

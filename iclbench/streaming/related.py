@@ -20,8 +20,8 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
     """One dataset per file, in the format of the stream, of shape `(1, J, N, .)`, padded to the longest.
 
     Raises:
-        UsageError: the model does not use related datasets, or was trained with fewer than there are files.
-        DataError: a file cannot be read, has other columns, a query, or no points.
+        UsageError: the model does not use related datasets, or was trained with fewer of them than there are files.
+        DataError: a file cannot be read, has other columns than the stream, has a query, or has no points.
     """
     max_related = backbone.shape.related if backbone.uses_related else 0
     if not max_related:

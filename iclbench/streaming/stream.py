@@ -3,7 +3,7 @@
 The answer to a query depends on all points before it and on none after it. Points are buffered and learned in batches,
 at the latest before the next query; queries of a file are buffered, too. Up to rounding, the answers are the same as
 for one line at a time. The memory is the size of the model's state: constant for `cmanp`, `cnp` and recurrent models,
-growing for models that store the points. With a window (`window`), the model uses the last points only.
+growing for models that store the points. With a window (module `window`), the model uses only the last points.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Stream:
 
     def run(self, lines: Iterable[Line]) -> Iterator[Answer]:
         """Learn the points and yield the answers. Afterwards, also after an error, `state` includes all points before
-        the line at which this stopped.
+        the line at which the method stopped.
 
         Raises:
             DataError: a line cannot be read, learned or answered; the lines before it are processed first.
@@ -122,7 +122,9 @@ class Stream:
         if self.clock is None and not self._has_points:
             raise self._error_at(line, "a query before the first point; give points first, or --state")
         if self.clock is not None and self.clock.last is None:
-            raise self._error_at(line, "a query before the first event, which starts the observation; give that first")
+            raise self._error_at(
+                line, "a query before the first event, which starts the observation; give the event first"
+            )
 
     def _error_at(self, line: Line, problem: str, code: str = "") -> DataError:
         return DataError(f"{self.name}, line {line.number}: {problem}", code=code)
@@ -132,13 +134,13 @@ class Stream:
         points = self._waiting_points
         if not points:
             return
-        before = self.state.nbytes
+        old_nbytes = self.state.nbytes
         try:
-            state, learned, problem = self._updated(self.state, points), len(points), None
+            state, learned, problem = self._updated_state(self.state, points), len(points), None
         except DataError:
             state, learned, problem = self._one_by_one(points)
         self.state, self._waiting_points = state, []
-        if not self.points and self.model is self.backbone and state.nbytes > before:
+        if not self.points and self.model is self.backbone and state.nbytes > old_nbytes:
             log.info("the state of this model grows with the number of points; that of cmanp does not")
         self.points += learned
         if learned and self.clock is not None:
@@ -152,14 +154,14 @@ class Stream:
         state = self.state
         for learned, line in enumerate(lines):
             try:
-                state = self._updated(state, [line])
+                state = self._updated_state(state, [line])
             except DataError as error:
                 return state, learned, self._error_at(line, str(error), error.code)
         return state, len(lines), None
 
     @guarded
     @torch.no_grad()
-    def _updated(self, state: State, lines: list[Line]) -> State:
+    def _updated_state(self, state: State, lines: list[Line]) -> State:
         try:
             with plugin_errors(self.backbone):
                 state = self.model.update(state, as_points(self.backbone, lines))

@@ -1,4 +1,4 @@
-"""A sliding window: the model uses the last N points only.
+"""A sliding window: the model uses only the last N points.
 
 For new points, `remove` forgets the oldest ones, in a time that does not depend on N (except for the copy of the
 points, which matters for more than about 100,000 points). The state is then a difference of sums and accumulates their
@@ -10,7 +10,7 @@ stores its points, and the state is recomputed from them
 - after `MAX_STEPS` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
 - if that is cheaper than sliding: for a window of at most `CHEAP_SIZE` points, or not larger than the change.
 
-It needs memory for the points in the window and one state.
+A window needs memory for its points and one state.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Window:
     def __init__(self, backbone: Backbone, size: int, max_steps: int = MAX_STEPS, cheap_size: int = CHEAP_SIZE) -> None:
         if not backbone.removes_points:
             raise UsageError(
-                f"--window: this model cannot forget points, {_names_with_window()} can; without --window all points "
-                "count",
+                f"--window: this model cannot forget points ({_names_with_window()} can); without --window, it "
+                "uses all points",
                 code="not-applicable",
             )
         self.backbone = backbone
@@ -98,11 +98,13 @@ class Window:
         surplus = max(0, all_points.count - self.size)
         if surplus and self.size <= max(self.cheap_size, points.count + surplus):
             return self.condition(all_points, state.related)
-        learned = self.backbone.update(state.state, points)
-        longer = replace(state, points=all_points, state=learned, highest=_higher(state.highest, learned.log_weight()))
+        new_state = self.backbone.update(state.state, points)
+        extended = replace(
+            state, points=all_points, state=new_state, highest=_higher(state.highest, new_state.log_weight())
+        )
         if not surplus:
-            return longer
-        return self._without_oldest(longer, surplus) or self.condition(all_points, state.related)
+            return extended
+        return self._without_oldest(extended, surplus) or self.condition(all_points, state.related)
 
     def query(self, state: Any, x: Float[Tensor, "1 Q Dx"]) -> Prediction:
         """The backbone's answers from the points of the window."""

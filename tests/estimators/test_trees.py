@@ -190,5 +190,5 @@ def test_threads_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     points = draw("continuous", episodes=5)
     expected = GreedyTree().predict_next(points).mean
     monkeypatch.setenv("ICLBENCH_WORKERS", "3")
-    monkeypatch.setattr(trees, "_EPISODES", 1)
+    monkeypatch.setattr(trees, "_EPISODES_PER_CALL", 1)
     assert torch.equal(GreedyTree().predict_next(points).mean, expected)

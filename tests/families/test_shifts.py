@@ -317,8 +317,8 @@ class Mirrored(Linear):
 
     shift_kinds = {
         **FUNCTION_KINDS,
-        "mirrored": FunctionKind(("the sign of the inputs",), place=lambda inputs, _, __: inputs.map(torch.neg)),
-        "hollow": FunctionKind(("the inputs",), place=lambda inputs, _, __: inputs, isotropic=True),
+        "mirrored": FunctionKind(("the sign of the inputs",), transform=lambda inputs, _, __: inputs.map(torch.neg)),
+        "hollow": FunctionKind(("the inputs",), transform=lambda inputs, _, __: inputs, isotropic=True),
     }
 
 

@@ -2,11 +2,11 @@
 
 This family is a substitute for `iclbench.families.climate.era5` without a download, with the same axes, patches and
 sizes. Temperatures are a fixed climate over an embedded elevation map plus weather, a Gaussian field whose kernel is
-drawn per episode (`iclbench.families.climate.weather`). Context and targets are one field, and every related dataset is
-another field with the same kernel. So related datasets only give information about the lengthscales in space and time
-and the amplitude, which are log-uniform. The patches of an episode are so distant in time that the correlation between
-their fields would be less than 1e-6, so the fields are drawn independently. All temperatures are noisy, the targets
-too.
+drawn per episode (`iclbench.families.climate.weather`). Context and targets are points of one field, and every related
+dataset is from another field with the same kernel. So related datasets only give information about the lengthscales in
+space and time and the amplitude, which are log-uniform. The patches of an episode are so distant in time that the
+correlation between their fields would be less than 1e-6, so the fields are drawn independently. All temperatures,
+including the targets, are noisy.
 
 Frozen prompts are stratified by the three parameters of the kernel and by context size; training episodes are
 independent. Errors are divided by 1: temperatures are standardised by their mean and their standard deviation without
@@ -47,7 +47,7 @@ class ClimateParameters(PatchParameters):
         space: lengthscale in kilometres.
         time: lengthscale in hours.
         amplitude: standard deviation of the weather in kelvin.
-        noise: standard deviation in kelvin.
+        noise: standard deviation of the noise in kelvin.
     """
 
     space: tuple[_Space, _Space] = Field(default=(100.0, 600.0), strict=False)
@@ -61,16 +61,15 @@ class ClimateParameters(PatchParameters):
             low, high = getattr(self, name)
             if low > high:
                 raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
-        if self.max_related * (2 * self.apart - 1) > steps_until(7, YEAR) - self.times:
+        if self.max_related * (2 * self.min_separation - 1) > steps_until(7, YEAR) - self.times:
             raise ValueError(
-                f"max_related: {self.max_related} related patches at distances of {STEP_HOURS * self.apart} hours, at "
-                "which weather of the longest time is independent, may not fit into half a year; lower max_related or "
-                "time"
+                f"max_related: patches with independent weather are at least {STEP_HOURS * self.min_separation} hours "
+                f"apart, so half a year may not hold {self.max_related} related patches; lower max_related or time"
             )
         return self
 
     @property
-    def apart(self) -> int:
+    def min_separation(self) -> int:
         """Smallest number of steps between the beginnings of two patches with independent weather."""
         reach = math.sqrt(-2 * math.log(MAX_CORRELATION)) * self.time[1]
         return self.times - 1 + math.ceil(reach / STEP_HOURS)
@@ -88,8 +87,8 @@ class Climate(Patches):
         return embedded_elevation()
 
     @property
-    def apart(self) -> int:
-        return self.parameters.apart
+    def min_separation(self) -> int:
+        return self.parameters.min_separation
 
     @cached_property
     def y_moments(self) -> tuple[float, float]:
@@ -104,9 +103,9 @@ class Climate(Patches):
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Stratified by the kernel of the weather and by context size."""
-        prompts = copy(self)
-        prompts.stratified = True
-        return prompts.sample_all_related(request)
+        stratified_family = copy(self)
+        stratified_family.stratified = True
+        return stratified_family.sample_all_related(request)
 
     def temperatures(
         self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator

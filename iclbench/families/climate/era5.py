@@ -52,7 +52,7 @@ class ERA5(Patches):
 
     def __init__(self, parameters: ERA5Parameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
-        self._shared: dict[Any, Tensor] = {}  # shared with the family of the other half
+        self._data_by_device: dict[Any, Tensor] = {}  # shared with the family of the other half
 
     @property
     def year(self) -> int:
@@ -72,7 +72,7 @@ class ERA5(Patches):
         return {"path": self.parameters.path if folder != path else str(path.absolute())}
 
     @property
-    def apart(self) -> int:
+    def min_separation(self) -> int:
         return self.parameters.times
 
     @property
@@ -92,12 +92,12 @@ class ERA5(Patches):
         return kelvin.double().flatten(2), {}
 
     def _data(self, device: torch.device | str) -> Float[Tensor, "fields 22 40"]:
-        """Elevation and temperatures."""
-        if "cpu" not in self._shared:
-            self._shared["cpu"] = torch.from_numpy(load_region(self._folder, self.year))
-        if str(device) not in self._shared:
-            self._shared[str(device)] = self._shared["cpu"].to(device)
-        return self._shared[str(device)]
+        """The elevation, followed by the temperatures at every step of the year."""
+        if "cpu" not in self._data_by_device:
+            self._data_by_device["cpu"] = torch.from_numpy(load_region(self._folder, self.year))
+        if str(device) not in self._data_by_device:
+            self._data_by_device[str(device)] = self._data_by_device["cpu"].to(device)
+        return self._data_by_device[str(device)]
 
     @property
     def _folder(self) -> Path:

@@ -99,7 +99,7 @@ class Places:
 class Patches(Family):
     """Base of the families whose episodes are patches; subclasses define elevation and temperatures.
 
-    `points` is the largest context. Under `points-N` every context has exactly N points.
+    The `points` of a request are the largest context. Under `points-N` every context has exactly N points.
     """
 
     Parameters = PatchParameters
@@ -131,7 +131,7 @@ class Patches(Family):
 
     @property
     @abstractmethod
-    def apart(self) -> int:
+    def min_separation(self) -> int:
         """Smallest number of steps between the beginnings of two patches of an episode."""
 
     @abstractmethod
@@ -171,11 +171,11 @@ class Patches(Family):
     def corners(self) -> Int[Tensor, "places 2"]:
         """The possible first rows and columns of patches."""
         size = self.parameters.cells
-        land = self.elevation.isfinite().unfold(0, size, 1).unfold(1, size, 1).sum((-1, -2))
-        first_cells = (2 * land >= size**2).nonzero()
+        land_cells = self.elevation.isfinite().unfold(0, size, 1).unfold(1, size, 1).sum((-1, -2))
+        first_cells = (2 * land_cells >= size**2).nonzero()
         if not len(first_cells):
             raise DataError(
-                f"no patch of {size} x {size} cells has land in half of its cells; lower task.cells",
+                f"no patch of {size} x {size} cells has land in at least half of its cells; lower task.cells",
                 code="not-applicable",
             )
         return first_cells
@@ -232,7 +232,7 @@ class Patches(Family):
         return torch.rand((numbers, episodes), generator=generator, device=generator.device, dtype=torch.float64)
 
     def _starts(self, episodes: int, shift: Shift, generator: torch.Generator) -> Int[Tensor, "B S"]:
-        """First steps of context and related datasets, each uniform over the steps far enough from the earlier ones."""
+        """First steps of context and related datasets, each uniform over the steps far enough from those before."""
         half = steps_until(7, self.year)
         in_second_half = self._is_held_out and not shift.part("january-june")
         first, end = (half, steps_until(13, self.year)) if in_second_half else (0, half)
@@ -241,7 +241,7 @@ class Patches(Family):
         starts = []
         for _ in range(1 + self.related_sets):
             starts.append(steps[torch.multinomial(is_allowed, 1, generator=generator)])
-            is_allowed = is_allowed * ((steps - starts[-1]).abs() >= self.apart)
+            is_allowed = is_allowed * ((steps - starts[-1]).abs() >= self.min_separation)
         return torch.cat(starts, 1)
 
     def _coordinates(self, places: Places) -> tuple[Float[Tensor, "B S P 4"], Bool[Tensor, "B P"]]:
@@ -271,17 +271,17 @@ class Patches(Family):
         return context, _span(patches, sizes, counts - sizes, max_targets)
 
     def _related(self, patches: Points, count: int | None, generator: torch.Generator) -> Points | None:
-        """The largest number of related datasets, masked after the first `count` (default: drawn)."""
+        """The largest number of related datasets, masked after the first `count` (default: a random number)."""
         sets = self.related_sets
         if not sets:
             return None
         counts, device = patches.counts, generator.device
-        numbers = torch.randint(sets + 1, (len(patches), 1), generator=generator, device=device)
+        related_counts = torch.randint(sets + 1, (len(patches), 1), generator=generator, device=device)
         if count is not None:
-            numbers = torch.full_like(numbers, count)
+            related_counts = torch.full_like(related_counts, count)
         low, high = _related_sizes(self.parameters.related_sizes, counts)
         uniform = torch.rand(counts.shape, generator=generator, device=device, dtype=torch.float64)
-        sizes = (low + (uniform * (high - low + 1)).long()) * (torch.arange(sets, device=device) < numbers)
+        sizes = (low + (uniform * (high - low + 1)).long()) * (torch.arange(sets, device=device) < related_counts)
         flat, sizes = patches.map(lambda t: t.flatten(0, 1)), sizes.flatten()
         related = _span(flat, torch.zeros_like(sizes), sizes, self.related_points)
         return related.map(lambda t: t.unflatten(0, counts.shape))

@@ -69,8 +69,8 @@ class Weather(TensorRecord):
 
     def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:
         """Covariance of f between two sets of hours, latitude, longitude and elevation (which is not used)."""
-        lengths = torch.stack([self.time, self.space / NORTH, self.space / EAST], -1).unsqueeze(1)
-        a, b = a[..., :3] / lengths, b[..., :3] / lengths
+        lengthscales = torch.stack([self.time, self.space / NORTH, self.space / EAST], -1).unsqueeze(1)
+        a, b = a[..., :3] / lengthscales, b[..., :3] / lengthscales
         squared = sum(
             (p.unsqueeze(2) - q.unsqueeze(1)).square() for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True)
         )

@@ -89,13 +89,14 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
     parts = [_month(path, year, month) for month, path in enumerate(months, 1)]
     temperature = np.concatenate(parts)
     valid = np.isfinite(temperature)
-    gaps = np.argwhere(~valid & valid.any(0))
-    if len(gaps):
-        step, row, column = gaps[0]
+    missing_values = np.argwhere(~valid & valid.any(0))
+    if len(missing_values):
+        step, row, column = missing_values[0]
         month = next(month for month in range(1, 13) if step < steps_until(month + 1, year))
         raise DataError(
-            f"{months[month - 1]}: no temperature at {_time(year, int(step))}, {latitudes()[row]:g} N, "
-            f"{longitudes()[column]:g} E, where other times have one ({len(gaps):,} gaps in total); download it again"
+            f"{months[month - 1]}: no temperature at {_time_text(year, int(step))}, {latitudes()[row]:g} N, "
+            f"{longitudes()[column]:g} E, where other times have one ({len(missing_values):,} gaps in total); "
+            "download it again"
         )
     land = np.isfinite(height) & valid[0]
     if not land.any():
@@ -114,8 +115,8 @@ def _month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 4
         steps = np.flatnonzero(np.isin(file_times, times)) if file_times.dtype.kind == "M" else np.empty(0, int)
         if not np.array_equal(file_times[steps], times):
             raise DataError(
-                f"{path}: expected the times {_time(year, first)}, {_time(year, first + 1)}, ..., "
-                f"{_time(year, end - 1)} in this order; download the complete month"
+                f"{path}: expected the times {_time_text(year, first)}, {_time_text(year, first + 1)}, ..., "
+                f"{_time_text(year, end - 1)} in this order; download the complete month"
             )
         values = _region(array, path)[steps]
     kelvin = values[np.isfinite(values)]
@@ -124,7 +125,7 @@ def _month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 4
     return values
 
 
-def _time(year: int, step: int) -> str:
+def _time_text(year: int, step: int) -> str:
     return str(np.datetime64(f"{year}-01-01T00", "h") + STEP_HOURS * step)
 
 
@@ -135,19 +136,19 @@ def _variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterat
     import xarray
 
     try:
-        # If one of these fails, h5netcdf would fail and print a traceback when its incomplete object is deleted.
+        # For files on which this fails, h5netcdf would also print a traceback when its incomplete object is deleted.
         with h5py.File(path) as file:
             file.attrs.get("_nc3_strict")
         # Without indices only attributes are read, regardless of the length of the axes.
         with xarray.open_dataset(path, engine="h5netcdf", create_default_indexes=False) as dataset:
-            yield _checked(dataset, path, name, dims, unit)
+            yield _check_variable(dataset, path, name, dims, unit)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
         raise DataError(
             f"{path} cannot be read as netCDF ({error_text(error)}); download it again", code="unreadable-file"
         ) from None
 
 
-def _checked(dataset: Dataset, path: Path, name: str, dims: tuple[str, ...], unit: str) -> DataArray:
+def _check_variable(dataset: Dataset, path: Path, name: str, dims: tuple[str, ...], unit: str) -> DataArray:
     if name not in dataset.data_vars:
         available = ", ".join(map(str, dataset.data_vars)) or "none"
         raise DataError(f"{path}: expected a variable '{name}', got {available}; use the files of {_SOURCE}")

@@ -7,11 +7,11 @@ and predicts their mixture. Up to the error of the finite sample, no model that 
 score. Markov chains of marks are not sampled, since the posterior of their rows is known (Dirichlet).
 
 For sequences of the length of the tasks the sample is sufficient: doubling the number of processes changes the mean
-over 33 events by less than 0.001 nats, and so do 512 components instead of 64. Over 2,000 new sequences of 33 events,
-central 50 % and 90 % intervals contain 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over sequences).
-This does not hold within one kind of process, since the kind is inferred, too: the 50 % intervals contain 0.48 of the
-gaps of Poisson and 0.53 of the gaps of renewal processes. In longer sequences fewer of the sampled processes are
-likely, and after some hundred events almost none.
+score of 33 events by less than 0.001 nats, and so does using 512 components instead of 64. Over 2,000 new sequences of
+33 events, central 50 % and 90 % intervals contain 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over
+sequences). This does not hold within one kind of process, since the kind is also inferred: the 50 % intervals contain
+0.48 of the gaps of Poisson and 0.53 of the gaps of renewal processes. In longer sequences fewer of the sampled
+processes are likely, and after a few hundred events almost none.
 """
 
 from __future__ import annotations
@@ -94,9 +94,11 @@ class BayesEvents(Predictor):
             16 * max(counts.values()) * self.family.parameters.marks**2,
             "the sampled processes of a Bayes prediction have matrices of",
         )
-        processes, share = self.family.assumed_processes(self.facts.shift, counts, torch.Generator().manual_seed(0))
+        processes, log_weights = self.family.assumed_processes(
+            self.facts.shift, counts, torch.Generator().manual_seed(0)
+        )
         order = _sorted_by_parameter(processes)
-        return processes[order], share[order]
+        return processes[order], log_weights[order]
 
     def _predict(self, points: Points, lengths: list[int]) -> SampledEvent:
         """Iterate over the events and reweight the processes after each."""
@@ -105,8 +107,8 @@ class BayesEvents(Predictor):
         by_kind = {kind: processes[rows] for kind, rows in kinds.items()}
         valid = points.mask & (points.y[..., MARK] >= 0)
         # The shortest gap of the scaled times of a shift.
-        shortest = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
-        gaps = points.y[..., GAP].double().clamp(min=shortest).masked_fill(~valid, 1)
+        shortest_gap = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
+        gaps = points.y[..., GAP].double().clamp(min=shortest_gap).masked_fill(~valid, 1)
         marks = marks_of(points.y).masked_fill(~valid, 0)
         next_marks = _next_marks(marks, valid, self.family.parameters.marks)
         children = processes.branching.permute(2, 0, 1) * processes.decay.unsqueeze(-1)
@@ -118,8 +120,10 @@ class BayesEvents(Predictor):
             if n in needed_lengths:
                 components = _resample(weights.softmax(-1), self.settings.components)
                 episode = torch.arange(len(points), device=components.device).unsqueeze(1)
-                excited = excitation[episode, components]
-                answers[n] = next_event(processes[components], elapsed, count, excited, next_marks[:, n].unsqueeze(1))
+                excitations_of_components = excitation[episode, components]
+                answers[n] = next_event(
+                    processes[components], elapsed, count, excitations_of_components, next_marks[:, n].unsqueeze(1)
+                )
             if n == points.count:
                 break
             gap, mark, is_event = gaps[:, n : n + 1], marks[:, n], valid[:, n : n + 1]
@@ -155,8 +159,8 @@ def _gap_log_density(
     if kind == POISSON:
         return processes.rate.log() - processes.rate * gap
     if kind == RENEWAL:
-        standard = (gap.log() - processes.location) / processes.sigma
-        return -(standard.square() + _LOG_2PI) / 2 - processes.sigma.log() - gap.log()
+        standardised = (gap.log() - processes.location) / processes.sigma
+        return -(standardised.square() + _LOG_2PI) / 2 - processes.sigma.log() - gap.log()
     assert kind == SELF_CORRECTING
     rate = processes.initial.log() + processes.trend * elapsed - processes.alpha * count
     return rate + processes.trend * gap - rate.exp() * torch.expm1(processes.trend * gap) / processes.trend

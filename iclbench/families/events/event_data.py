@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float64, Int64
 from iclbench.core.errors import DataError
 from iclbench.core.hashing import data_fingerprint
 
-# More marks are a mistake, or their numbers are not marks.
+# A file with more marks is refused, since its column of marks probably has other numbers.
 MAX_MARKS = 100_000
 
-_FIX_TIES = "keep the first of such events, or spread them over a step of the clock: -o task.ties=keep-first or spread"
+_FIX_TIES = "keep the first of these events, or spread them over a step of the clock: -o task.ties=keep-first or spread"
 _FIX_START = "take the first event of every sequence as its start: -o task.start=first"
 
 
@@ -33,7 +33,7 @@ class EventData:
         counts: number of events of every sequence, 0 for a window without events.
         open_intervals: time of observation after the last event of every sequence; NaN if there is none.
         mark_count: number of marks K.
-        place: position of an event in the file, in words, by its number.
+        place: a function from the number of an event to its position in the file, in words.
         events: numbers of the events, counted over all sequences of the file.
         sequences: numbers of the sequences in the file.
     """
@@ -74,7 +74,7 @@ class EventData:
         return len(self.counts)
 
     @cached_property
-    def first(self) -> Int64[np.ndarray, " sequences"]:
+    def first_event(self) -> Int64[np.ndarray, " sequences"]:
         """Index of the first event of every sequence, or its position for sequences without events."""
         return np.cumsum(self.counts) - self.counts
 
@@ -82,7 +82,7 @@ class EventData:
     def is_first(self) -> Bool[np.ndarray, " events"]:
         """Whether events are the first of their sequence."""
         is_first = np.zeros(len(self.gaps), dtype=bool)
-        is_first[self.first[self.counts > 0]] = True
+        is_first[self.first_event[self.counts > 0]] = True
         return is_first
 
     @cached_property
@@ -102,22 +102,22 @@ class EventData:
 
         Args:
             ties: treatment of events at the same time or at the start of the observation. `refuse` raises an error.
-                `keep-first` keeps the first event of each time, and none at the start; sequences that then have neither
-                events nor an open interval are removed. `spread` moves m such events to equal distances within one
-                step of the clock, the smallest gap of the file, in their order.
+                `keep-first` retains the first event of each time, and none at the start; sequences that then have
+                neither events nor an open interval are removed. `spread` moves m such events to equal distances within
+                one step of the clock, the smallest gap of the file, in their order.
 
         Raises:
             DataError: times decrease, or there are ties and they are refused.
         """
         self._refuse(self.gaps < 0, "the gap to {before} is {gap:g}; times must increase")
-        tied = self.gaps == 0
-        if not tied.any():
+        is_tied = self.gaps == 0
+        if not is_tied.any():
             return self
         if ties == "keep-first":
-            return self._without(tied)
+            return self._without(is_tied)
         if ties == "spread":
-            return self._spread(tied)
-        self._refuse(tied, "at the same time as {before}{others}; {fix}")
+            return self._spread(is_tied)
+        self._refuse(is_tied, "at the same time as {before}{others}; {fix}")
         return self
 
     def check_start(self, max_ratio: int) -> None:
@@ -154,7 +154,7 @@ class EventData:
     def _without(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
         """These sequences without some events, which have gaps of 0 or are the new start of the observation."""
         cumulative = np.concatenate([[0], np.cumsum(~is_removed)])
-        counts = cumulative[self.first + self.counts] - cumulative[self.first]
+        counts = cumulative[self.first_event + self.counts] - cumulative[self.first_event]
         is_observed = (counts > 0) | ~np.isnan(self.open_intervals)
         return replace(
             self,
@@ -166,26 +166,26 @@ class EventData:
             sequences=self.sequences[is_observed],
         )
 
-    def _spread(self, tied: Bool[np.ndarray, " events"]) -> EventData:
+    def _spread(self, is_tied: Bool[np.ndarray, " events"]) -> EventData:
         """These sequences with tied events at equal distances within one step of the clock."""
-        step = self.gaps[~tied].min(initial=np.inf)
+        step = self.gaps[~is_tied].min(initial=np.inf)
         if not np.isfinite(step):
             raise DataError(
                 f"{self.place(int(self.events[0]))}: all events are at the same time, so the step of the clock is not "
                 "known; use -o task.ties=keep-first"
             )
         # First events start a group, which includes the start of the observation if they are tied to it.
-        starts_group = ~tied | self.is_first
+        starts_group = ~is_tied | self.is_first
         group = np.cumsum(starts_group) - 1
         group_start = np.flatnonzero(starts_group)
-        includes_start = tied[group_start]
+        includes_start = is_tied[group_start]
         size = np.bincount(group) + includes_start
         delay = step * (np.arange(len(group)) - group_start[group] + includes_start[group]) / size[group]
         previous_delay = np.concatenate([[0.0], delay[:-1]])
         previous_delay[self.is_first] = 0.0
         open_intervals = self.open_intervals.copy()
         has_events = self.counts > 0
-        open_intervals[has_events] -= delay[(self.first + self.counts - 1)[has_events]]
+        open_intervals[has_events] -= delay[(self.first_event + self.counts - 1)[has_events]]
         return replace(
             self,
             gaps=self.gaps + delay - previous_delay,
@@ -196,7 +196,7 @@ class EventData:
         """The given sequences in the given order."""
         counts = self.counts[sequences]
         start = np.cumsum(counts) - counts
-        events = np.repeat(self.first[sequences] - start, counts) + np.arange(counts.sum())
+        events = np.repeat(self.first_event[sequences] - start, counts) + np.arange(counts.sum())
         return replace(
             self,
             gaps=self.gaps[events],
@@ -211,13 +211,15 @@ class EventData:
         """Split sequences into consecutive windows of at most `max_events` events. The observation of a window starts
         at the last event of the window before."""
         # The open interval is in the last window, without events if all earlier windows are full.
-        pieces = np.where(np.isnan(self.open_intervals), -(-self.counts // max_events), self.counts // max_events + 1)
-        last = np.cumsum(pieces) - 1
-        counts = np.full(int(pieces.sum()), max_events)
-        counts[last] = self.counts - max_events * (pieces - 1)
+        window_counts = np.where(
+            np.isnan(self.open_intervals), -(-self.counts // max_events), self.counts // max_events + 1
+        )
+        last_window = np.cumsum(window_counts) - 1
+        counts = np.full(int(window_counts.sum()), max_events)
+        counts[last_window] = self.counts - max_events * (window_counts - 1)
         open_intervals = np.full(len(counts), np.nan)
-        open_intervals[last] = self.open_intervals
-        sequences = np.repeat(self.sequences, pieces)
+        open_intervals[last_window] = self.open_intervals
+        sequences = np.repeat(self.sequences, window_counts)
         return replace(self, counts=counts, open_intervals=open_intervals, sequences=sequences)
 
     @property
@@ -234,5 +236,5 @@ class EventData:
 
     def times(self) -> Float64[np.ndarray, " events"]:
         """The time of every event since the start of its sequence."""
-        gaps = np.split(self.gaps, self.first[1:])
+        gaps = np.split(self.gaps, self.first_event[1:])
         return np.concatenate([np.cumsum(sequence) for sequence in gaps]) if len(self) else self.gaps

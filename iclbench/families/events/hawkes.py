@@ -43,7 +43,7 @@ def sample(
         branching: expected numbers of children by mark of the child (row) and of the parent (column).
         decay: decay of the kernels.
         excitation: X at time 0; 0 without a past.
-        exponentials: positive numbers with unit exponential distribution, for the gaps.
+        exponentials: positive numbers from the exponential distribution of mean 1, for the gaps.
         uniforms: uniform numbers in [0, 1), for the marks.
     """
     gaps, marks = [], []
@@ -80,9 +80,9 @@ def excitations(
     with log N steps. Factors are at most 1 and never divisors, so it is as stable as the recurrence.
     """
     factors = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~valid, 1).unsqueeze(-1)
-    added = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)
+    increases = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)
     factors = torch.cat([factors.new_ones(len(factors), 1, 1), factors], 1)
-    sums = torch.cat([excitation.unsqueeze(1), added], 1)
+    sums = torch.cat([excitation.unsqueeze(1), increases], 1)
     offset = 1
     while offset < sums.shape[1]:
         later_factors = factors[:, offset:]
@@ -107,24 +107,24 @@ def excitation_of_past(
     """
     device = base.device
     excitation = torch.zeros_like(base)
-    numbers = torch.poisson(base * past.unsqueeze(1), generator=generator)
-    owner, mark = _rows_and_columns(numbers)
-    uniform = torch.rand(len(owner), generator=generator, device=device, dtype=base.dtype)
-    times = -past[owner] * uniform
-    while len(owner):
-        column = branching[owner, :, mark]
-        rate = decay[owner]
-        excitation.index_add_(0, owner, column * (rate * torch.exp(rate * times)).unsqueeze(1))
+    immigrant_counts = torch.poisson(base * past.unsqueeze(1), generator=generator)
+    process, mark = _rows_and_columns(immigrant_counts)
+    uniform = torch.rand(len(process), generator=generator, device=device, dtype=base.dtype)
+    times = -past[process] * uniform
+    while len(process):
+        column = branching[process, :, mark]
+        rate = decay[process]
+        excitation.index_add_(0, process, column * (rate * torch.exp(rate * times)).unsqueeze(1))
         parent, mark = _rows_and_columns(torch.poisson(column, generator=generator))
         wait = torch.empty(len(parent), device=device, dtype=base.dtype).exponential_(generator=generator)
-        times, owner = times[parent] + wait / rate[parent], owner[parent]
+        times, process = times[parent] + wait / rate[parent], process[parent]
         is_past = times < 0
-        times, owner, mark = times[is_past], owner[is_past], mark[is_past]
+        times, process, mark = times[is_past], process[is_past], mark[is_past]
     return excitation
 
 
-def _rows_and_columns(numbers: Float[Tensor, "R K"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
+def _rows_and_columns(counts: Float[Tensor, "R K"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
     """Row and column of every event, given the numbers of events per row and column."""
-    cells = torch.arange(numbers.numel(), device=numbers.device)
-    cell = cells.repeat_interleave(numbers.flatten().long())
-    return cell // numbers.shape[-1], cell % numbers.shape[-1]
+    cells = torch.arange(counts.numel(), device=counts.device)
+    cell = cells.repeat_interleave(counts.flatten().long())
+    return cell // counts.shape[-1], cell % counts.shape[-1]

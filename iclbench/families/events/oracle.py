@@ -54,10 +54,10 @@ class History(State):
         """N + 1 histories per episode, `(B, N + 1)`: this history followed by the first 0, 1, ..., N events."""
         valid = events.mask & (events.y[..., MARK] != NO_MARK)
         gaps, marks = (t.masked_fill(~valid, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
-        before = torch.zeros_like(self.mark).unsqueeze(1)
+        zeros = torch.zeros_like(self.mark).unsqueeze(1)
         return History(
-            self.elapsed.unsqueeze(1) + torch.cat([before, gaps], 1).cumsum(1),
-            self.count.unsqueeze(1) + torch.cat([before, valid], 1).cumsum(1),
+            self.elapsed.unsqueeze(1) + torch.cat([zeros, gaps], 1).cumsum(1),
+            self.count.unsqueeze(1) + torch.cat([zeros, valid], 1).cumsum(1),
             last_marks(self.mark, marks, valid),
             hawkes.excitations(processes.branching, processes.decay, self.excitation, gaps, marks, valid),
         )
@@ -151,28 +151,30 @@ def next_event(
         elapsed, count, excitation: as in `History`.
         marks: probabilities of the next mark for all kinds except `hawkes`, whose marks depend on the time.
     """
-    poisson, growing, hawkes_kind = (processes.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
+    is_poisson, is_self_correcting, is_hawkes = (processes.kind == kind for kind in (POISSON, SELF_CORRECTING, HAWKES))
     intensity = processes.initial * torch.exp(processes.trend * elapsed - processes.alpha * count)
     marks = marks.expand(*intensity.shape, marks.shape[-1])
     # Renewal processes have no closed-form hazard; their constant rate of 1 is not used.
-    rate = torch.where(poisson, processes.rate, torch.where(growing, 0.0, 1.0)).unsqueeze(-1)
-    excited = torch.where(growing, intensity, 0.0).unsqueeze(-1)
+    rate = torch.where(is_poisson, processes.rate, torch.where(is_self_correcting, 0.0, 1.0)).unsqueeze(-1)
+    excited_rate = torch.where(is_self_correcting, intensity, 0.0).unsqueeze(-1)
     hazard = HazardEvent(
-        torch.where(hawkes_kind.unsqueeze(-1), processes.base, rate * marks),
-        torch.where(hawkes_kind.unsqueeze(-1), excitation, excited * marks),
-        torch.where(hawkes_kind, processes.decay, torch.where(growing, -processes.trend, 1.0)).expand_as(intensity),
+        torch.where(is_hawkes.unsqueeze(-1), processes.base, rate * marks),
+        torch.where(is_hawkes.unsqueeze(-1), excitation, excited_rate * marks),
+        torch.where(is_hawkes, processes.decay, torch.where(is_self_correcting, -processes.trend, 1.0)).expand_as(
+            intensity
+        ),
     )
-    renewal = (processes.kind == RENEWAL).expand_as(intensity)
-    loc = torch.where(renewal, processes.location, 0.0).unsqueeze(-1)
-    scale = torch.where(renewal, processes.sigma, 1.0).unsqueeze(-1)
-    return MixedEvent(LogNormalEvent(torch.zeros_like(loc), loc, scale, marks.log()), hazard, renewal)
+    is_renewal = (processes.kind == RENEWAL).expand_as(intensity)
+    loc = torch.where(is_renewal, processes.location, 0.0).unsqueeze(-1)
+    scale = torch.where(is_renewal, processes.sigma, 1.0).unsqueeze(-1)
+    return MixedEvent(LogNormalEvent(torch.zeros_like(loc), loc, scale, marks.log()), hazard, is_renewal)
 
 
 def _next_known_event(processes: Processes, histories: History) -> MixedEvent:
     """The distribution of the next event after P histories per episode, `(B, P)`."""
-    unsqueezed = processes.map(lambda t: t.unsqueeze(1))
-    episode = torch.arange(len(unsqueezed.kind), device=unsqueezed.kind.device).unsqueeze(1)
-    uniform = torch.full_like(unsqueezed.base, 1 / unsqueezed.base.shape[-1])
+    broadcast_processes = processes.map(lambda t: t.unsqueeze(1))
+    episode = torch.arange(len(broadcast_processes.kind), device=broadcast_processes.kind.device).unsqueeze(1)
+    uniform = torch.full_like(broadcast_processes.base, 1 / broadcast_processes.base.shape[-1])
     chain = processes.chain[episode, histories.mark.clamp(min=0)]
     marks = torch.where((histories.mark == NO_MARK).unsqueeze(-1), uniform, chain)
-    return next_event(unsqueezed, histories.elapsed, histories.count, histories.excitation, marks)
+    return next_event(broadcast_processes, histories.elapsed, histories.count, histories.excitation, marks)

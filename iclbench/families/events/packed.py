@@ -20,7 +20,7 @@ class Packed:
 
     Attributes:
         y: gap, mark and time of every event, one sequence after the other.
-        first: index of the first event of every sequence.
+        first_event: index of the first event of every sequence.
         counts: number of events of every sequence, 0 for a window without events.
         open_intervals: time of observation after the last event of every sequence; infinite if there is none.
         sequence: number of every sequence in the file.
@@ -28,14 +28,14 @@ class Packed:
     """
 
     y: Float[Tensor, "events 3"]
-    first: Int[Tensor, " sequences"]
+    first_event: Int[Tensor, " sequences"]
     counts: Int[Tensor, " sequences"]
     open_intervals: Float[Tensor, " sequences"]
     sequence: Int[Tensor, " sequences"]
     event: Int[Tensor, " sequences"]
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.first_event)
 
     @classmethod
     def of(cls, data: EventData, scale: float) -> Packed:
@@ -56,11 +56,11 @@ class Packed:
                 "float32; choose another unit: -o task.time_scale"
             )
         is_censored = ~np.isnan(data.open_intervals)
-        too_long = np.flatnonzero(is_censored & ~(np.isfinite(open_intervals) & (open_intervals > 0)))
-        if len(too_long):
+        wrong_intervals = np.flatnonzero(is_censored & ~(np.isfinite(open_intervals) & (open_intervals > 0)))
+        if len(wrong_intervals):
             raise DataError(
-                f"the open interval of {data.open_intervals[too_long[0]]:g} after the last event of sequence "
-                f"{data.sequences[too_long[0]] + 1} in units of {scale:g} is out of range for float32; "
+                f"the open interval of {data.open_intervals[wrong_intervals[0]]:g} after the last event of sequence "
+                f"{data.sequences[wrong_intervals[0]] + 1} in units of {scale:g} is out of range for float32; "
                 "choose another unit: -o task.time_scale"
             )
         is_later = ~data.is_first
@@ -73,9 +73,9 @@ class Packed:
             )
         y = np.empty((len(gaps), 3), dtype=np.float32)
         y[:, GAP], y[:, MARK], y[:, TIME] = gaps, data.marks, times
-        numbers = np.concatenate([data.events, [-1]])
-        event = numbers[np.where(data.counts > 0, data.first, -1)]
-        arrays = (data.first, data.counts, open_intervals, data.sequences, event)
+        event_numbers = np.concatenate([data.events, [-1]])
+        event = event_numbers[np.where(data.counts > 0, data.first_event, -1)]
+        arrays = (data.first_event, data.counts, open_intervals, data.sequences, event)
         return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
     def to(self, device: torch.device) -> Packed:
@@ -92,13 +92,13 @@ class Packed:
         gradients of masked values would not be finite; their other values are 0.
         """
         counts, position = self.counts[sequences].unsqueeze(1), torch.arange(points, device=sequences.device)
-        events = position < counts
-        rows = (self.first[sequences].unsqueeze(1) + position).clamp(max=len(self.y) - 1)
+        is_event = position < counts
+        rows = (self.first_event[sequences].unsqueeze(1) + position).clamp(max=len(self.y) - 1)
         padding = torch.tensor([1.0, 0.0, 0.0], device=sequences.device)
-        y = torch.where(events.unsqueeze(-1), self.y[rows], padding)
+        y = torch.where(is_event.unsqueeze(-1), self.y[rows], padding)
         open_interval = self.open_intervals[sequences].unsqueeze(1)
         is_censored = (position == counts) & open_interval.isfinite()
-        last_event = (self.first[sequences] + self.counts[sequences] - 1).clamp(min=0)  # not used without events
+        last_event = (self.first_event[sequences] + self.counts[sequences] - 1).clamp(min=0)  # not used without events
         last_time = torch.where(counts > 0, self.y[last_event, TIME].unsqueeze(1), 0.0)
         interval = torch.stack([open_interval, torch.full_like(open_interval, CENSORED), last_time + open_interval], -1)
-        return torch.where(is_censored.unsqueeze(-1), interval, y), events | is_censored, events
+        return torch.where(is_censored.unsqueeze(-1), interval, y), is_event | is_censored, is_event

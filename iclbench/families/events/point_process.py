@@ -9,13 +9,13 @@ a Hawkes process has unit exponential entries, scaled to a uniform spectral radi
 
 The observation starts at time 0 without a past. A Hawkes process approaches its stationary rates (I - A)^-1 base
 slowly: at a spectral radius rho of 0.5 and a decay of 0.42 to 0.55, the first 20 time units have 9 to 12 % fewer
-events. Over a time T the share is about rho / ((1 - rho) decay T), which is the exact limit for one mark. With
+events. Over a time T the missing share is about rho / ((1 - rho) decay T), which is the exact limit for one mark. With
 `burn_in` the process starts 20 / (decay (1 - rho)) earlier. Its earlier events are not part of the episode, but the
-truth has their excitation.
+truth contains their excitation.
 
-Frozen prompts are stratified within each block that is drawn at once: kinds are equally frequent up to one, and each of
-n equal intervals of the ranges of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` has one of the n episodes of
-a kind. Training episodes are independent.
+Frozen prompts are stratified within each block that is drawn at once: the counts of the kinds differ by at most one,
+and each of n equal intervals of the ranges of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` has one of the n
+episodes of a kind. Training episodes are independent.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ class PointProcess(Family):
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Prompts stratified by kind and parameters."""
-        prompts = copy(self)
-        prompts.stratified = True
-        return prompts.sample_all_related(request)
+        stratified_family = copy(self)
+        stratified_family.stratified = True
+        return stratified_family.sample_all_related(request)
 
     def sample(self, request: Request) -> Episodes:
         shift = self.parse_shift(request.shift)
@@ -153,7 +153,7 @@ class PointProcess(Family):
         gaps = gaps * scale
         y = torch.stack([gaps, marks.to(gaps), gaps.cumsum(1)], -1).float()
         context = Points.full(y.new_empty(*y.shape[:2], 0), y)
-        return Episodes(context=context, scored=context.mask, truth=processes.slowed(scale).tensors())
+        return Episodes(context=context, scored=context.mask, truth=processes.with_time_scale(scale).tensors())
 
     def assumed_processes(
         self, shift: str, counts: Mapping[str, int], generator: torch.Generator
@@ -161,13 +161,14 @@ class PointProcess(Family):
         """A stratified sample of the distribution of processes under a shift: `counts` processes of each kind, and
         their log weights."""
         parsed = self.parse_shift(shift)
-        kinds, parts, shares = self._kinds(parsed), [], []
+        kinds, parts, log_weights = self._kinds(parsed), [], []
         for kind in kinds:
-            single = copy(self)
-            single.stratified, single.parameters = True, self.parameters.model_copy(update={"kinds": (kind,)})
-            parts.append(single._processes(counts[kind], parsed, generator))
-            shares.append(torch.full((counts[kind],), -math.log(len(kinds) * counts[kind]), dtype=torch.float64))
-        return cat(parts).slowed(parsed.value("time-scale", 1.0)), torch.cat(shares)
+            single_kind_family = copy(self)
+            single_kind_family.stratified = True
+            single_kind_family.parameters = self.parameters.model_copy(update={"kinds": (kind,)})
+            parts.append(single_kind_family._processes(counts[kind], parsed, generator))
+            log_weights.append(torch.full((counts[kind],), -math.log(len(kinds) * counts[kind]), dtype=torch.float64))
+        return cat(parts).with_time_scale(parsed.value("time-scale", 1.0)), torch.cat(log_weights)
 
     def _kinds(self, shift: Shift) -> tuple[str, ...]:
         """The kinds of processes under a shift."""
@@ -178,15 +179,15 @@ class PointProcess(Family):
 
     def _processes(self, episodes: int, shift: Shift, generator: torch.Generator) -> Processes:
         parameters, k, device = self.parameters, self.parameters.marks, generator.device
-        names = self._kinds(shift)
-        blank = torch.zeros(episodes, dtype=torch.float64, device=device)
-        places = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
+        kinds = self._kinds(shift)
+        zeros = torch.zeros(episodes, dtype=torch.float64, device=device)
+        quantiles = torch.rand((7, episodes), generator=generator, dtype=torch.float64, device=device)
         if self.stratified:
-            places[0] = stratified_uniform(blank.long(), generator)
-        index = (places[0] * len(names)).long()
+            quantiles[0] = stratified_uniform(zeros.long(), generator)
+        index = (quantiles[0] * len(kinds)).long()
         if self.stratified:
-            places[1:] = torch.stack([stratified_uniform(index, generator) for _ in range(6)])
-        rate, sigma, trend, alpha, radius, decay = places[1:]
+            quantiles[1:] = torch.stack([stratified_uniform(index, generator) for _ in range(6)])
+        rate, sigma, trend, alpha, radius, decay = quantiles[1:]
         base = torch.empty((episodes, k), dtype=torch.float64, device=device).uniform_(generator=generator)
         chain, matrix = (
             torch.empty((episodes, k, k), dtype=torch.float64, device=device).exponential_(generator=generator)
@@ -197,14 +198,14 @@ class PointProcess(Family):
         if shift.part("branching"):
             radius = torch.full_like(radius, shift.value("branching", 1.0))
         processes = Processes(
-            kind=torch.tensor([KINDS.index(name) for name in names], device=device)[index],
+            kind=torch.tensor([KINDS.index(name) for name in kinds], device=device)[index],
             chain=chain / chain.sum(-1, keepdim=True),
             rate=_log_uniform(parameters.rate, rate),
             location=-sigma.square() / 2,
             sigma=sigma,
             trend=_uniform(parameters.trend, trend),
             alpha=_uniform(parameters.alpha, alpha),
-            initial=torch.ones_like(blank),
+            initial=torch.ones_like(zeros),
             base=_log_uniform(parameters.base, base),
             branching=matrix * (radius / hawkes.spectral_radius(matrix))[:, None, None],
             decay=_log_uniform(parameters.decay, decay),
@@ -215,11 +216,11 @@ class PointProcess(Family):
         )
 
 
-def _uniform(edges: tuple[float, float], place: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def _uniform(edges: tuple[float, float], quantile: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     low, high = edges
-    return low + (high - low) * place
+    return low + (high - low) * quantile
 
 
-def _log_uniform(edges: tuple[float, float], place: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
+def _log_uniform(edges: tuple[float, float], quantile: Float[Tensor, "*B"]) -> Float[Tensor, "*B"]:
     low, high = edges
-    return low * torch.exp(math.log(high / low) * place)
+    return low * torch.exp(math.log(high / low) * quantile)

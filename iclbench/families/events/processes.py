@@ -24,7 +24,7 @@ from iclbench.families.events import hawkes
 KINDS = ("poisson", "renewal", "self-correcting", "hawkes")
 POISSON, RENEWAL, SELF_CORRECTING, HAWKES = range(4)
 
-# The shortest gap, before times are scaled. It prevents gaps of 0, which have no logarithm. At a rate of 1, one of 1e9
+# The shortest gap, before times are scaled. It prevents gaps of 0, which have no logarithm. At a rate of 1, one in 1e9
 # gaps is shorter.
 SHORTEST_GAP = 1e-9
 # The smallest exponential number. It prevents divisions of 0 by an excitation of 0.
@@ -58,14 +58,14 @@ class Processes(TensorRecord):
     decay: Float[Tensor, "*B"]
     excitation: Float[Tensor, "*B K"]
 
-    def slowed(self, factor: float) -> Processes:
+    def with_time_scale(self, factor: float) -> Processes:
         """The same processes with all times multiplied by `factor`."""
         names = ("rate", "trend", "initial", "base", "decay", "excitation")
         rates = {name: getattr(self, name) / factor for name in names}
         return replace(self, location=self.location + torch.tensor(factor).double().log(), **rates)
 
     def with_past(self, past: Float[Tensor, " B"], generator: torch.Generator) -> Processes:
-        """The same processes, where those of kind `hawkes` start a time `past` before time 0."""
+        """The same processes, in which those of kind `hawkes` start a time `past` before time 0."""
         subset, excitation = self[self.kind == HAWKES], self.excitation.clone()
         excitation[self.kind == HAWKES] = hawkes.excitation_of_past(
             subset.base, subset.branching, subset.decay, past[self.kind == HAWKES], generator
@@ -75,7 +75,7 @@ class Processes(TensorRecord):
     def sample(self, points: int, generator: torch.Generator) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B N"]]:
         """Sample gaps and marks of the first `points` events of every process, in float64.
 
-        The consumed random numbers do not depend on the kinds.
+        The number of random numbers does not depend on the kinds.
         """
         blank = self.rate.new_empty(len(self.rate), points)
         exponentials = blank.new_empty(*blank.shape, 2).exponential_(generator=generator).clamp(min=_TINY)

@@ -3,20 +3,20 @@
 A file has many sequences. As in the released code of Meta TPP (Bae et al. 2023), an episode consists of the first
 `points` events of one sequence, with padding after shorter sequences. For the formats see
 `iclbench.families.events.readers`. Three fifths of the sequences are training data, one fifth is used to choose
-learning rates, and one fifth is evaluated. Training draws sequences with replacement. Prompts are the sequences in a
-fixed random order; no sequence repeats before all were used.
+learning rates, and one fifth for evaluation. Training draws sequences with replacement. Prompts are the sequences in a
+fixed random order; no sequence is repeated before all have been used.
 
 Parameters that affect results are recorded in every run:
 
 - `ties`: real clocks have finite steps, so events can have the same time, and a density at a gap of 0 has no upper
   limit. Published code adds a number to every gap (Meta TPP 1e-12, neural flows 1e-8) or sets a minimum (Shchur et al.
   2020: 1e-10), and its likelihoods depend on that number. The Wikipedia sequences of Shchur et al. lack the events of
-  the JODIE file that are at the time of the previous event; `keep-first` does the same. By default such events are
+  the JODIE file that have the time of the previous event; `keep-first` does the same. By default such events are
   refused; the error names the first one.
 - `start`: the observation starts at time 0 of the file, or at the first event of a sequence, which then does not count
   as an event. If first events are so late that times look like dates (`_MAX_FIRST_GAP_RATIO`), this parameter is
   required.
-- `time_scale`: the unit of time. Log-likelihoods change by its logarithm, errors are proportional to it.
+- `time_scale`: the unit of time. Log-likelihoods change by its logarithm, and errors of times are in this unit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class EventParameters(BaseSettings):
             file in that folder).
         format: `npz`, `jsonl` or `csv` (default: by suffix).
         times: whether the times of an `.npz` file are gaps or absolute, if they look absolute.
-        marks: number of marks K (default: as many as the file has).
+        marks: number of marks K (default: the number in the file).
         start: start of the observation of a sequence: time 0 (`zero`), or its first event, which then does not count as
             an event and whose mark is not used (`first`). By default it is time 0, and late first events are refused.
         ties: treatment of events at the same time, see `EventData.resolve_ties`.
@@ -68,7 +68,7 @@ class EventParameters(BaseSettings):
         split_seed: seed of the random order of sequences and of the order of prompts.
         time_scale: divisor of times; `mean-gap`: the mean gap of the training sequences.
         max_events: longer sequences are split into windows of at most this number of events, each observed from the
-            last event of the window before (default: no windows, episodes have the first events).
+            last event of the window before (default: no windows; episodes have the first events).
     """
 
     path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Role.LOCATION] = ""
@@ -102,7 +102,7 @@ class Events(Family):
     def __init__(self, parameters: EventParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self._part: Part = "train"
-        self._shared: dict[str, Any] = {}  # shared with the families of the other parts
+        self._cache: dict[str, Any] = {}  # shared with the families of the other parts
 
     def held_out(self) -> Events:
         """The same task on the evaluation sequences; loaded data are shared."""
@@ -113,9 +113,9 @@ class Events(Family):
         return self._with_part("validation")
 
     def _with_part(self, part: Part) -> Events:
-        events = copy.copy(self)
-        events._part = part
-        return events
+        family = copy.copy(self)
+        family._part = part
+        return family
 
     @property
     def x_dim(self) -> int:
@@ -148,22 +148,22 @@ class Events(Family):
 
     @property
     def _path(self) -> Path:
-        if "path" not in self._shared:
-            self._shared["path"] = _find_file(self.data_dir, self.parameters.path)
-        path: Path = self._shared["path"]
+        if "path" not in self._cache:
+            self._cache["path"] = _find_file(self.data_dir, self.parameters.path)
+        path: Path = self._cache["path"]
         return path
 
     @property
     def file(self) -> EventData:
         """The unprocessed sequences of the file."""
-        if "file" not in self._shared:
+        if "file" not in self._cache:
             parameters = self.parameters
-            self._shared["file"] = read_events(self._path, parameters.format, parameters.marks, parameters.times)
-        return self._shared["file"]
+            self._cache["file"] = read_events(self._path, parameters.format, parameters.marks, parameters.times)
+        return self._cache["file"]
 
     def _sequences(self, part: Part) -> EventData:
         """The sequences of a part in the units of the file."""
-        if part not in self._shared:
+        if part not in self._cache:
             data = self.file
             if data.mark_count > self.marks:
                 raise DataError(
@@ -190,13 +190,13 @@ class Events(Family):
                 sequences = data.select(numbers.numpy())
                 if not len(sequences.gaps):
                     raise DataError(
-                        f"{self._shared['path']}: the {len(sequences)} sequence(s) of the part '{name}' have no "
+                        f"{self._cache['path']}: the {len(sequences)} sequence(s) of the part '{name}' have no "
                         "events; use a file with more events, or another -o task.split_seed"
                     )
-                self._shared[name] = (
+                self._cache[name] = (
                     sequences.windows(self.parameters.max_events) if self.parameters.max_events else sequences
                 )
-        return self._shared[part]
+        return self._cache[part]
 
     @property
     def starts_with_event(self) -> bool:  # type: ignore[override]
@@ -218,32 +218,32 @@ class Events(Family):
 
     def _packed(self, device: torch.device) -> Packed:
         key = f"packed {self._part}"
-        if key not in self._shared:
-            self._shared[key] = Packed.of(self._sequences(self._part), self.time_unit)
+        if key not in self._cache:
+            self._cache[key] = Packed.of(self._sequences(self._part), self.time_unit)
         on_device = f"{key} {device}"
-        if on_device not in self._shared:
-            self._shared[on_device] = self._shared[key].to(device)
-        return self._shared[on_device]
+        if on_device not in self._cache:
+            self._cache[on_device] = self._cache[key].to(device)
+        return self._cache[on_device]
 
     def sample(self, request: Request) -> Episodes:
         """Sequences drawn with replacement."""
         packed, device = self._packed(request.generator.device), request.generator.device
-        numbers = torch.randint(len(packed), (request.episodes,), generator=request.generator, device=device)
-        return self._episodes(packed, numbers, request)
+        sequences = torch.randint(len(packed), (request.episodes,), generator=request.generator, device=device)
+        return self._episodes(packed, sequences, request)
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Sequences in a fixed random order, after those of earlier requests."""
         packed, device = self._packed(request.generator.device), request.generator.device
         order = torch.randperm(len(packed), generator=stream(self.parameters.split_seed, "prompts")).to(device)
-        numbers = order[(request.before + torch.arange(request.episodes, device=device)) % len(packed)]
-        return self._episodes(packed, numbers, request)
+        sequences = order[(request.before + torch.arange(request.episodes, device=device)) % len(packed)]
+        return self._episodes(packed, sequences, request)
 
-    def _episodes(self, packed: Packed, numbers: Int[Tensor, " B"], request: Request) -> Episodes:
+    def _episodes(self, packed: Packed, sequences: Int[Tensor, " B"], request: Request) -> Episodes:
         self.parse_shift(request.shift)
-        y, valid, events = packed.beginnings(numbers, request.points)
+        y, valid, is_event = packed.beginnings(sequences, request.points)
         x = torch.zeros(*valid.shape, 0, device=y.device)
-        truth = {"sequence": packed.sequence[numbers], "event": packed.event[numbers]}
-        return Episodes(context=Points(x, y, valid), scored=events, truth=truth)
+        truth = {"sequence": packed.sequence[sequences], "event": packed.event[sequences]}
+        return Episodes(context=Points(x, y, valid), scored=is_event, truth=truth)
 
 
 def _find_file(data_dir: Path | None, name: str) -> Path:

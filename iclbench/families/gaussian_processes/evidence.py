@@ -131,15 +131,15 @@ class Evidence:
             table = _table(self._nodes.step, 2 * HARMONICS * int(self._nodes.multiple.max()), x, y)
             order = torch.arange(2 * HARMONICS + 1)
             for series, multiple in zip(self._periodic, self._multiples, strict=True):
-                plain, weighted = table[:, multiple[:, None] * order]
-                blocks.append(self._block_evidence(series, plain, weighted, y))
+                sums, weighted_sums = table[:, multiple[:, None] * order]
+                blocks.append(self._block_evidence(series, sums, weighted_sums, y))
         return torch.cat(blocks)
 
     def _block_evidence(
-        self, series: CosineSeries, plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"], y: Tensor
+        self, series: CosineSeries, sums: Complex[Tensor, "S M"], weighted_sums: Complex[Tensor, "S M"], y: Tensor
     ) -> Float[Tensor, " S"]:
         variance = self.noise**2
-        gram, projected = _gram(series.power, plain, weighted)
+        gram, projected = _gram(series.power, sums, weighted_sums)
         gram.div_(variance).diagonal(dim1=1, dim2=2).add_(1)
         factor = torch.linalg.cholesky(gram)
         solved = torch.linalg.solve_triangular(factor, projected.unsqueeze(-1), upper=False).squeeze(-1)
@@ -205,12 +205,12 @@ def _products(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entrie
     C_|k-m| - C_(k+m), and twice cos k sin m is S_(k+m) + sign(m - k) S_|k-m|. The S follow the C.
     """
     order = torch.cat([torch.arange(terms + 1), torch.arange(1, terms + 1)])
-    sine = torch.arange(len(order)) > terms
+    is_sine = torch.arange(len(order)) > terms
     k, m = order[:, None], order[None, :]
-    mixed, both_sines = sine[:, None] ^ sine[None, :], sine[:, None] & sine[None, :]
-    offset = mixed * (2 * terms + 1)
-    difference = torch.where(sine[None, :], m - k, k - m)  # order of the sine minus order of the cosine
-    sign = torch.where(mixed, difference.sign(), torch.where(both_sines, -1, 1))
-    first = torch.where(mixed, k + m, (k - m).abs()) + offset
-    second = torch.where(mixed, (k - m).abs(), k + m) + offset
+    is_mixed, both_sines = is_sine[:, None] ^ is_sine[None, :], is_sine[:, None] & is_sine[None, :]
+    offset = is_mixed * (2 * terms + 1)
+    difference = torch.where(is_sine[None, :], m - k, k - m)  # order of the sine minus order of the cosine
+    sign = torch.where(is_mixed, difference.sign(), torch.where(both_sines, -1, 1))
+    first = torch.where(is_mixed, k + m, (k - m).abs()) + offset
+    second = torch.where(is_mixed, (k - m).abs(), k + m) + offset
     return first.flatten(), second.flatten(), sign.flatten().double()

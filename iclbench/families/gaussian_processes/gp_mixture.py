@@ -1,7 +1,8 @@
 """Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 5.1 and appendix G.1).
 
 Every episode has a kernel (RBF or periodic) and a log-uniform lengthscale. Context and targets are one function of that
-process, and every related dataset is another one. All outputs have noise of standard deviation 0.2, the targets too.
+process, and every related dataset is another one. All outputs, including the targets, have noise of standard
+deviation 0.2.
 
 Functions are sampled with the cosine series of the kernels (`kernels`), in float64 and without covariance matrices.
 Kernel, context and targets are drawn first, then the largest number of related datasets. So for a given seed the number
@@ -113,9 +114,9 @@ class KernelPrior:
     def draw(
         self, count: int, generator: torch.Generator, stratified: bool = False
     ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-        """Kernels and lengthscales of `count` processes. If `stratified`, kernels are equally frequent up to one, and
-        the lengthscales of each kernel are stratified in log l. Otherwise the consumed random numbers do not depend on
-        the prior."""
+        """Kernels and lengthscales of `count` processes. If `stratified`, the counts of the kernels differ by at most
+        one, and the lengthscales of each kernel are stratified in log l. Otherwise the number of random numbers does
+        not depend on the prior."""
         if stratified:
             kernel_position = stratified_uniform(
                 torch.zeros(count, dtype=torch.long, device=generator.device), generator
@@ -154,7 +155,7 @@ class Process:
 class GPMixture(Family):
     """Functions of a Gaussian process whose kernel is drawn per episode, with related datasets of the same kernel.
 
-    `points` is the largest context. Under `points-N` every context has exactly N points.
+    The `points` of a request are the largest context. Under `points-N` every context has exactly N points.
     """
 
     Parameters = GPParameters
@@ -201,7 +202,8 @@ class GPMixture(Family):
 
     def assumed_prior(self, shift: str = "none") -> KernelPrior:
         """The distribution of kernels that a predictor without access to the kernel assumes: that of the shift. If the
-        shift has a single kernel, it is the distribution of the task or, for other lengthscales, `ood-lengthscale`."""
+        shift has a single kernel, it is the distribution of the task or, for lengthscales outside its range, that of
+        `ood-lengthscale`."""
         prior = self.prior(shift)
         if prior.log_range:
             return prior
@@ -224,9 +226,9 @@ class GPMixture(Family):
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Stratified by kernel, lengthscale and context size."""
-        prompts = copy(self)
-        prompts.stratified = True
-        return prompts.sample_all_related(request)
+        stratified_family = copy(self)
+        stratified_family.stratified = True
+        return stratified_family.sample_all_related(request)
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
         parameters = self.parameters.model_dump(exclude=_CEILING_INDEPENDENT)
@@ -257,8 +259,8 @@ class GPMixture(Family):
         target_x = _uniform((episodes, 1, parameters.targets), parameters.target_range, generator)
         grid = self.display_inputs().to(context_x).mT.expand(episodes, 1, -1)
         x, grid_size = torch.cat([context_x, target_x], -1), grid.shape[-1]
-        present = torch.ones((episodes, 1), dtype=torch.bool, device=x.device)
-        functions, mean = self._functions(process, torch.cat([x, grid], -1), present, generator)
+        is_present = torch.ones((episodes, 1), dtype=torch.bool, device=x.device)
+        functions, mean = self._functions(process, torch.cat([x, grid], -1), is_present, generator)
         values, display = functions.tensor_split([-grid_size], -1)
         points = self._observe(x, values, generator).map(lambda t: t[:, 0])
         targets = points.span(width)
@@ -274,35 +276,35 @@ class GPMixture(Family):
         )
 
     def _related(self, process: Process, draws: int, count: int | None, generator: torch.Generator) -> Points | None:
-        """The largest number of related datasets, masked after the first `count` (default: drawn)."""
+        """The largest number of related datasets, masked after the first `count` (default: a random number)."""
         sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
         if not sets:
             return None
         if count == 0:  # no random numbers are needed after the related datasets
             blank = torch.zeros((episodes, sets, high, 1), device=generator.device)
             return Points(blank, blank, torch.zeros(blank.shape[:-1], dtype=torch.bool, device=blank.device))
-        numbers = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
+        related_counts = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
         if count is not None:
-            numbers = torch.full_like(numbers, count)
+            related_counts = torch.full_like(related_counts, count)
         sizes = _integers((episodes, sets), low, high, generator)
         x = _uniform((episodes, sets, high), self.parameters.target_range, generator)
-        is_present = torch.arange(sets, device=numbers.device) < numbers
+        is_present = torch.arange(sets, device=related_counts.device) < related_counts
         values, _ = self._functions(process, x, is_present, generator)
         return _first_points(self._observe(x, values, generator), sizes * is_present)
 
     def _functions(
-        self, process: Process, x: Float[Tensor, "B S N"], present: Bool[Tensor, "B S"], generator: torch.Generator
+        self, process: Process, x: Float[Tensor, "B S N"], is_present: Bool[Tensor, "B S"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "B S"]]:
         """Values of S functions of every process, in float64, and the means of periodic functions over a period. Both
-        are 0 where `present` is false, but random numbers are drawn for all functions."""
+        are 0 where `is_present` is false, but random numbers are drawn for all functions."""
         terms = [series_terms(kernel, process.shortest_lengthscale, self.span) for kernel in (RBF, PERIODIC)]
-        shape = (*present.shape, 1 + max(terms), 2)
+        shape = (*is_present.shape, 1 + max(terms), 2)
         normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
         values = torch.zeros_like(x, dtype=torch.float64)
-        means = torch.zeros_like(present, dtype=torch.float64)
-        lengthscale = process.lengthscale.unsqueeze(1).expand(present.shape)
+        means = torch.zeros_like(is_present, dtype=torch.float64)
+        lengthscale = process.lengthscale.unsqueeze(1).expand(is_present.shape)
         for kernel, count in zip((RBF, PERIODIC), terms, strict=True):
-            rows = present & (process.kernel == kernel).unsqueeze(1)
+            rows = is_present & (process.kernel == kernel).unsqueeze(1)
             series = cosine_series(kernel, lengthscale[rows], self.span, count)
             values[rows] = series.functions(normals[rows][:, : count + 1], x[rows].double())
             if kernel == PERIODIC:

@@ -35,9 +35,9 @@ from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
 from iclbench.families.gaussian_processes.posterior import joint_posterior, posterior
 
 # The largest posterior mass of dropped nodes.
-DROPPED = 1e-5
+MAX_DROPPED_MASS = 1e-5
 # Number of kernels whose posteriors are computed at once, which limits memory.
-_NODES = 256
+_NODES_AT_ONCE = 256
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
@@ -117,13 +117,13 @@ class PeriodicMean(OracleKernel):
 
     def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
         """The posterior for RBF functions; for periodic functions independent outputs around the mean."""
-        smooth = super().query(state, x)
-        periodic = (state.kernel == PERIODIC)[:, None, None]
+        rbf_prediction = super().query(state, x)
+        is_periodic = (state.kernel == PERIODIC)[:, None, None]
         mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
         return JointGaussian(
-            torch.where(periodic, mean.to(x.dtype), smooth.mean),
-            smooth.factor.masked_fill(periodic.unsqueeze(-1), 0.0),
-            torch.where(periodic, std, smooth.std).to(x.dtype),
+            torch.where(is_periodic, mean.to(x.dtype), rbf_prediction.mean),
+            rbf_prediction.factor.masked_fill(is_periodic.unsqueeze(-1), 0.0),
+            torch.where(is_periodic, std, rbf_prediction.std).to(x.dtype),
         )
 
     def update(self, state: KnownMean, points: Points) -> KnownMean:  # type: ignore[override]
@@ -132,7 +132,8 @@ class PeriodicMean(OracleKernel):
 
 class BayesSettings(BaseSettings):
     """Settings of `oracle-bayes`: `rbf_nodes` nodes in log l; periodic nodes at most `spacing` apart in 2 pi / l; at
-    most `components` periodic kernels in a prediction; the first `episodes` of a prompt set are evaluated (0: all)."""
+    most `components` periodic kernels in a prediction; only the first `episodes` of a prompt set are evaluated (0:
+    all)."""
 
     rbf_nodes: PositiveInt = 400
     spacing: Annotated[float, Field(gt=0, le=1)] = 0.00235
@@ -174,10 +175,10 @@ class OracleBayes(_GPOracle[BayesSettings]):
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
         """The exact joint score: the evidence of context and targets over that of the context."""
-        before = self._posterior(context, related)
-        joint = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
-        after = before - self._evidence_of(context) + joint
-        return {"log_likelihood_joint": (after.logsumexp(1) - before.logsumexp(1)) / scored.sum(1)}
+        context_weights = self._posterior(context, related)
+        joint_evidence = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
+        joint_weights = context_weights - self._evidence_of(context) + joint_evidence
+        return {"log_likelihood_joint": (joint_weights.logsumexp(1) - context_weights.logsumexp(1)) / scored.sum(1)}
 
     def sample_targets(
         self,
@@ -238,7 +239,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         logits, means, stds = x.new_full(shape, -torch.inf), x.new_zeros(shape), x.new_ones(shape)
         for episode, (node, logit) in enumerate(components):
             points = context[episode][context.mask[episode]]
-            parts = [self._posterior_under(chunk, points, x[episode]) for chunk in node.split(_NODES)]
+            parts = [self._posterior_under(chunk, points, x[episode]) for chunk in node.split(_NODES_AT_ONCE)]
             mean, std = (torch.cat(tensors).T for tensors in zip(*parts, strict=True))
             logits[episode, :, : len(node)] = logit.to(x.dtype)
             means[episode, :, : len(node)] = mean.to(x.dtype)
@@ -246,28 +247,30 @@ class OracleBayes(_GPOracle[BayesSettings]):
         return Mixture(logits, means.unsqueeze(-1), stds.unsqueeze(-1))
 
     def _posterior_under(
-        self, node: Int[Tensor, " K"], context: Points, x: Float[Tensor, "Q 1"]
+        self, nodes: Int[Tensor, " K"], context: Points, x: Float[Tensor, "Q 1"]
     ) -> tuple[Float[Tensor, "K Q"], Float[Tensor, "K Q"]]:
-        """The posterior of one episode under each of `node`."""
-        copies = context.map(lambda t: t.expand(len(node), *t.shape))
-        kernel, lengthscale = self._nodes.kernel[node], self._nodes.lengthscale[node]
-        return posterior(kernel, lengthscale, copies, x.expand(len(node), *x.shape), self.noise)
+        """The posterior of one episode under each of these nodes."""
+        copies = context.map(lambda t: t.expand(len(nodes), *t.shape))
+        kernel, lengthscale = self._nodes.kernel[nodes], self._nodes.lengthscale[nodes]
+        return posterior(kernel, lengthscale, copies, x.expand(len(nodes), *x.shape), self.noise)
 
     def _components(self, weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
         """The nodes of the prediction and their log weights.
 
-        Nodes with weights below `DROPPED` / S are dropped. If more than `components` periodic nodes remain, groups of
-        neighbours are replaced by the node at their centre of mass. The posterior is then so broad that they are
-        similar.
+        Nodes with weights below `MAX_DROPPED_MASS` / S are dropped. If more than `components` periodic nodes remain,
+        groups of neighbours are replaced by the node at their centre of mass. The posterior is then so broad that they
+        are similar.
         """
-        nodes = (weights > math.log(DROPPED / len(weights))).nonzero().squeeze(1)
-        periodic = nodes[self._nodes.kernel[nodes] == PERIODIC]
-        if len(periodic) <= self.settings.components:
+        nodes = (weights > math.log(MAX_DROPPED_MASS / len(weights))).nonzero().squeeze(1)
+        periodic_nodes = nodes[self._nodes.kernel[nodes] == PERIODIC]
+        if len(periodic_nodes) <= self.settings.components:
             return nodes, weights[nodes]
-        group_size = math.ceil(len(periodic) / self.settings.components)
-        padded = torch.nn.functional.pad(weights[periodic], (0, -len(periodic) % group_size), value=-torch.inf)
+        group_size = math.ceil(len(periodic_nodes) / self.settings.components)
+        padded = torch.nn.functional.pad(
+            weights[periodic_nodes], (0, -len(periodic_nodes) % group_size), value=-torch.inf
+        )
         groups = padded.unflatten(0, (-1, group_size))
         central_index = (groups.softmax(1) * torch.arange(group_size)).sum(1).round().long()
-        central = periodic[central_index + group_size * torch.arange(len(groups))]
+        central = periodic_nodes[central_index + group_size * torch.arange(len(groups))]
         others = nodes[self._nodes.kernel[nodes] != PERIODIC]
         return torch.cat([others, central]), torch.cat([weights[others], groups.logsumexp(1)])

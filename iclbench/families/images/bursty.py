@@ -14,7 +14,7 @@ The tests have eight images in context:
 - `icl_paired`: each `icl` sequence is followed by the same sequence with the labels exchanged. The pair counts as one
   episode and is right only if both answers are, so similarity to the trained classes of these labels does not help;
 - `flip`: as `icl`, with two trained classes drawn with the Zipf weights, whose trained labels are exchanged. The label
-  of the context is right, the label of the weights is wrong;
+  in the context is right, and the label in the weights is wrong;
 - `iwl`: no context image has the class of the query. The query is drawn with the Zipf weights, the context with the
   same weights from the other classes. In `iwl_macro`, `iwl_common` and `iwl_rare` the class of the query is uniform
   over all training classes, the common or the rare ones. In `iwl_new_drawings` the query is a drawing that is not among
@@ -145,20 +145,25 @@ class Bursty(Family):
         return self._splits[device]
 
     def evaluators(self) -> dict[str, Evaluator]:
-        two, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training, knows="weights")
+        two_labels, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training, knows="weights")
         iwl = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
         flip = Evaluator(0.5, knows="either")
-        return {"icl": two, "icl_paired": Evaluator(0.25, group_size=2), "flip": flip, **dict.fromkeys(iwl, all_labels)}
+        return {
+            "icl": two_labels,
+            "icl_paired": Evaluator(0.25, group_size=2),
+            "flip": flip,
+            **dict.fromkeys(iwl, all_labels),
+        }
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
         self.parse_shift(request.shift)
         split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
         pair = self._pair(episodes, generator, are_different=not anchor)
-        free = split.zipf((episodes, points - 2 * shots), generator)
-        # Ranks beyond the last are the same classes, but their drawings are drawn independently.
-        free = free + split.training * anchor
-        context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), free], 1), generator)
+        further_ranks = split.zipf((episodes, points - 2 * shots), generator)
+        # Adding the number of classes gives ranks of the same classes whose drawings are drawn independently.
+        further_ranks = further_ranks + split.training * anchor
+        context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
@@ -169,7 +174,7 @@ class Bursty(Family):
         super().check_test(evaluator)
         if evaluator == "iwl_new_drawings" and self.parameters.train_drawings == DRAWINGS:
             raise UsageError(
-                f"iwl_new_drawings needs drawings that are not trained on, but all {DRAWINGS} are; "
+                f"iwl_new_drawings needs drawings that are not used in training, but all {DRAWINGS} are; "
                 "lower task.train_drawings, as bursty-new-drawings does",
                 code="not-applicable",
             )
@@ -203,19 +208,19 @@ class Bursty(Family):
 
     def _icl(self, episodes: int, generator: torch.Generator) -> Sequences:
         split, device = self.split(generator.device), generator.device
-        first = torch.randint(split.holdout, (episodes, 1), generator=generator, device=device)
+        first_class = torch.randint(split.holdout, (episodes, 1), generator=generator, device=device)
         low = 0 if self.parameters.anchor_compat else 1
         offset = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
-        pair = split.training + torch.cat([first, (first + offset) % split.holdout], 1)
+        pair = split.training + torch.cat([first_class, (first_class + offset) % split.holdout], 1)
         # Both classes are equally likely to be the first, so this assigns the labels at random.
         return self._two_class_sequences(pair, self._icl_labels(episodes, generator), DRAWINGS, generator)
 
     def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
         split, choice = self.split(generator.device), self.parameters.icl_labels
         if choice == "random":
-            first = torch.randint(split.training, (episodes, 1), generator=generator, device=generator.device)
+            first_label = torch.randint(split.training, (episodes, 1), generator=generator, device=generator.device)
             offset = torch.randint(1, split.training, (episodes, 1), generator=generator, device=generator.device)
-            return torch.cat([first, (first + offset) % split.training], 1)
+            return torch.cat([first_label, (first_label + offset) % split.training], 1)
         pairs = {"first": torch.arange(2), "rarest": split.ranked[-2:], "common": split.ranked[:2]}
         pair = pairs[choice] if isinstance(choice, str) else torch.tensor(choice)
         return pair.to(generator.device).expand(episodes, 2)
@@ -223,13 +228,13 @@ class Bursty(Family):
     def _two_class_sequences(
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
-        """Equal numbers of images of both classes with these labels, shuffled; the query is one more of either."""
-        sides = (torch.arange(TEST_CONTEXT, device=pair.device) % 2).expand(len(pair), TEST_CONTEXT)
-        sides = torch.cat([_shuffled(sides, generator), _coins(len(pair), generator)], 1)
-        classes = pair.gather(1, sides)
+        """Equal numbers of images of both classes with these labels, shuffled, and a query of either class."""
+        pair_index = (torch.arange(TEST_CONTEXT, device=pair.device) % 2).expand(len(pair), TEST_CONTEXT)
+        pair_index = torch.cat([_shuffled(pair_index, generator), _coins(len(pair), generator)], 1)
+        classes = pair.gather(1, pair_index)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
         drawing_numbers = distinct_drawings(classes, drawings, generator)
-        return Sequences(classes, labels.gather(1, sides), drawing_numbers, choices.scatter(1, labels, True))
+        return Sequences(classes, labels.gather(1, pair_index), drawing_numbers, choices.scatter(1, labels, True))
 
     @staticmethod
     def _exchanged(sequences: Sequences) -> Sequences:

@@ -46,14 +46,19 @@ class ClassSplit(TensorRecord):
     ) -> ClassSplit:
         """Draw the split from the seed: `classes` of `available` classes with weights 1 / rank^alpha, in random order
         or (`by_label`) ranked from the last label to the first."""
-        draw = stream(seed, "split")
+        split_generator = stream(seed, "split")
         training = classes - holdout
         rare = training - common
-        glyph = torch.randperm(available, generator=draw)[:classes]
+        glyph = torch.randperm(available, generator=split_generator)[:classes]
         if by_label:
             ranked = torch.arange(training).flip(0)
         else:
-            ranked = torch.cat([rare + torch.randperm(common, generator=draw), torch.randperm(rare, generator=draw)])
+            ranked = torch.cat(
+                [
+                    rare + torch.randperm(common, generator=split_generator),
+                    torch.randperm(rare, generator=split_generator),
+                ]
+            )
         weights = torch.arange(1, training + 1, dtype=torch.float64).pow(-alpha)
         ends = (weights / weights.sum() * _TOTAL).round().long().clamp(min=1).cumsum(0)
         return cls(glyph, ranked, ends, common)
@@ -82,20 +87,20 @@ class ClassSplit(TensorRecord):
 def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
     """Drawing numbers for the images of every sequence, the query last. Images of one class have different drawings.
 
-    The classes only matter by their equality. If a class occurs more often than it has drawings, drawings repeat, but
+    Only the equality of classes matters. If a class occurs more often than it has drawings, drawings repeat, but
     not the drawing of the query.
     """
     # The query comes first, so that its drawing can be excluded if drawings repeat.
-    ordered = classes.roll(1, 1)
-    is_equal = ordered.unsqueeze(2) == ordered.unsqueeze(1)
+    query_first = classes.roll(1, 1)
+    is_equal = query_first.unsqueeze(2) == query_first.unsqueeze(1)
     # Every class uses the permutation of drawings at its first position.
     first_position = is_equal.int().argmax(2)
     shape = (*classes.shape, drawings)
     order = torch.rand(shape, generator=generator, device=classes.device).argsort(2)
     occurrence = is_equal.tril(-1).sum(2)
     has_query_class = is_equal[:, :1].squeeze(1)
-    repeated = torch.where(has_query_class, 1 + (occurrence - 1) % (drawings - 1), occurrence % drawings)
-    occurrence = torch.where(occurrence < drawings, occurrence, repeated)
+    repeated_occurrence = torch.where(has_query_class, 1 + (occurrence - 1) % (drawings - 1), occurrence % drawings)
+    occurrence = torch.where(occurrence < drawings, occurrence, repeated_occurrence)
     drawing_order = order.gather(1, first_position.unsqueeze(2).expand(shape))
     return drawing_order.gather(2, occurrence.unsqueeze(2)).squeeze(2).roll(-1, 1)
 

@@ -14,9 +14,9 @@ TEST_CONTEXT = 8
 _NAMED_LABELS = ("first", "rarest", "common", "random")
 
 
-def _labels(value: object) -> object:
-    pair = isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)
-    if value not in _NAMED_LABELS and not (pair and value[0] != value[1]):  # type: ignore[index]
+def _check_labels(value: object) -> object:
+    is_pair = isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)
+    if value not in _NAMED_LABELS and not (is_pair and value[0] != value[1]):  # type: ignore[index]
         raise ValueError(f"expected {', '.join(_NAMED_LABELS)} or two different labels like [0, 1], got {value!r}")
     return value
 
@@ -35,9 +35,9 @@ class BurstyParameters(BaseSettings):
     train_drawings: Annotated[int, Field(ge=TEST_CONTEXT // 2 + 1, le=DRAWINGS)] = DRAWINGS
     jitter: NonNegativeFloat = 1.0
     split_seed: SeedInt = 0
-    icl_labels: Annotated[Literal["first", "rarest", "common", "random"] | list[int], BeforeValidator(_labels)] = (
-        "first"
-    )
+    icl_labels: Annotated[
+        Literal["first", "rarest", "common", "random"] | list[int], BeforeValidator(_check_labels)
+    ] = "first"
     anchor_compat: bool = False
 
     @model_validator(mode="after")

@@ -29,7 +29,7 @@ IWL_MACRO = Meaning("IWL, macro", "IWL with all classes equally frequent as quer
 IWL_COMMON = Meaning("IWL, common", "IWL of the most frequent classes", None, _ONE_LABEL, finer=True)
 IWL_RARE = Meaning("IWL, rare", "IWL of all other classes", None, _ONE_LABEL, finer=True)
 IWL_NEW_DRAWINGS = Meaning(
-    "IWL, new drawings", "IWL on drawings that were not trained on", None, _ONE_LABEL, finer=True
+    "IWL, new drawings", "IWL on drawings that were not used in training", None, _ONE_LABEL, finer=True
 )
 FLIP = Meaning(
     "flip",

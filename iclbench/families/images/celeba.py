@@ -51,14 +51,14 @@ class CelebA(ImageSet):
         super().__init__(
             np.zeros((len(self._paths), size * size, 3), np.uint8), np.zeros(len(self._paths), dtype=np.int64)
         )
-        self._decoded = torch.zeros(len(self._paths), dtype=torch.bool)
+        self._is_decoded = torch.zeros(len(self._paths), dtype=torch.bool)
 
     def read(self, images: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
         numbers = images.cpu()
         pixels = self._pixels[torch.device("cpu")]
-        for index in torch.unique(numbers[~self._decoded[numbers]]).tolist():
+        for index in torch.unique(numbers[~self._is_decoded[numbers]]).tolist():
             pixels[index] = torch.from_numpy(_decode(self._paths[index], self._size).reshape(-1, 3))
-            self._decoded[index] = True
+            self._is_decoded[index] = True
         return pixels[numbers].to(images.device)
 
     @cached_property
@@ -89,9 +89,11 @@ def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
     from PIL import Image
 
     try:
-        with Image.open(path) as opened:
-            limits.check(3 * opened.width * opened.height, f"{path}: {opened.width} x {opened.height} pixels,")
-            image = opened.convert("RGB")
+        with Image.open(path) as file_image:
+            limits.check(
+                3 * file_image.width * file_image.height, f"{path}: {file_image.width} x {file_image.height} pixels,"
+            )
+            image = file_image.convert("RGB")
     except (OSError, Image.DecompressionBombError) as error:
         code = "missing-data" if isinstance(error, FileNotFoundError) else "unreadable-file"
         raise DataError(f"cannot read the image {path} ({error_text(error)}); {_ADVICE}", code=code) from None

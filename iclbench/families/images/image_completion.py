@@ -9,9 +9,9 @@ Two protocols define the numbers of observed pixels among P pixels:
   200. Coordinates lie in [-1, 1], intensities in [-0.5, 0.5].
 
 A label is drawn uniformly, then an image of the label. Training and evaluation draw from different images, see
-`iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are not trained on, for data sets
-that have them) and `other-label` (the label of the related images is not that of the context, as in figure 14 of the
-paper).
+`iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are not used in training, for
+data sets that have them) and `other-label` (the label of the related images is not that of the context, as in figure 14
+of the paper).
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from iclbench.families.shifts import Kind, Kinds, Shift
 # Mean and standard deviation of intensities in [0, 1] over the training images: the common values for MNIST and EMNIST,
 # measured values for glyphs at 28 x 28, approximate values over all channels for CelebA.
 INTENSITY = {"glyphs": (0.067, 0.22), "mnist": (0.1307, 0.3081), "emnist": (0.1751, 0.3332), "celeba": (0.44, 0.29)}
-FEWEST = 3
+# Smallest number of context or target pixels under `cmab`.
+MIN_PIXELS = 3
 # Number of images that are averaged at once, which limits memory.
 _IMAGE_BATCH = 1024
 
@@ -55,7 +56,7 @@ class ImageParameters(BaseSettings):
     jitter: PositiveFloat = 1.0
     sampling: Literal["share", "cmab"] = "share"
     targets: Annotated[int, Field(ge=0)] = 0
-    budget: Annotated[int, Field(ge=2 * FEWEST + 2)] = 200
+    budget: Annotated[int, Field(ge=2 * MIN_PIXELS + 2)] = 200
     max_related: Annotated[int, Field(ge=0, le=16)] = 3
 
     @model_validator(mode="after")
@@ -72,7 +73,7 @@ class ImageParameters(BaseSettings):
 class ImageCompletion(Family):
     """Pixel intensities as a function of coordinates, given some pixels and related images of the same class.
 
-    `points` is the largest context. Under `points-N` every context has exactly N pixels.
+    The `points` of a request are the largest context. Under `points-N` every context has exactly N pixels.
 
     Args:
         parameters: see `ImageParameters`.
@@ -85,7 +86,7 @@ class ImageCompletion(Family):
     Parameters = ImageParameters
     questions = frozenset({"targets"})
     shift_kinds: ClassVar[Kinds] = {
-        "unseen-classes": Kind(("which images there are",)),
+        "unseen-classes": Kind(("the set of images",)),
         "other-label": Kind(("the related images",)),
     }
     data_parameters = ("images",)
@@ -100,17 +101,17 @@ class ImageCompletion(Family):
         self._loaded: dict[Part, ImageSet] = {}
 
     def held_out(self) -> ImageCompletion:
-        """The same task on images that are not trained on; loaded images are shared."""
-        completion = copy.copy(self)
-        completion._part = "test"
-        return completion
+        """The same task on images that are not used in training; loaded images are shared."""
+        family = copy.copy(self)
+        family._part = "test"
+        return family
 
     def validation(self) -> ImageCompletion:
         """The same task on drawings that neither training nor prompts use. Real images have no third part, so it uses
         their training images."""
-        completion = copy.copy(self)
-        completion._part = "train" if self.needs_data else "validation"
-        return completion
+        family = copy.copy(self)
+        family._part = "train" if self.needs_data else "validation"
+        return family
 
     @property
     def x_dim(self) -> int:
@@ -146,7 +147,7 @@ class ImageCompletion(Family):
         shift = super().parse_shift(name)
         if shift.part("unseen-classes") and not self._has_unseen:
             raise UsageError(
-                f"shift '{name}': all classes of {self.parameters.images} are trained on; use glyphs or emnist",
+                f"shift '{name}': all classes of {self.parameters.images} are used in training; use glyphs or emnist",
                 code="not-applicable",
             )
         if shift.part("other-label") and not self.related_sets:
@@ -169,8 +170,8 @@ class ImageCompletion(Family):
     def display_inputs(self) -> Float[Tensor, "points 2"]:
         """Row and column of every pixel, row by row."""
         size = self.parameters.size
-        line = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
-        return torch.cartesian_prod(line / self._unit, line / self._unit).float()
+        coordinates = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
+        return torch.cartesian_prod(coordinates / self._unit, coordinates / self._unit).float()
 
     def pixel_at(self, x: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
         """Index of the nearest pixel of `display_inputs`."""
@@ -181,11 +182,11 @@ class ImageCompletion(Family):
     @cached_property
     def trained_pixels(self) -> tuple[Float[Tensor, "P Dy"], Float[Tensor, "P Dy"]]:
         """Mean and standard deviation of every pixel over the training distribution: a uniform label, then a uniform
-        image of it."""
+        image with this label."""
         images = self._images("train")
-        share = (1 / images.counts.double()).repeat_interleave(images.counts) / len(images.counts)
+        weights = (1 / images.counts.double()).repeat_interleave(images.counts) / len(images.counts)
         mean, square = torch.zeros(2, self.pixels, self.y_dim, dtype=torch.float64)
-        for numbers, weight in zip(images.order.split(_IMAGE_BATCH), share.split(_IMAGE_BATCH), strict=True):
+        for numbers, weight in zip(images.order.split(_IMAGE_BATCH), weights.split(_IMAGE_BATCH), strict=True):
             intensities = self._scaled(images.read(numbers)).double()
             mean += torch.einsum("n,npd->pd", weight, intensities)
             square += torch.einsum("n,npd->pd", weight, intensities.square())
@@ -205,7 +206,7 @@ class ImageCompletion(Family):
         context, targets = self._split(x, intensities, request.points, shift, generator)
         truth = {
             "label": images.labels.to(device)[label],
-            "image": _numbers(images, label, member),
+            "image": _image_numbers(images, label, member),
             "display": intensities,
         }
         related = None
@@ -229,21 +230,25 @@ class ImageCompletion(Family):
     ) -> tuple[Points, Points]:
         """Context pixels, and targets among the other pixels."""
         episodes, pixels, budget = len(intensities), self.pixels, self.parameters.budget
-        share = self.parameters.sampling == "share"
-        low, high = _share(pixels, points) if share else _within(FEWEST, budget - FEWEST - 1, points)
+        is_share = self.parameters.sampling == "share"
+        low, high = (
+            _share_range(pixels, points) if is_share else _limit_range(MIN_PIXELS, budget - MIN_PIXELS - 1, points)
+        )
         low, high = shift.examples or low, shift.examples or high
         order = _permutations((episodes, pixels), generator)
         sizes = _integers(low, torch.full((episodes,), high, device=x.device), generator)
         others = pixels - sizes
-        if share:
+        if is_share:
             max_targets = self.parameters.targets or pixels - low
             target_counts = others.clamp(max=max_targets)
         else:
-            max_targets = budget - FEWEST - 1
-            target_counts = _integers(FEWEST, (budget - 1 - sizes).clamp(min=FEWEST), generator).minimum(others)
+            max_targets = budget - MIN_PIXELS - 1
+            target_counts = _integers(MIN_PIXELS, (budget - 1 - sizes).clamp(min=MIN_PIXELS), generator).minimum(others)
         positions = sizes.unsqueeze(1) + torch.arange(min(max_targets, pixels - low), device=x.device)
         target_order = order.gather(1, positions.clamp(max=pixels - 1))
-        return _observed(x, intensities, order[:, :high], sizes), _observed(x, intensities, target_order, target_counts)
+        return _observed_points(x, intensities, order[:, :high], sizes), _observed_points(
+            x, intensities, target_order, target_counts
+        )
 
     def _related(
         self,
@@ -255,28 +260,30 @@ class ImageCompletion(Family):
         count: int | None,
         generator: torch.Generator,
     ) -> tuple[Points, Int[Tensor, "B J"]]:
-        """The largest number of related images and their numbers in the set; images after the first `count` (default:
-        drawn) are masked."""
+        """The largest number of related images and their numbers in the set; images after the first `count` (default: a
+        random number) are masked."""
         sets, episodes, pixels = self.related_sets, len(label), self.pixels
-        numbers = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
+        related_counts = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
         if count is not None:
-            numbers = torch.full_like(numbers, count)
+            related_counts = torch.full_like(related_counts, count)
         excluded = member.unsqueeze(1)
         if shift.part("other-label"):
             offset = torch.randint(1, len(images.labels), (episodes,), generator=generator, device=x.device)
             label, excluded = (label + offset) % len(images.labels), excluded[:, :0]
-        members = _distinct(images.counts.to(x.device)[label], sets, excluded, generator)
+        members = _distinct_numbers(images.counts.to(x.device)[label], sets, excluded, generator)
         intensities = self._read(images, label.unsqueeze(1), members).flatten(0, 1)
         max_sizes = torch.full((episodes * sets,), self.related_points, device=x.device)
         sizes = _integers(max(1, pixels // 100), max_sizes, generator)
         order = _permutations((episodes * sets, pixels), generator)[:, : self.related_points]
-        is_present = (torch.arange(sets, device=x.device) < numbers).flatten()
-        observed = _observed(x, intensities, order, sizes * is_present).map(lambda t: t.unflatten(0, (episodes, sets)))
-        return observed, _numbers(images, label.unsqueeze(1), members)
+        is_present = (torch.arange(sets, device=x.device) < related_counts).flatten()
+        observed = _observed_points(x, intensities, order, sizes * is_present).map(
+            lambda t: t.unflatten(0, (episodes, sets))
+        )
+        return observed, _image_numbers(images, label.unsqueeze(1), members)
 
     def _read(self, images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Float[Tensor, "*B P Dy"]:
         """Intensities on the task's scale."""
-        return self._scaled(images.read(_numbers(images, label, member)))
+        return self._scaled(images.read(_image_numbers(images, label, member)))
 
     def _scaled(self, stored: UInt8[Tensor, "*B P Dy"]) -> Float[Tensor, "*B P Dy"]:
         intensity = stored.float() / 255
@@ -310,23 +317,23 @@ class ImageCompletion(Family):
         return glyph_images(part, parameters.classes, parameters.drawings, parameters.size, parameters.jitter)
 
 
-def _share(pixels: int, points: int) -> tuple[int, int]:
+def _share_range(pixels: int, points: int) -> tuple[int, int]:
     """Smallest and largest context under `share`."""
-    return _within(max(1, pixels // 100), max(1, pixels // 5), points)
+    return _limit_range(max(1, pixels // 100), max(1, pixels // 5), points)
 
 
-def _within(low: int, high: int, limit: int) -> tuple[int, int]:
+def _limit_range(low: int, high: int, limit: int) -> tuple[int, int]:
     """A range of sizes cut at `limit`."""
     high = min(high, limit)
     return min(low, high), high
 
 
-def _numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
+def _image_numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
     """Numbers in the set of the `member`-th images of labels."""
-    return images.order.to(member.device)[images.first.to(member.device)[label] + member]
+    return images.order.to(member.device)[images.first_position.to(member.device)[label] + member]
 
 
-def _observed(
+def _observed_points(
     x: Float[Tensor, "P 2"], intensities: Float[Tensor, "B P Dy"], pixels: Int[Tensor, "B N"], sizes: Int[Tensor, " B"]
 ) -> Points:
     """The first `sizes` of these pixels as points; masked values are 0."""
@@ -345,7 +352,7 @@ def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> 
     return low + (uniform * (high - low + 1)).long()
 
 
-def _distinct(
+def _distinct_numbers(
     counts: Int[Tensor, " B"], sets: int, excluded: Int[Tensor, "B K"], generator: torch.Generator
 ) -> Int[Tensor, "B J"]:
     """Per episode, `sets` different numbers below `counts` that are not excluded, in random order.

@@ -26,7 +26,7 @@ from iclbench.families.images.idx_file import read_idx
 
 Part = Literal["train", "validation", "test", "unseen"]
 # Number of held-out drawings of every glyph.
-HELD_OUT = 20
+HELD_OUT_DRAWINGS = 20
 # Classes of balanced EMNIST to train on: the digits, which come before the letters.
 TRAINED_CLASSES = 10
 
@@ -44,9 +44,11 @@ class ImageSet:
 
     def __init__(self, pixels: UInt8[np.ndarray, "images pixels channels"], labels: Int[np.ndarray, " images"]) -> None:
         self._pixels = {torch.device("cpu"): torch.from_numpy(np.ascontiguousarray(pixels))}
-        names, first, counts = np.unique(np.sort(labels), return_index=True, return_counts=True)
-        self.labels, self.first, self.counts = (torch.from_numpy(a.astype(np.int64)) for a in (names, first, counts))
-        # Image numbers sorted by label: label l has counts[l] images from position first[l].
+        names, first_position, counts = np.unique(np.sort(labels), return_index=True, return_counts=True)
+        self.labels, self.first_position, self.counts = (
+            torch.from_numpy(a.astype(np.int64)) for a in (names, first_position, counts)
+        )
+        # Image numbers sorted by label: label l has counts[l] images from position first_position[l].
         self.order = torch.from_numpy(np.argsort(labels, kind="stable"))
 
     def read(self, numbers: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
@@ -63,11 +65,11 @@ class ImageSet:
 
 
 def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:
-    """Procedural characters: of each class `drawings` to train on, `HELD_OUT` to evaluate on and `HELD_OUT` to choose
-    learning rates on."""
+    """Procedural characters. Each class has `drawings` training drawings, and `HELD_OUT_DRAWINGS` drawings each for
+    evaluation and for the choice of learning rates."""
     first_class = classes if part == "unseen" else 0
-    first_drawer = drawings + HELD_OUT * (part == "validation")
-    drawers = range(drawings) if part == "train" else range(first_drawer, first_drawer + HELD_OUT)
+    first_drawer = drawings + HELD_OUT_DRAWINGS * (part == "validation")
+    drawers = range(drawings) if part == "train" else range(first_drawer, first_drawer + HELD_OUT_DRAWINGS)
     images = glyphs(0, range(first_class, first_class + classes), drawers, size, jitter=jitter)
     labels = np.repeat(np.arange(first_class, first_class + classes), len(drawers))
     return ImageSet(images.reshape(len(labels), size * size, 1), labels)

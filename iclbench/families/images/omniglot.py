@@ -41,13 +41,13 @@ def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size
 
     def make() -> UInt8[np.ndarray, "classes 20 size size"]:
         images = read_omniglot(folder)
-        return images if size == SIZE else np.stack([reduced(drawings, size) for drawings in images])
+        return images if size == SIZE else np.stack([shrink(drawings, size) for drawings in images])
 
     return cached_array(f"omniglot-{size}-{_content_hash(folder)}", folder, make)
 
 
 def _content_hash(folder: Path) -> str:
-    """Hash of the archives. An unpacked part counts by the names and sizes of its drawings."""
+    """Hash of the archives; for an unpacked part, hash of the names and sizes of its drawings."""
     parts: list[str | bytes] = []
     for part in CLASSES:
         if (folder / part).is_dir():
@@ -98,7 +98,7 @@ def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105
 
 
 def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
-    """The sizes of the files of an archive, by name. Other compression than deflate cannot be unpacked step by step."""
+    """The sizes of the files of an archive, by name. Only deflate can be unpacked step by step."""
     for info in zipped.infolist():
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise DataError(
@@ -142,8 +142,10 @@ def _drawings(
             code="too-large",
         )
     if len(characters) != CLASSES[part]:
-        gap = "".join(f"; number {number:04d} is missing" for number in sorted(_numbers(part) - numbers)[:1])
-        raise DataError(f"{path} has {len(characters)} characters, expected {CLASSES[part]}{gap}; {_ADVICE}")
+        missing_number = "".join(
+            f"; number {number:04d} is missing" for number in sorted(_character_numbers(part) - numbers)[:1]
+        )
+        raise DataError(f"{path} has {len(characters)} characters, expected {CLASSES[part]}{missing_number}; {_ADVICE}")
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE), np.uint8)
     for row, (character, drawings) in enumerate(sorted(characters.items())):
         missing = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
@@ -154,7 +156,7 @@ def _drawings(
     return images
 
 
-def _numbers(part: str) -> set[int]:
+def _character_numbers(part: str) -> set[int]:
     """The character numbers of a part; numbering starts at 1 and continues from one part to the next."""
     before = sum(list(CLASSES.values())[: list(CLASSES).index(part)])
     return set(range(before + 1, before + CLASSES[part] + 1))
@@ -172,10 +174,10 @@ def _ink(path: Path, name: str, read: _Reader) -> UInt8[np.ndarray, "105 105"]:
     return np.where(paper == 0, np.uint8(255), np.uint8(0))
 
 
-def reduced(images: UInt8[np.ndarray, "*glyphs height width"], size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
+def shrink(images: UInt8[np.ndarray, "*glyphs height width"], size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
     """Shrink square images by area averaging: every new pixel is the mean over the area that it covers."""
     old = images.shape[-1]
     edges = np.linspace(0, old, size + 1)
-    covered = np.minimum(edges[1:, None], np.arange(1, old + 1)) - np.maximum(edges[:-1, None], np.arange(old))
-    weights = (np.clip(covered, 0, None) * (size / old)).astype(np.float32)
+    overlap = np.minimum(edges[1:, None], np.arange(1, old + 1)) - np.maximum(edges[:-1, None], np.arange(old))
+    weights = (np.clip(overlap, 0, None) * (size / old)).astype(np.float32)
     return np.round(weights @ images.astype(np.float32) @ weights.T).astype(np.uint8)

@@ -21,14 +21,14 @@ class Column:
     Attributes:
         name: the name, which may be empty.
         values: the numbers, NaN for missing values; None if the column has text.
-        place: position and content of the cell of a row, in words.
-        text: index of the first row with text, if it is known.
+        place: a function from the index of a row to the position and content of its cell, in words.
+        text_row: index of the first row with text, if it is known.
     """
 
     name: str
     values: Float[np.ndarray, " rows"] | None
     place: Callable[[int], str] = lambda row: f"row {row + 1}"
-    text: int | None = None
+    text_row: int | None = None
 
     def numbers(self) -> Float[np.ndarray, " rows"]:
         """The values of a column without text."""
@@ -45,7 +45,9 @@ def check_names(path: Path, names: Sequence[str]) -> None:
     """Raise `DataError` if a name is missing or used twice."""
     duplicates = [name for name, count in Counter(names).items() if count > 1 and name]
     if duplicates:
-        raise DataError(f"{path}: two columns have the same name: {listed(duplicates)}; rename one", code="duplicate")
+        raise DataError(
+            f"{path}: two columns have the same name: {list_names(duplicates)}; rename one", code="duplicate"
+        )
     for index, name in enumerate(names):
         # Pandas writes 'Unnamed: 0' if it reads and rewrites a table with a row index.
         if not name or name == f"Unnamed: {index}":
@@ -55,7 +57,7 @@ def check_names(path: Path, names: Sequence[str]) -> None:
             )
 
 
-def listed(names: Sequence[str], limit: int = 4) -> str:
+def list_names(names: Sequence[str], limit: int = 4) -> str:
     """The first `limit` names, and the number of the others."""
     text = ", ".join(in_a_line(name, 160) for name in names[:limit])
     return text + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -27,16 +27,16 @@ from iclbench.families.tabular.numerals import meant_as_number, number
 
 COMMAS = "columns are separated by commas"
 # Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
-_FIELD = 64
+_FIELD_BYTES = 64
 # Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
 _MISSING = {
     *("", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "+nan", "null", "none", "?"),
     *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
 }
-_TRUTH = {"true": 1.0, "false": 0.0}
+_TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# The characters of tables that Arrow parses: numbers, true and false.
-_PLAIN = b'0123456789+-.eE,\r\n \t"trufalsTRUFALS'
+# The characters of tables that Arrow parses: those of numbers, true and false, and separators.
+_ARROW_CHARACTERS = b'0123456789+-.eE,\r\n \t"trufalsTRUFALS'
 
 
 def read_csv(path: Path, header: bool | None = None) -> list[Column]:
@@ -60,8 +60,8 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
         raise cannot_read(path, error, "give a table that ends in .csv, .csv.gz or .parquet") from None
     except ValueError as error:  # a null byte in the path
         raise DataError(f"cannot read {path}: {error_text(error)}", code="missing-file") from None
-    first_line, has_header, columns = _by_arrow(data, header) or _by_cell(path, data, header)
-    if header is None and not has_header and _may_name(first_line, columns):
+    first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
+    if header is None and not has_header and _may_be_header(first_line, columns):
         raise DataError(
             f"{path}: the first line '{in_a_line(','.join(first_line))}' may be a header or a row; give --header or "
             "--no-header with --csv, or give the columns names that are not numbers",
@@ -81,57 +81,62 @@ def _read_unpacked(path: Path) -> bytes:
             rows = max(chunk.count(b"\n"), chunk.count(b"\r"))
             if not rows and len(chunk) > limits.max_line():
                 raise limits.too_large(f"{path}: a line", limits.max_line())
-            size += len(chunk) + _FIELD * (chunk.count(b",") + 2 * rows)
+            size += len(chunk) + _FIELD_BYTES * (chunk.count(b",") + 2 * rows)
             if size > limit:
                 raise limits.too_large(f"{path}: the table", limit)
             chunks.append(chunk)
     return b"".join(chunks)
 
 
-_Parsed: TypeAlias = tuple[list[str], bool, list[Column]]
+_ParsedTable: TypeAlias = tuple[list[str], bool, list[Column]]
 """The cells of the first line, whether it is a header, and the columns without names."""
 
 
-def _by_arrow(data: bytes, header: bool | None) -> _Parsed | None:
+def _parse_with_arrow(data: bytes, header: bool | None) -> _ParsedTable | None:
     """Parse a table of finite numbers and truth values; None if it may contain anything else."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
     data = data.removeprefix(_BYTE_ORDER_MARK)
-    top = data[: limits.max_line()].split(b"\n", 2)
-    if len(top) < 3 or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
+    first_lines = data[: limits.max_line()].split(b"\n", 2)
+    if len(first_lines) < 3 or (b"\r" in data and data.count(b"\r") != data.count(b"\r\n")):
         return None
     try:
-        first_line, second_line = ([cell.strip() for cell in next(_reader([line.decode()]), [])] for line in top[:2])
+        first_line, second_line = (
+            [cell.strip() for cell in next(_reader([line.decode()]), [])] for line in first_lines[:2]
+        )
     except (csv.Error, ValueError):
         return None
-    if not first_line or len(first_line) != len(second_line) or top[0].count(b'"') % 2:
+    if not first_line or len(first_line) != len(second_line) or first_lines[0].count(b'"') % 2:
         return None
     has_header = _names_columns([first_line, second_line]) if header is None else header
-    heading = data[: len(top[0]) + 1] if has_header else b""
-    if data.translate(None, _PLAIN) != heading.translate(None, _PLAIN):
+    header_line = data[: len(first_lines[0]) + 1] if has_header else b""
+    if data.translate(None, _ARROW_CHARACTERS) != header_line.translate(None, _ARROW_CHARACTERS):
         return None
     labels = [str(index) for index in range(len(first_line))]
-    kinds = [
-        pa.bool_() if cell.lower() in _TRUTH else pa.float64() for cell in (second_line if has_header else first_line)
+    column_types = [
+        pa.bool_() if cell.lower() in _TRUTH_VALUES else pa.float64()
+        for cell in (second_line if has_header else first_line)
     ]
-    options = arrow.ConvertOptions(
-        column_types=dict(zip(labels, kinds, strict=True)),
+    convert_options = arrow.ConvertOptions(
+        column_types=dict(zip(labels, column_types, strict=True)),
         true_values=["true", "True", "TRUE"],
         false_values=["false", "False", "FALSE"],
     )
-    reading = arrow.ReadOptions(use_threads=False, column_names=labels)
+    read_options = arrow.ReadOptions(use_threads=False, column_names=labels)
     try:
-        table = arrow.read_csv(pa.py_buffer(data).slice(len(heading)), reading, convert_options=options)
+        table = arrow.read_csv(
+            pa.py_buffer(data).slice(len(header_line)), read_options, convert_options=convert_options
+        )
     except (pa.ArrowException, ValueError):
         return None
     arrays = [c.cast("uint8") if pa.types.is_boolean(c.type) else c for c in table.columns]
     columns = [Column("", np.array(array, dtype=np.float64)) for array in arrays]
-    usable = all(not array.null_count for array in arrays) and all(np.isfinite(c.numbers()).all() for c in columns)
-    return (first_line, has_header, columns) if usable else None
+    is_finite = all(not array.null_count for array in arrays) and all(np.isfinite(c.numbers()).all() for c in columns)
+    return (first_line, has_header, columns) if is_finite else None
 
 
-def _by_cell(path: Path, data: bytes, header: bool | None) -> _Parsed:
+def _parse_cells(path: Path, data: bytes, header: bool | None) -> _ParsedTable:
     """Parse any table: names, numbers, truth values, missing values and text, with the position of every cell."""
     try:
         text = TextIOWrapper(BytesIO(data), encoding="utf-8-sig", newline="")
@@ -172,13 +177,13 @@ def _column(cells: list[str], lines: list[int]) -> Column:
         return f"line {lines[row]}: '{in_a_line(cells[row], 40)}'"
 
     joined = "".join(cells)
-    if joined.isascii() and "_" not in joined:  # `float` reads other texts, too
+    if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
         try:
             return Column("", np.array([float(cell) for cell in cells]), place)
         except ValueError:
             pass
     lowered = [cell.lower() for cell in cells]
-    truth = _TRUTH if all(cell in _TRUTH or cell in _MISSING for cell in lowered) else {}
+    truth = _TRUTH_VALUES if all(cell in _TRUTH_VALUES or cell in _MISSING for cell in lowered) else {}
     values = [np.nan if cell in _MISSING else truth.get(cell, number(cell)) for cell in lowered]
     text_row = next((row for row, value in enumerate(values) if value is None), None)
     return Column("", None if text_row is not None else np.array(values, dtype=np.float64), place, text_row)
@@ -195,7 +200,7 @@ def _names_columns(lines: list[list[str]]) -> bool:
     return any(is_word and is_above for is_word, is_above in zip(words, numeric_below, strict=True))
 
 
-def _may_name(cells: list[str], columns: list[Column]) -> bool:
+def _may_be_header(cells: list[str], columns: list[Column]) -> bool:
     """Whether a first line of numbers may be a header: different integers that count from 0 or 1, or that are above
     numbers that are not integers."""
     if len(set(cells)) < len(cells) or not all(map(_is_integer, cells)):

@@ -15,7 +15,7 @@ from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import in_a_line
-from iclbench.families.tabular.columns import Column, check_names, listed
+from iclbench.families.tabular.columns import Column, check_names, list_names
 
 log = logging.getLogger("iclbench")
 
@@ -57,7 +57,8 @@ def read_parquet(path: Path) -> list[Column]:
         raise DataError(f"{path} has no rows; add rows of numbers")
     if index_names:
         log.info(
-            f"{path}: {listed(sorted(index_names))} is a row index of pandas, not a column; use reset_index() to add it"
+            f"{path}: {list_names(sorted(index_names))} is a row index of pandas, not a column; use reset_index() to "
+            "add it"
         )
     return [Column(field.name, numbers.get(field.name)) for field in fields]
 
@@ -78,8 +79,8 @@ def _index_names(schema: Any) -> set[str]:
 
 
 def _is_numeric(kind: Any, types: Any) -> bool:
-    plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
-    return plain or types.is_decimal(kind) or types.is_null(kind)
+    is_plain = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+    return is_plain or types.is_decimal(kind) or types.is_null(kind)
 
 
 def _arrow_numbers(column: Any, types: Any) -> Float[np.ndarray, " rows"]:

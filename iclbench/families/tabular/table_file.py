@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
 from iclbench.core.formats import in_a_line
-from iclbench.families.tabular.columns import Column, check_names, listed, table_stem
+from iclbench.families.tabular.columns import Column, check_names, list_names, table_stem
 from iclbench.families.tabular.csv_file import COMMAS, read_csv
 from iclbench.families.tabular.parquet_file import read_parquet
 
@@ -111,14 +111,15 @@ def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[
     """All columns as finite numbers.
 
     Raises:
-        DataError: a column has text, missing or infinite values, reported in this order and for all columns.
+        DataError: a column has text, missing or infinite values, checked in this order; the message lists all such
+            columns.
     """
-    text = [column for column in columns if column.values is None]
-    if columns[target] in text:
+    text_columns = [column for column in columns if column.values is None]
+    if columns[target] in text_columns:
         places, name = _first_text(columns[target]), in_a_line(columns[target].name)
         raise DataError(f"{path}: the target '{name}' has text{places}; choose another, or replace it with numbers")
-    if text:
-        places = listed([in_a_line(column.name) + _first_text(column) for column in text])
+    if text_columns:
+        places = list_names([in_a_line(column.name) + _first_text(column) for column in text_columns])
         raise DataError(f"{path}: text in {places}; encode it as numbers or remove the columns")
     values = [column.numbers() for column in columns]
     missing = [np.isnan(v) for v in values]
@@ -137,12 +138,12 @@ def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[
 
 def _first_text(column: Column) -> str:
     """Position of the first text of a column, in brackets; empty if it is not known."""
-    return "" if column.text is None else f" ({column.place(column.text)})"
+    return "" if column.text_row is None else f" ({column.place(column.text_row)})"
 
 
 def _places(columns: Sequence[Column], wrong_cells: Sequence[np.ndarray]) -> str:
     """The columns with wrong cells, the number of these cells and the first one."""
-    return listed(
+    return list_names(
         [
             f"{in_a_line(column.name)} ({int(is_wrong.sum())}: {column.place(int(is_wrong.argmax()))})"
             for column, is_wrong in zip(columns, wrong_cells, strict=True)

@@ -1,4 +1,4 @@
-"""Real regression tables as episodes: do models that are trained on synthetic functions help on real data?
+"""Real regression tables as episodes: are models that are trained on synthetic functions useful on real data?
 
 An episode is a random subset of the rows of one table, in random order. Features are standardised over the complete
 table, since models have access to all inputs, and mapped to the d dimensions of the task:
@@ -131,7 +131,7 @@ class Tabular(Family):
             y[episode_rows] = target.to(device)[rows[episode_rows]]
         if request.active_dims is not None:
             x = x * (torch.arange(self.x_dim, device=device) < request.active_dims)
-        y = self.parameters.variance**0.5 * _by_opening(y, opening := self._opening(points))
+        y = self.parameters.variance**0.5 * _standardise_by_opening(y, opening := self._opening(points))
         context = Points.full(x, y.unsqueeze(-1))
         scored = (torch.arange(points, device=device) >= opening).expand(episodes, points)
         return Episodes(context=context, scored=scored, truth={"table": table_index, "rows": rows})
@@ -149,13 +149,13 @@ class Tabular(Family):
             table_index: table of every episode.
             rows: row numbers of every episode.
         """
-        standard, labels = np.empty(rows.shape), torch.empty(rows.shape)
+        standardised, labels = np.empty(rows.shape), torch.empty(rows.shape)
         for index, target_standard in enumerate(self._target_standards):
             is_table = table_index == index
-            standard[is_table] = target_standard.apply(values[is_table].reshape(-1, 1)).reshape(-1, rows.shape[1])
+            standardised[is_table] = target_standard.apply(values[is_table].reshape(-1, 1)).reshape(-1, rows.shape[1])
             labels[torch.from_numpy(is_table)] = self._standard[index][1][rows[is_table]]
         mean, scale = _opening_scale(labels, self._opening(rows.shape[1]))
-        return np.asarray(self.parameters.variance**0.5 * (standard - mean.numpy()) / scale.numpy())
+        return np.asarray(self.parameters.variance**0.5 * (standardised - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
         """Lines that describe episodes of `examples` examples from these tables, printed with scores."""
@@ -209,7 +209,7 @@ def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator)
     return numbers.gather(1, order)
 
 
-def _by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
+def _standardise_by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
     """Labels standardised by the mean and standard deviation of the first `opening` points."""
     mean, scale = _opening_scale(y, opening)
     return ((y - mean) / scale).to(y.dtype)
@@ -226,12 +226,12 @@ def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor,
 
 def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
     """Columns in standard units; constant columns become 0."""
-    standard = Standard.of(values).apply(values)
-    return torch.from_numpy(np.ascontiguousarray(standard, dtype=np.float32))
+    standardised = Standard.of(values).apply(values)
+    return torch.from_numpy(np.ascontiguousarray(standardised, dtype=np.float32))
 
 
 def _table_paths(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
-    """Paths of the named tables in the data folder, or of all tables without names."""
+    """Paths of the named tables in the data folder; without names, of all its tables."""
     advice = "point --data-dir or ICLBENCH_DATA at the folder that holds 'tabular'"
     if data_dir is None:
         raise DataError(

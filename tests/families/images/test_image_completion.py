@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from iclbench.config.resolution import resolve_task
 from iclbench.core.predictions import Gaussian, HeadSettings
 from iclbench.families.images.glyphs import glyphs
-from iclbench.families.images.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct
-from iclbench.families.images.image_sets import HELD_OUT, glyph_images
+from iclbench.families.images.image_completion import INTENSITY, ImageCompletion, ImageParameters, _distinct_numbers
+from iclbench.families.images.image_sets import HELD_OUT_DRAWINGS, glyph_images
 from iclbench.families.request import Request
 from iclbench.sweep.grids import grid_runs
 from tests.refusals import refused
@@ -162,7 +162,7 @@ def test_distinct_numbers_are_uniform_among_the_numbers_that_are_not_excluded():
         torch.tensor([4, 6]).repeat_interleave(20_000),
         torch.tensor([[1], [0]]).repeat_interleave(20_000, 0),
     )
-    numbers = _distinct(counts, 3, excluded, new_generator())
+    numbers = _distinct_numbers(counts, 3, excluded, new_generator())
     assert (torch.cat([numbers, excluded], 1).sort(1).values.diff(dim=1) > 0).all()
     for rows, count, remaining in ((numbers[:20_000], 4, [0, 2, 3]), (numbers[20_000:], 6, [1, 2, 3, 4, 5])):
         for position in range(3):
@@ -181,7 +181,7 @@ def test_evaluation_uses_other_drawings_of_the_same_characters():
     train, test = bytes_of(training, "glyphs"), bytes_of(evaluation, "glyphs")
     assert set(training.truth["label"].tolist()) == set(evaluation.truth["label"].tolist()) == {0, 1, 2, 3}
     assert not {t.numpy().tobytes() for t in train} & {t.numpy().tobytes() for t in test}
-    expected = glyphs(0, 4, range(20, 20 + HELD_OUT), 12).reshape(-1, 12, 12)
+    expected = glyphs(0, 4, range(20, 20 + HELD_OUT_DRAWINGS), 12).reshape(-1, 12, 12)
     assert np.array_equal(expected[evaluation.truth["image"]], test)
     assert torch.equal(
         SMALL.held_out().held_out().sample(Request(3, 5, new_generator())).context.y,

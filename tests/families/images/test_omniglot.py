@@ -10,7 +10,7 @@ import pytest
 
 from iclbench.core import png
 from iclbench.families.images import array_cache, omniglot
-from iclbench.families.images.omniglot import load_omniglot, read_omniglot, reduced
+from iclbench.families.images.omniglot import load_omniglot, read_omniglot, shrink
 from tests.refusals import refused
 
 PARTS = {"images_background": 3, "images_evaluation": 2}
@@ -117,8 +117,8 @@ def test_the_error_for_a_broken_link_names_it(tmp_path):
 def test_reduction_averages_areas():
     image = np.random.default_rng(0).integers(0, 256, (2, 12, 12), dtype=np.uint8)
     expected = image.reshape(2, 4, 3, 4, 3).mean((2, 4)).round()
-    assert np.abs(reduced(image, 4) - expected).max() <= 1
-    third = reduced(np.pad(np.full((1, 2, 2), 90, np.uint8), ((0, 0), (0, 1), (0, 1))), 2)
+    assert np.abs(shrink(image, 4) - expected).max() <= 1
+    third = shrink(np.pad(np.full((1, 2, 2), 90, np.uint8), ((0, 0), (0, 1), (0, 1))), 2)
     assert third[0].tolist() == [[90, 30], [30, 10]], "the middle pixel counts half for each side"
 
 
@@ -189,7 +189,7 @@ class TestCache:
         first, second = load_omniglot(folder, size), load_omniglot(folder, size)
         assert len(read_calls) == 1 and len(list(cache.iterdir())) == 1
         assert np.array_equal(first, second) and first.dtype == second.dtype == np.uint8
-        assert np.array_equal(first, read_omniglot(folder) if size == 105 else reduced(read_omniglot(folder), 28))
+        assert np.array_equal(first, read_omniglot(folder) if size == 105 else shrink(read_omniglot(folder), 28))
 
     @pytest.mark.parametrize("unpacked", [(), ("images_background",)])
     def test_changed_data_are_read(self, tmp_path, read_calls, unpacked):

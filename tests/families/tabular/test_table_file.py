@@ -352,10 +352,10 @@ PLAIN_CELLS = st.one_of(
 )
 def test_both_csv_parsers_read_the_same_numbers(cells, header, end):
     data = (header + end.join(",".join(row) for row in cells) + end).encode()
-    by_arrow = csv_file._by_arrow(data, None)
+    by_arrow = csv_file._parse_with_arrow(data, None)
     if by_arrow is None:
         return
-    by_cell = csv_file._by_cell(Path("t.csv"), data, None)
+    by_cell = csv_file._parse_cells(Path("t.csv"), data, None)
     assert by_arrow[:2] == by_cell[:2]
     for arrow_column, cell_column in zip(by_arrow[2], by_cell[2], strict=True):
         np.testing.assert_array_equal(arrow_column.values, cell_column.values)
@@ -364,7 +364,7 @@ def test_both_csv_parsers_read_the_same_numbers(cells, header, end):
 
 def test_arrow_parses_tables_of_numbers(tmp_path, monkeypatch):
     """The speed of large tables depends on it; `benchmarks/libraries.py` measures it."""
-    monkeypatch.setattr(csv_file, "_by_cell", lambda *_: pytest.fail("parsed cell by cell"))
+    monkeypatch.setattr(csv_file, "_parse_cells", lambda *_: pytest.fail("parsed cell by cell"))
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"x": rng.normal(size=9), "i": range(9), "on": rng.random(9) < 0.5, "y": rng.normal(size=9) * 1e300}

@@ -18,7 +18,7 @@ def read_events(path: Path, form: str | None = None, marks: int | None = None, t
     Args:
         path: the file.
         form: `npz`, `jsonl` or `csv` (default: by suffix).
-        marks: number of marks K (default: as many as the file has).
+        marks: number of marks K (default: the number in the file).
         times: whether the times of an `.npz` file are `gaps` or `absolute` (default: gaps, with an error if they look
             absolute).
 

@@ -1,4 +1,4 @@
-"""The CSV files of JODIE (Kumar et al. 2019; snap.stanford.edu/jodie): one sequence per user, marks are the items.
+"""The CSV files of JODIE (Kumar et al. 2019; snap.stanford.edu/jodie): one sequence per user, with the items as marks.
 
     user_id,item_id,timestamp,state_label,comma_separated_list_of_features
     0,0,0.0,0,-0.319991,-0.435701,0.106784,-0.067309
@@ -8,7 +8,7 @@ Sequences are in the order of the first events of their users. Marks are in the 
 items, unless the items are the numbers 0, 1, ..., which are then the marks (Mooc: 97, Reddit: 984). For all users,
 times count from the time 0 of the file, when its recording began.
 
-A user can have several events at one time, since clocks count seconds; see the parameter `ties`
+A user can have several events at the same time, since clocks count seconds; see the parameter `ties`
 (`iclbench.families.events.sequences`).
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from iclbench.core.errors import DataError, shortened
 from iclbench.families.events.event_data import MAX_MARKS, EventData
-from iclbench.families.events.readers.lines import check_size, decoded, numbered
+from iclbench.families.events.readers.lines import check_size, decode_line, numbered_lines
 from iclbench.families.tabular.numerals import number
 
 _COLUMNS = (("user_id", "user"), ("item_id", "item"), ("timestamp",))
@@ -38,8 +38,8 @@ def read(path: Path, marks: int | None) -> EventData:
     items: dict[str, int] = {}
     user_numbers, item_numbers, timestamps, lines = array("q"), array("q"), array("d"), array("q")
     max_marks = marks or MAX_MARKS
-    for line, text in numbered(path):
-        fields = decoded(path, line, b",".join(text.split(b",", 3)[:3])).split(",")
+    for line, text in numbered_lines(path):
+        fields = decode_line(path, line, b",".join(text.split(b",", 3)[:3])).split(",")
         if not timestamps and not lines:
             lines.append(line)
             _check_header(path, line, fields)

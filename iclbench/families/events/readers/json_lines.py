@@ -1,7 +1,7 @@
 """One sequence per line, as JSON: `{"times": [0.5, 1.25], "marks": [0, 2], "end": 3.0}`.
 
-Times are absolute and count from the start of the observation; marks are 0-based. Without `marks`, on all lines, there
-is one mark. `end`, the end of the observation, is optional. Sequences with `end` can have no events. Other keys are
+Times are absolute and count from the start of the observation; marks are 0-based. If no line has `marks`, there is
+one mark. `end`, the end of the observation, is optional. Sequences with `end` can have no events. Other keys are
 errors, since they are usually misspelled.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from iclbench.core.errors import DataError, UnknownNameError, shortened
 from iclbench.core.json_text import parse_json
 from iclbench.families.events.event_data import MAX_MARKS, EventData
-from iclbench.families.events.readers.lines import check_size, decoded, numbered
+from iclbench.families.events.readers.lines import check_size, decode_line, numbered_lines
 
 _KEYS = ("times", "marks", "end")
 _EXAMPLE = '{"times": [0.5, 1.25], "marks": [0, 2]}'
@@ -32,9 +32,9 @@ def read(path: Path, marks: int | None) -> EventData:
     gaps, sequence_marks, lines, counts, open_intervals = [], [], [], [], []
     marks_expected: bool | None = None
     total = 0
-    for number, line in numbered(path):
+    for number, line in numbered_lines(path):
         location = f"{path}, line {number}"
-        record = _record(location, decoded(path, number, line))
+        record = _record(location, decode_line(path, number, line))
         times = _times(location, record["times"])
         if not len(times) and "end" not in record:
             raise DataError(
@@ -46,7 +46,7 @@ def read(path: Path, marks: int | None) -> EventData:
         if len(times) and marks_expected != has_marks:
             problem = '"marks" is missing' if marks_expected else 'unexpected "marks"'
             raise DataError(
-                f"{location}: {problem}, unlike in the first sequence; give all sequences marks or none",
+                f"{location}: {problem}, unlike in the first sequence; give marks to all sequences or to none",
                 code="bad-syntax",
             )
         sequence_marks.append(
@@ -112,7 +112,7 @@ def _marks(location: str, values: Any, events: int, mark_count: int | None) -> n
     if not isinstance(values, list) or len(values) != events:
         length = len(values) if isinstance(values, list) else "no list"
         raise DataError(
-            f'{location}: "marks" must be a list of {events}, one per time, got {length}', code="bad-syntax"
+            f'{location}: "marks" must be a list of {events} integers, one per time, got {length}', code="bad-syntax"
         )
     largest = (mark_count or MAX_MARKS) - 1
     for index, value in enumerate(values):

@@ -14,7 +14,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 EVENT_BYTES = 128
 
 
-def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbers, from 1, and contents of the lines that are not blank, without line ends and a byte order mark.
 
     Raises:
@@ -37,7 +37,7 @@ def numbered(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path} is empty; expected a sequence of events on every line")
 
 
-def decoded(path: Path, number: int, line: bytes) -> str:
+def decode_line(path: Path, number: int, line: bytes) -> str:
     """The text of a line; raises `DataError` if it is not UTF-8."""
     try:
         return line.decode("utf-8")

@@ -1,8 +1,8 @@
 """The `.npz` files of Meta TPP (Bae et al. 2023): `times`, `marks` and `masks`, all `(sequences, longest)`.
 
-`times` are gaps, `marks` are 1-based with 0 for padding, and `masks` are 1 for events. As in the released code, there
-is one mark without `marks`, and without `masks` only positions with mark 0 are padding. Object arrays, which that code
-loads as pickles, can run arbitrary code and are refused.
+`times` are gaps, `marks` are 1-based with 0 for padding, and `masks` are 1 for events. As in the released code, a file
+without `marks` has one mark, and in a file without `masks` the positions with mark 0 are padding. Object arrays, which
+that code loads as pickles, can run arbitrary code and are refused.
 
 Some published files of this format contain absolute times instead of gaps: users of the code with which Mooc, Reddit
 and Wikipedia were first released reported times that only increase (`mbilos/neural-flows-experiments`, issue 5). Times
@@ -104,11 +104,11 @@ def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
             (2, 0): np.lib.format.read_array_header_2_0,
         }
         if version not in readers:
-            raise DataError(f"{path}: the array '{name}' does not have plain numbers; save it as floats or integers")
+            raise DataError(f"{path}: the array '{name}' does not contain plain numbers; save it as floats or integers")
         shape, _, dtype = readers[version](member)
     if dtype.hasobject:
         raise DataError(
-            f"{path}: the array '{name}' has Python objects, which are not read; save padded arrays of numbers"
+            f"{path}: the array '{name}' contains Python objects, which are not read; save padded arrays of numbers"
         )
     if dtype.kind not in "fiub":
         raise DataError(f"{path}: the array '{name}' has the type {dtype}; save it as floats or integers")

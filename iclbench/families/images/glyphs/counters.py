@@ -20,7 +20,7 @@ def uniform(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
 
 
 def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
-    """Approximately standard normal numbers, at most 3.47: sums of the four 16-bit parts of one hash.
+    """Approximately standard normal numbers of absolute value at most 3.47: sums of the four 16-bit parts of one hash.
 
     This avoids logarithms and exponentials, whose last bits differ between machines.
     """

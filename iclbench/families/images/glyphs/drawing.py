@@ -109,9 +109,9 @@ def _draw(
 def _placement(
     seed: int, classes: Int[np.ndarray, " classes"], program: Strokes
 ) -> tuple[Float[np.ndarray, "2 classes 1 1"], Float[np.ndarray, "classes 1 1"]]:
-    """Centre of the unperturbed glyph, and the factor that scales it to most of the page; tiny glyphs stay small."""
-    traced = np.stack(trace(program))
-    low, high = traced.min((-2, -1)), traced.max((-2, -1))
+    """Centre of the unperturbed glyph, and the factor that scales it to most of the page; tiny glyphs remain small."""
+    trace_points = np.stack(trace(program))
+    low, high = trace_points.min((-2, -1)), trace_points.max((-2, -1))
     extent = np.maximum((high - low).max(0), 0.25)
     share = 0.58 + 0.26 * uniform(seed, "size", classes)[:, None]
     return ((low + high) / 2)[..., None], (share / extent)[..., None]

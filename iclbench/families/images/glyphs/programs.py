@@ -39,8 +39,8 @@ def alphabet_of(classes: Classes) -> Classes:
 
 def stroke_counts(seed: int, classes: Classes) -> Classes:
     """The number of strokes of each class, 1 to 5."""
-    rich = uniform(seed, "richness", alphabet_of(classes))
-    complexity = 0.8 * uniform(seed, "strokes", classes) + 0.3 * rich - 0.06
+    richness = uniform(seed, "richness", alphabet_of(classes))
+    complexity = 0.8 * uniform(seed, "strokes", classes) + 0.3 * richness - 0.06
     return 1 + np.searchsorted(_CUMULATIVE_COUNTS, complexity, side="right")
 
 
@@ -65,7 +65,7 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     # A corner is right, obtuse or acute.
     corner = np.where(w < 0.55, 1 / 4, np.where(w < 0.8, 1 / 3 + 0.03 * (z - 0.5), 1 / 6))
     eighth = (draw("direction") * 8).astype(np.int64)
-    upright = draw("upright") < 0.72
+    is_upright = draw("upright") < 0.72
     joint_number = draw("joint")
     # A stroke begins at the start, at the end or at any point of its parent.
     joint = np.where(
@@ -75,7 +75,7 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
     )
     length = (0.30 + 0.42 * draw("length")) * _LENGTH[kind]
     return Strokes(
-        heading=np.where(upright, eighth // 2 * 2, eighth) / 8 + 0.016 * normal(seed, "heading", c, s),
+        heading=np.where(is_upright, eighth // 2 * 2, eighth) / 8 + 0.016 * normal(seed, "heading", c, s),
         arc=side
         * np.select([is_kind(LINE), is_kind(ARC), is_kind(LOOP)], [0.02 * v, 0.19 + 0.37 * v, 0.80 + 0.24 * v], 0.0),
         swing=np.where(is_kind(S), side * (0.14 + 0.16 * v), 0.0),

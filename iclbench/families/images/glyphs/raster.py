@@ -28,13 +28,13 @@ def ink(x: Trace, y: Trace, size: int) -> UInt8[np.ndarray, "*glyphs size size"]
     weight = np.repeat(weight / factor, factor, -1)
     line = _splat(_interpolated(columns, factor), _interpolated(rows, factor), weight, size)
     if pen < 1.25:
-        covered = line * np.float32(pen)
+        coverage = line * np.float32(pen)
     else:
         # After blurring by half the width of the pen, the profile at the edge of the pen is exp(-1/2) of its maximum.
         sigma = pen / 2
         profile = _blur(line, sigma) * np.float32(sigma * math.sqrt(2 * math.pi))
-        covered = (profile - np.float32(math.exp(-0.5))) * np.float32(pen) + np.float32(0.5)
-    return (np.clip(covered, 0, 1) * 255).astype(np.uint8).reshape(*x.shape[:-2], size, size)
+        coverage = (profile - np.float32(math.exp(-0.5))) * np.float32(pen) + np.float32(0.5)
+    return (np.clip(coverage, 0, 1) * 255).astype(np.uint8).reshape(*x.shape[:-2], size, size)
 
 
 def _lengths(x: Trace, y: Trace) -> Trace:
@@ -46,9 +46,9 @@ def _lengths(x: Trace, y: Trace) -> Trace:
 
 def _interpolated(values: Trace, factor: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
     """`factor` points for each point, on the straight line to the next point."""
-    following = np.concatenate([values[..., 1:], values[..., -1:]], -1)
+    next_values = np.concatenate([values[..., 1:], values[..., -1:]], -1)
     share = np.arange(factor) / factor
-    fine = values[..., None] + share * (following - values)[..., None]
+    fine = values[..., None] + share * (next_values - values)[..., None]
     return fine.reshape(*values.shape[:-1], -1)
 
 
@@ -56,14 +56,20 @@ def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, 
     """Distribute the weight of every point bilinearly to the four nearest pixels."""
     count = math.prod(x.shape[:-2])
     column, row = x.astype(np.int64), y.astype(np.int64)
-    right, down = x - column, y - row
+    column_fraction, row_fraction = x - column, y - row
     glyph_start = np.arange(count).reshape(*x.shape[:-2], 1, 1) * size * size
     pixel = glyph_start + row * size + column
     total = np.zeros(count * size * size)
-    for down_by in (0, 1):
-        for across in (0, 1):
-            share = (down if down_by else 1 - down) * (right if across else 1 - right) * weight
-            total += np.bincount((pixel + down_by * size + across).ravel(), share.ravel(), minlength=len(total))
+    for row_offset in (0, 1):
+        for column_offset in (0, 1):
+            share = (
+                (row_fraction if row_offset else 1 - row_fraction)
+                * (column_fraction if column_offset else 1 - column_fraction)
+                * weight
+            )
+            total += np.bincount(
+                (pixel + row_offset * size + column_offset).ravel(), share.ravel(), minlength=len(total)
+            )
     return total.reshape(count, size, size).astype(np.float32)
 
 
