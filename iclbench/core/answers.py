@@ -1,6 +1,7 @@
-"""Checks of what predictors and families return, so that a wrong shape or type does not become a wrong number.
+"""Checks of the return values of predictors and families, so that a wrong shape or type does not become a wrong number.
 
-The checks only look at shapes and types, which takes no time, and apply to all classes, also those of iclbench.
+The checks read only shapes and types, which takes almost no time. They apply to all classes, including those of
+iclbench.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def check_answer(predictor: Any, method: str, answer: Any, queries: Sequence[int
         method: the method that returned the answer.
         answer: the returned value.
         queries: shape of the queries, `(batch, positions, ...)`.
-        y: outputs of the task, `(batch, points, ...)` (default: the predictor knows their number).
+        y: outputs of the task, `(batch, points, ...)` (default: their number is taken from the predictor).
     """
     cls = _class_of(predictor)
     if not isinstance(answer, Prediction):
@@ -86,10 +87,10 @@ def check_episodes(family: Any, method: str, episodes: Any) -> None:
     for name, points in (("context", episodes.context), ("targets", episodes.targets)):
         if points is None:
             continue
-        x, y, outputs = points.x, points.y, () if family.classes is not None else (family.y_dim,)
+        x, y, output_shape = points.x, points.y, () if family.classes is not None else (family.y_dim,)
         if x.dim() != 3 or x.shape[-1] != family.x_dim:
             raise PluginError.of(cls, method, f"returned {name}.x of {tuple(x.shape)}, expected (B, N, {family.x_dim})")
-        expected = (*x.shape[:2], *outputs)
+        expected = (*x.shape[:2], *output_shape)
         if tuple(y.shape) != expected:
             raise PluginError.of(cls, method, f"returned {name}.y of {tuple(y.shape)}, expected {expected}")
         if not x.is_floating_point():

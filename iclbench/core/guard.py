@@ -1,7 +1,7 @@
 """The guard of public functions: inside, the global state of torch is fixed, independent of the caller's state.
 
 Torch has a default dtype, a default device, autocast and gradient modes, which a notebook may have changed. Without the
-guard they would change prompts and weights that have the same name.
+guard, they would change prompts and weights but not their names.
 
 The default dtype and the global random generator belong to the process, the other states to a thread.
 """
@@ -37,7 +37,7 @@ _process = _Process()
 
 
 def _forked() -> None:
-    """A forked child has one thread, and no other thread releases its locks."""
+    """Replace the locks in a forked child, which has no other thread that could release them."""
     global _process
     _process = _Process()
 

@@ -28,7 +28,7 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 def _expected_size(data: bytes) -> int:
-    """Number of bytes of the rows that the header of a greyscale image announces, with the byte of the filter of each
+    """Number of bytes of the rows that the header of a greyscale image announces, including the filter byte of each
     row."""
     width, height, bits, interlaced = *struct.unpack(">IIB", data[16:25]), data[28]
     passes = _PASSES if interlaced else ((0, 0, 1, 1),)

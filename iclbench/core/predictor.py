@@ -39,7 +39,7 @@ class State(TensorRecord):
         """Logarithms of the sizes of the sums over points in this state, `(batch, ...)`; None if they are unknown.
 
         `Predictor.remove` subtracts from such sums. If a sum shrinks, the rounding errors of the larger sum remain, so
-        a sliding window conditions again before they matter.
+        a sliding window conditions on its points again before these errors matter.
         """
         return None
 
@@ -95,7 +95,7 @@ class Predictor:
         can."""
         if self.longest is None or examples < self.longest:
             return None
-        return f"it takes in at most {self.longest - 1} examples and a query"
+        return f"it reads at most {self.longest - 1} examples and a query"
 
     def predict_next(
         self,
@@ -181,7 +181,7 @@ class Predictor:
         return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
-        """The predictor for the episodes with this latent truth; only an oracle is not the predictor itself."""
+        """The predictor for the episodes with this latent truth; only an oracle returns another predictor."""
         return self
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
@@ -228,8 +228,8 @@ class Predictor:
         sequence, _ = copies.append(blank).compact()
         answer = self.predict_next(sequence, None if related is None else related.repeat_interleave(targets))
         check_answer(self, "predict_next", answer, sequence.mask.shape, sequence.y)
-        last_place = copies.counts.unsqueeze(1)
-        return answer.map(lambda t: take(t, last_place).reshape(batch, targets, *t.shape[2:]))
+        query_position = copies.counts.unsqueeze(1)
+        return answer.map(lambda t: take(t, query_position).reshape(batch, targets, *t.shape[2:]))
 
 
 class Oracle(Predictor, abstract=True):
@@ -253,8 +253,8 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
     """Join predictions for consecutive positions along axis 1; the result has no joint distribution over them."""
     if len(answers) == 1:
         return answers[0]
-    flipped = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
-    return cat(flipped).map(lambda t: t.transpose(0, 1))
+    positions_first = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
+    return cat(positions_first).map(lambda t: t.transpose(0, 1))
 
 
 # Number of threads in `eval_mode` for each module whose own mode is training.
