@@ -609,10 +609,10 @@ ESTIMATORS = Registry(
         "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
         "event-bayes-oracle": Entry(
             "iclbench.families.events.bayes:BayesEvents",
-            "next event, averaged over what point processes are drawn from",
+            "next event, averaged over the prior of point processes",
         ),
         "mean-image": Entry(
-            "iclbench.families.images.mean_image:MeanImage", "mean of the images that are trained on, pixel by pixel"
+            "iclbench.families.images.mean_image:MeanImage", "mean of the training images, pixel by pixel"
         ),
     },
 )

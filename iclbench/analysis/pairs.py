@@ -74,11 +74,11 @@ def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
 def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
     """Mean of one value per episode, with Student's t interval; needs two episodes."""
     mean = float(scores.mean())
-    half = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
-    return Difference(mean, mean - half, mean + half)
+    half_width = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
+    return Difference(mean, mean - half_width, mean + half_width)
 
 
-def chance(scores: np.ndarray) -> float:
+def p_value(scores: np.ndarray) -> float:
     """Two-sided p-value of Student's t-test that the mean of one value per episode or seed is 0."""
     with np.errstate(divide="ignore"):
         t = scores.mean() / (scores.std(ddof=1) / np.sqrt(len(scores)))
@@ -86,7 +86,7 @@ def chance(scores: np.ndarray) -> float:
 
 
 # Family-wise error rate of tests of several differences.
-LEVEL = 0.05
+ERROR_RATE = 0.05
 
 
 def holm(p: Sequence[float]) -> list[float]:

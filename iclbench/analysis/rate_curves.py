@@ -26,7 +26,7 @@ class RateCurves:
     Attributes:
         rows: columns contestant, lr, value (mean over seeds; missing if one diverged), spread (standard deviation),
             lowest, highest, seeds.
-        metric: of `value`.
+        metric: the metric of `value`.
         steps: number of steps of every training run.
     """
 
@@ -119,7 +119,7 @@ class RateCurves:
 
 def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
     """The comparable trials of one task at one preset: of all combinations of settings besides the rate, the one with
-    most contestants. None if no contestant has two rates."""
+    the most contestants. None if no contestant has two rates."""
     settings = trials[_SETTINGS].astype("string").fillna("").agg("|".join, axis=1)
     if settings.empty:
         return None

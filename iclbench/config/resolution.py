@@ -205,7 +205,7 @@ class TaskConfig(BaseSettings):
         )
 
     def evaluator_names(self, family: Family, names: Sequence[str]) -> list[str]:
-        """The family's names of these evaluators, which may have another spelling in `names`.
+        """The names of these evaluators in the spelling of the family, without duplicates.
 
         Raises:
             UnknownNameError: the family has no such evaluator.
@@ -425,7 +425,7 @@ def _split_task_table(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a table `task` into changes of the protocol and changes of the parameters of the family.
 
-    The table may have tables `protocol` and `parameters`. Its other keys are assigned by name.
+    The table may have tables `protocol` and `parameters`. Its other keys are assigned to one of the two by name.
 
     Raises:
         UsageError: a key belongs to both or to neither, or is given twice.
@@ -657,5 +657,5 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also numbers with thousands of digits and deeply nested lists
+    except (ValueError, RecursionError):  # not TOML, a number with thousands of digits, or a deeply nested list
         return text

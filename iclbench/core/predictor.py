@@ -95,7 +95,7 @@ class Predictor:
         can."""
         if self.longest is None or examples < self.longest:
             return None
-        return f"it reads at most {self.longest - 1} examples and a query"
+        return f"it takes in at most {self.longest - 1} examples and a query"
 
     def predict_next(
         self,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.pairs import LEVEL, Difference, chance, holm, mean_of
+from iclbench.analysis.pairs import ERROR_RATE, Difference, holm, mean_of, p_value
 from iclbench.config.pairs import Pair, shipped_pairs
 from iclbench.core.formats import signed, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
@@ -57,8 +57,8 @@ def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | N
     rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
     if len(rows):
         complete = rows.loc[rows["low"].notna(), "gaps"]
-        p_values = pd.Series(holm([chance(np.array(of_pair)) for of_pair in complete]), complete.index)
-        rows["among_all"] = p_values.map(lambda p: "holds" if p <= LEVEL else "")
+        p_values = pd.Series(holm([p_value(np.array(of_pair)) for of_pair in complete]), complete.index)
+        rows["among_all"] = p_values.map(lambda p: "holds" if p <= ERROR_RATE else "")
     return rows
 
 
