@@ -50,7 +50,7 @@ def is_target(name: str) -> bool:
 
 
 def imported(target: str) -> Any:
-    """The object with a target `module:name`, whose module is imported."""
+    """Import the module of a target `module:name` and return the object."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -149,7 +149,7 @@ class Entry:
 class Registry:
     """The classes of one kind (family, backbone, estimator) by name.
 
-    Names may have hyphens or underscores. A target `package.module:Class` is a name that is not registered.
+    Names may have hyphens or underscores. A target `package.module:Class` can replace a registered name.
 
     Args:
         kind: the kind of the classes, for messages.
@@ -246,7 +246,7 @@ class Variant:
 
     Attributes:
         backbone: registered name of the backbone, or `package.module:Class`.
-        frozen: settings that have a fixed value under this name. The value None is the default of the backbone.
+        frozen: settings that have a fixed value under this name. The value None means the default of the backbone.
         summary: one line about the variant.
     """
 

@@ -37,7 +37,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
     Args:
         a: scores, episodes x context sizes.
         b: like `a`.
-        level: of the interval.
+        level: confidence level of the interval.
 
     Returns:
         None for fewer than two common episodes or context sizes.

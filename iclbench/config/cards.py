@@ -345,7 +345,7 @@ class TaskCard(BaseSettings):
 
     @property
     def hash_without_monitoring(self) -> str:
-        """The hash without the settings that only monitor training, on which no result depends."""
+        """The hash without the settings that only monitor training; no result depends on these."""
         part = self._hashed_part()
         for preset in part["presets"].values():
             for table in (preset["train"], *preset.get("train_for", {}).values()):

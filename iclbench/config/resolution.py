@@ -66,7 +66,7 @@ class TaskConfig(BaseSettings):
     """A task card at one preset.
 
     Attributes:
-        files: locations of the data, the parameters of the family with `Role.LOCATION`. Identities do not depend on
+        files: locations of the data: the parameters of the family with `Role.LOCATION`. Identities do not depend on
             them.
         learned: the result of `Family.learn` on the training data, with their fingerprint. It is empty before a run is
             created, and for families without data.

@@ -101,8 +101,8 @@ def _limited_size(what: str) -> Iterator[None]:
     def count_tensor(module: nn.Module, name: str, value: Any) -> None:
         nonlocal size, weights
         if isinstance(value, torch.Tensor):
-            numbers = value.numel()
-            size, weights = size + numbers * value.element_size(), weights + numbers
+            elements = value.numel()
+            size, weights = size + elements * value.element_size(), weights + elements
             if size > max_size:
                 refuse(f"at least {count(weights)} weights, beyond {nbytes(max_size)},")
 
@@ -133,11 +133,11 @@ def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
         episodes: evaluation episodes.
         what: description of the task for the message.
     """
-    numbers = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
+    numbers_per_episode = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
     for name, n_episodes in (("train.batch", batch), ("task.episodes", episodes)):
-        if 4 * n_episodes * numbers > limits.max_bytes():
+        if 4 * n_episodes * numbers_per_episode > limits.max_bytes():
             raise UsageError(
                 f"{what}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
-                f"{nbytes(4 * n_episodes * numbers)}; make one of them smaller, or {limits.ADVICE}",
+                f"{nbytes(4 * n_episodes * numbers_per_episode)}; make one of them smaller, or {limits.ADVICE}",
                 code="too-large",
             )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 # The key of the digest in a parquet footer.
 KEY = "iclbench.sha256"
+# The value of `KEY` while the digest is computed.
 BLANK = "0" * 64
 # Key, field header, length and value in Thrift's compact protocol, the encoding of parquet footers.
 _ENTRY = re.compile(re.escape(KEY.encode()) + rb"\x18\x40([0-9a-f]{64})")

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 # An error message lists at most this many known names.
 _MAX_NAMES = 32
-# An error message repeats at most this many characters of the user's input, which is quoted or has no spaces.
+# An error message repeats at most this many characters of each quotation or word of the user's input.
 _MAX_ECHO = 200
 _LONG = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
 
 
 def brief(text: str) -> str:
-    """The text with the middle of each long quotation and each long word cut out, which leaves at most 200 characters.
+    """The text with the middle of each long quotation and each long word cut out, so that each has at most 200
+    characters.
 
     >>> brief("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
     "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"

@@ -88,7 +88,7 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Log-probability of a longer gap."""
+        """Log-probability that the next gap is longer than this gap."""
 
     @abstractmethod
     def log_marks(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
@@ -306,7 +306,7 @@ class HazardEvent(EventPrediction):
         return self.base + self.excited * torch.exp(-self.decay * gap).unsqueeze(-1)
 
     def compensator(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """Integral of the total rate over the gap, which has a unit exponential distribution (time rescaling)."""
+        """Integral of the total rate over a gap. Over the next gap, it is exponential with mean 1 (time rescaling)."""
         u = self.decay * gap
         # (1 - exp(-u)) / u, whose limit at 0 is 1
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))

@@ -61,8 +61,8 @@ class Predictor:
         uses_related: whether answers depend on related datasets; for the class of a backbone, whether they do on tasks
             with related datasets.
         removes_points: whether `remove` is implemented, which removes points from a state.
-        joint: how the answer at a target may depend on the inputs of the other targets: not at all ("apart"), but not
-            on their order ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
+        joint: how the answer at a target may depend on the other targets: not at all ("apart"), on their inputs but not
+            on the order of these ("exchangeable"), or also on the order ("ordered"). It never depends on their outputs.
         longest: number of points of the longest possible sequence, including the query; None without a limit.
     """
 
@@ -258,8 +258,8 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
 
 
 # Number of threads in `eval_mode` for each module whose own mode is training.
-_USES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-_USES_LOCK = Lock()
+_EVAL_COUNTS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_EVAL_COUNTS_LOCK = Lock()
 
 
 @contextmanager
@@ -269,17 +269,17 @@ def eval_mode(predictor: Predictor) -> Iterator[None]:
     If several threads use a model, the last one restores the mode.
     """
     modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
-    with _USES_LOCK:
-        training_modules = [module for module in modules if module.training or module in _USES]
+    with _EVAL_COUNTS_LOCK:
+        training_modules = [module for module in modules if module.training or module in _EVAL_COUNTS]
         for module in training_modules:
-            _USES[module] = _USES.get(module, 0) + 1
+            _EVAL_COUNTS[module] = _EVAL_COUNTS.get(module, 0) + 1
             module.training = False
     try:
         yield
     finally:
-        with _USES_LOCK:
+        with _EVAL_COUNTS_LOCK:
             for module in training_modules:
-                _USES[module] -= 1
-                if not _USES[module]:
-                    del _USES[module]
+                _EVAL_COUNTS[module] -= 1
+                if not _EVAL_COUNTS[module]:
+                    del _EVAL_COUNTS[module]
                     module.training = True

@@ -149,7 +149,7 @@ class Run:
 
     @property
     def is_started(self) -> bool:
-        """Whether there are weights or checkpoints. If so, the configuration can no longer change."""
+        """Whether there are weights or checkpoints. If so, only the evaluation part of the configuration can change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
