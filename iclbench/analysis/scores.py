@@ -250,8 +250,8 @@ def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.D
 def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The columns rank, behind, behind_low, behind_high and different."""
     shared_metric = frame["metric"].iloc[0] if len(frame) else ""
-    compared = frame["metric"].eq(shared_metric).fillna(False)
-    compared_rows = frame[compared]
+    has_shared_metric = frame["metric"].eq(shared_metric).fillna(False)
+    compared_rows = frame[has_shared_metric]
     row_keys = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
     episodes, worse_by = _paired_scores(task, evaluator, shift, str(shared_metric), compared_rows, row_keys)
     is_ranked = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(GIVEN_TRUTH)

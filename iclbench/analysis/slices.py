@@ -322,8 +322,8 @@ class Slice:
     @cached_property
     def runs(self) -> dict[str, list[str]]:
         """The names of the runs of every backbone, in order."""
-        trained = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
-        return {str(name): sorted(runs) for name, runs in trained.groupby("contestant")["run"]}
+        trained_runs = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
+        return {str(name): sorted(runs) for name, runs in trained_runs.groupby("contestant")["run"]}
 
     @cached_property
     def published(self) -> pd.DataFrame:

@@ -388,9 +388,9 @@ def resolve_task(
     for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
         if (head := protocol["head"]) not in heads:
             if key in protocol_changes:
-                needed = f"{', '.join(heads[:-1])} or {heads[-1]}"
+                allowed_heads = f"{', '.join(heads[:-1])} or {heads[-1]}"
                 raise UsageError(
-                    f"{where}.{key} needs head {needed}, and task '{task}' has head {head}; remove it",
+                    f"{where}.{key} needs head {allowed_heads}, and task '{task}' has head {head}; remove it",
                     code="not-applicable",
                 )
             del protocol[key]

@@ -94,9 +94,9 @@ class Store:
     def metrics(self, cell: GridCell) -> set[str]:
         """The metrics that the code of a finished evaluation computes: those of its row, or of the values in its files
         if the row does not have them."""
-        recorded = self.rows["metrics"].get(cell.hash)
-        if not pd.isna(recorded):
-            return set(str(recorded).split())
+        recorded_metrics = self.rows["metrics"].get(cell.hash)
+        if not pd.isna(recorded_metrics):
+            return set(str(recorded_metrics).split())
         questions, metric_names = [cell.task_config.question, *cell.options.get("evaluators", ())], set[str]()
         for file in self._files[cell.hash]:
             if file.endswith("values.parquet"):
@@ -141,8 +141,8 @@ class Store:
         )
         errors = self._rows_of("errors", cell)
         keys = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
-        required = is_of_cell & (is_likelihood | is_only_error)
-        required_keys = pd.MultiIndex.from_frame(values.loc[required, ["prompt_set", "metric"]])
+        is_required = is_of_cell & (is_likelihood | is_only_error)
+        required_keys = pd.MultiIndex.from_frame(values.loc[is_required, ["prompt_set", "metric"]])
         return len(required_keys) > 0 and bool(required_keys.isin(keys).all())
 
     def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:

@@ -192,7 +192,7 @@ def read_all(
 
     paths: list[Path] = []  # readable files
     counts: list[int] = []  # their numbers of rows
-    joined: list[pa.Table] = []
+    joined_tables: list[pa.Table] = []
     batch: list[pa.Table] = []
     for path in files(table, results):
         if packed is not None and packed != is_packed(path, results):
@@ -205,9 +205,9 @@ def read_all(
         paths.append(path)
         counts.append(batch[-1].num_rows)
         if len(batch) == _BATCH_FILES:
-            joined, batch = joined + _joined_tables(batch), []
+            joined_tables, batch = joined_tables + _joined_tables(batch), []
     try:
-        return union(table, [_validated(table, [*joined, *batch], counts)])
+        return union(table, [_validated(table, [*joined_tables, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
         frames = []  # one by one, since at least one file is not valid
         for path in paths:

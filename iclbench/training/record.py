@@ -38,9 +38,9 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
                 code="missing-file",
             )
     shared, normaliser = _shared_columns(run), _normaliser(run, family)
-    scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
+    score_rows = [shared | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write(
-        "values", _curve(run, normaliser, progress) + scored, run.path / "values.parquet", {"config": run.hash}
+        "values", _curve(run, normaliser, progress) + score_rows, run.path / "values.parquet", {"config": run.hash}
     )
     cost_columns = _identifying_columns(run) | {
         "device": devices.label(device),
@@ -81,8 +81,8 @@ def write_divergence(run: Run, family: Family, progress: Progress, error: Diverg
         "reason": error.reason,
     }
     curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != failed_row["axis_value"]]
-    scored = [_shared_columns(run) | {"normaliser": 1.0} | row for row in progress.scored]
-    tables.write("values", [*curve, *scored, failed_row], run.path / "values.parquet", {"config": run.hash})
+    score_rows = [_shared_columns(run) | {"normaliser": 1.0} | row for row in progress.scored]
+    tables.write("values", [*curve, *score_rows, failed_row], run.path / "values.parquet", {"config": run.hash})
     record = {"config": run.hash, "step": error.step, "what": error.what}
     write_text(run.path / run.DIVERGED, json.dumps(record, indent=2) + "\n")
 
