@@ -32,7 +32,7 @@ def retrained_runs(packed: pd.DataFrame, local: pd.DataFrame) -> tuple[set[str],
 
 
 def on_one_scale(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove scores whose scale is not that of most runs of their contest.
+    """Remove scores on a scale that differs from the scale of most runs of their contest.
 
     The scale is the predictor that scores 1 and the span between 0 and 1. Spans that differ by rounding are equal.
 

@@ -130,7 +130,7 @@ class Rates:
 
     @classmethod
     def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
-        """The rates of the shipped table and of the table of the results folder, which replace the former.
+        """The rates of the shipped table, replaced by rates of the table of the results folder if it has any.
 
         Args:
             preset: name of the preset.

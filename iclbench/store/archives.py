@@ -83,7 +83,7 @@ def archive_path(folder: Path, task: str, preset: str) -> Path:
 
 
 def of_run(run: Run) -> PackedWeights | None:
-    """The weights of a finished run; None if they do not exist or are not those of the run."""
+    """The weights of a finished run; None if they do not exist, are damaged or belong to another run."""
     with suppress(OSError, ValueError, UsageError):
         metadata = run.verified_metadata(run.weights, None)
         if metadata is not None:
@@ -213,7 +213,7 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
 
 
 def _check_same(run: Run, packed: PackedWeights) -> Run:
-    """An existing run; raises `UsageError` if its settings or weights are not those of the archive."""
+    """Return an existing run; raises `UsageError` if its settings or weights differ from those in the archive."""
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
     if without_codes(run.config.trained) != without_codes(packed.trained):

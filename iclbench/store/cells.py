@@ -219,7 +219,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
 
 
 def evaluates(cell: GridCell) -> bool:
-    """Whether the metrics of a cell are those of predictions."""
+    """Whether a cell computes scores of predictions: an evaluation that is not a summary."""
     return cell.work == "evaluate" and not cell.is_summary
 
 

@@ -448,7 +448,7 @@ def _log_once(line: str) -> None:
 def create(
     results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None, wait: bool = False
 ) -> Run:
-    """The run with a configuration, whose folder is created if it does not exist.
+    """Return the run with a configuration, and create its folder if it does not exist.
 
     Args:
         results: results folder.

@@ -150,7 +150,7 @@ class Training:
         backbone: the backbone, on the device.
         progress: the progress.
         optimiser: the optimiser.
-        processes: this process among those that train together.
+        processes: this process and the number of processes that train together.
         stop_requested: function that returns whether the training should stop.
         end: the last step; on a branch, that of the branch.
 
@@ -160,7 +160,7 @@ class Training:
         settings: steps, batch, learning rate, curriculum and other settings.
         seed: seed of the episodes and of random numbers in the loss.
         device: the device of the training.
-        processes: this process among those that train together.
+        processes: this process and the number of processes that train together.
 
     Raises:
         UsageError: the backbone or the batch does not support several processes.
@@ -302,7 +302,7 @@ def not_finite(backbone: Backbone) -> set[str]:
 
 
 class _Meter:
-    """Measures the seconds and bytes of a training run, in addition to those of its initial progress.
+    """Adds the seconds of a training run to its progress, and updates the peak memory of the progress.
 
     Args:
         progress: the progress to which seconds and bytes are written.

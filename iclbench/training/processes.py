@@ -49,7 +49,7 @@ _SECONDS_TO_NOTICE = 10.0
 
 @dataclass(frozen=True)
 class Processes:
-    """A process among those that train together.
+    """One of the processes that train together.
 
     Attributes:
         rank: its number, from 0; process 0 leads and writes files.
@@ -119,7 +119,7 @@ class Processes:
             ) from None
 
     def check(self, backbone: Backbone, batch: int) -> None:
-        """Raise `UsageError` if the losses would not be those of one process."""
+        """Raise `UsageError` if training in several processes would give other losses than training in one."""
         if self.is_single:
             return
         if batch < self.count:

@@ -56,7 +56,7 @@ def train(
         monitor: `iclbench.evaluation.monitor.Monitor`; required if the configuration has `train.evaluate_every`.
         wait: whether to wait for another process that trains this run, and continue after it.
         report_branch: like `report`, for branches; its first argument is the number of steps of the branch.
-        processes: this process among those that train the run together; the first one writes.
+        processes: this process and the number of processes that train the run; the first one writes files.
 
     Raises:
         DivergedError: the loss or a weight is NaN or infinite, now or in an earlier training of this configuration. The

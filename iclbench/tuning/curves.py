@@ -195,7 +195,7 @@ def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:
 
 
 def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
-    """Groups by task, with those that differ only in their contestants merged."""
+    """Merge groups that differ only in their contestants, and sort the groups by task."""
     groups: dict[str, Tuning] = {}
     for tuning in tunings:
         key = tuning.model_copy(update={"train": {}}).model_dump_json()
