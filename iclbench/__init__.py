@@ -16,7 +16,7 @@ from typing import Any
 import lazy_loader
 
 # The names are those of `__init__.pyi`, which type checkers read too.
-_imported, _, _names = lazy_loader.attach_stub(__name__, __file__)
+_lazy_getattr, _, _names = lazy_loader.attach_stub(__name__, __file__)
 __all__ = ["__version__", *_names]
 
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
         from iclbench.core.version import version
 
         return version()
-    return _imported(name)
+    return _lazy_getattr(name)
 
 
 def __dir__() -> list[str]:

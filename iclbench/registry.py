@@ -50,7 +50,7 @@ def is_target(name: str) -> bool:
 
 
 def imported(target: str) -> Any:
-    """The object with a target `module:name`, whose module is imported."""
+    """Import the module of a target `module:name` and return the object."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
@@ -77,7 +77,7 @@ class Entry:
         group: the group of its entry point.
         code: version of the outputs of a built-in class. Raise it in the commit that changes its outputs for the same
             settings (`iclbench.config.codes`).
-        prompts, normaliser: further codes of a family: of the choice of frozen prompts and of the normaliser.
+        prompts, normaliser: further codes of a family, for the choice of frozen prompts and for the normaliser.
     """
 
     target: str
@@ -149,7 +149,7 @@ class Entry:
 class Registry:
     """The classes of one kind (family, backbone, estimator) by name.
 
-    Names may have hyphens or underscores. A target `package.module:Class` is a name that is not registered.
+    Names may have hyphens or underscores. A target `package.module:Class` can replace a registered name.
 
     Args:
         kind: the kind of the classes, for messages.
@@ -246,7 +246,7 @@ class Variant:
 
     Attributes:
         backbone: registered name of the backbone, or `package.module:Class`.
-        frozen: settings that have a fixed value under this name. The value None is the default of the backbone.
+        frozen: settings that have a fixed value under this name. The value None means the default of the backbone.
         summary: one line about the variant.
     """
 
@@ -309,11 +309,11 @@ class Backbones(Registry):
         return replace(variant, backbone=backbone.backbone, frozen={**backbone.frozen, **variant.frozen})
 
     def names_in_cards(self, name: str) -> list[str]:
-        """The names with settings of a contestant in a card: that of its backbone, then its name."""
+        """The names under which a card may have settings of a backbone: without its variant, then its full name."""
         return list(dict.fromkeys([self.variant(name).backbone, name]))
 
     def contradiction(self, name: str, settings: Mapping[str, Any]) -> str | None:
-        """The message that settings conflict with a name, with the name to write instead; None without a conflict."""
+        """The error message, with advice, if settings conflict with a name; None if they do not."""
         variant = self.variant(name)
         for key, frozen in variant.frozen.items():
             if key not in settings or settings[key] == frozen:
@@ -425,8 +425,8 @@ MIXERS = Registry(
 )
 
 
-def _of_mixer(name: str, cls: str) -> Entry:
-    """The backbone with one mixer, which has the code of the mixer."""
+def _mixer_backbone(name: str, cls: str) -> Entry:
+    """The entry of the backbone with this mixer in all layers; its code is that of the mixer."""
     mixer = MIXERS.shipped[name]
     return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code)
 
@@ -457,20 +457,20 @@ BACKBONES = Backbones(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
         ),
-        "attention": _of_mixer("attention", "Attention"),
-        "linear-attention": _of_mixer("linear-attention", "LinearAttention"),
-        "based": _of_mixer("based", "Based"),
-        "retnet": _of_mixer("retnet", "RetNet"),
-        "mamba2": _of_mixer("mamba2", "Mamba2"),
-        "gla": _of_mixer("gla", "GLA"),
-        "deltanet": _of_mixer("deltanet", "DeltaNet"),
-        "gated-deltanet": _of_mixer("gated-deltanet", "GatedDeltaNet"),
-        "kda": _of_mixer("kda", "KDA"),
-        "rwkv7": _of_mixer("rwkv7", "RWKV7"),
-        "mlstm": _of_mixer("mlstm", "MLSTM"),
-        "lstm": _of_mixer("lstm", "LSTM"),
-        "gru": _of_mixer("gru", "GRU"),
-        "hyena": _of_mixer("hyena", "Hyena"),
+        "attention": _mixer_backbone("attention", "Attention"),
+        "linear-attention": _mixer_backbone("linear-attention", "LinearAttention"),
+        "based": _mixer_backbone("based", "Based"),
+        "retnet": _mixer_backbone("retnet", "RetNet"),
+        "mamba2": _mixer_backbone("mamba2", "Mamba2"),
+        "gla": _mixer_backbone("gla", "GLA"),
+        "deltanet": _mixer_backbone("deltanet", "DeltaNet"),
+        "gated-deltanet": _mixer_backbone("gated-deltanet", "GatedDeltaNet"),
+        "kda": _mixer_backbone("kda", "KDA"),
+        "rwkv7": _mixer_backbone("rwkv7", "RWKV7"),
+        "mlstm": _mixer_backbone("mlstm", "MLSTM"),
+        "lstm": _mixer_backbone("lstm", "LSTM"),
+        "gru": _mixer_backbone("gru", "GRU"),
+        "hyena": _mixer_backbone("hyena", "Hyena"),
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",
@@ -609,10 +609,10 @@ ESTIMATORS = Registry(
         "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
         "event-bayes-oracle": Entry(
             "iclbench.families.events.bayes:BayesEvents",
-            "next event, averaged over what point processes are drawn from",
+            "next event, averaged over the prior of point processes",
         ),
         "mean-image": Entry(
-            "iclbench.families.images.mean_image:MeanImage", "mean of the images that are trained on, pixel by pixel"
+            "iclbench.families.images.mean_image:MeanImage", "mean of the training images, pixel by pixel"
         ),
     },
 )

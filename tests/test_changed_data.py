@@ -135,7 +135,7 @@ def test_an_interrupted_run_does_not_continue_on_other_data(tmp_path, monkeypatc
     words = [*EVENTS, "-o", f"task.path={file}", "--name", "mine", "--results", str(results)]
 
     with monkeypatch.context() as patched:
-        make_callback = training._checkpointing
+        make_callback = training._checkpoint_callback
 
         def make_interrupting_callback(*args):
             callback = make_callback(*args)
@@ -147,7 +147,7 @@ def test_an_interrupted_run_does_not_continue_on_other_data(tmp_path, monkeypatc
 
             return write_checkpoint_and_stop
 
-        patched.setattr(training, "_checkpointing", make_interrupting_callback)
+        patched.setattr(training, "_checkpoint_callback", make_interrupting_callback)
         assert main(words) == 130
     assert find(results, "mine").checkpoint_step == 2
     grow(file)

@@ -32,7 +32,7 @@ def retrained_runs(packed: pd.DataFrame, local: pd.DataFrame) -> tuple[set[str],
 
 
 def on_one_scale(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove scores whose scale is not that of most runs of their contest.
+    """Remove scores on a scale that differs from the scale of most runs of their contest.
 
     The scale is the predictor that scores 1 and the span between 0 and 1. Spans that differ by rounding are equal.
 
@@ -45,9 +45,9 @@ def on_one_scale(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     scores = scores.assign(span=scores["normaliser"].astype(float).fillna(0.0))
     scores = scores.assign(span=_merged_spans(scores, [*keys, "reference"]))
     scale = ["reference", "span"]
-    users = scores.groupby([*keys, *scale], dropna=False)["run"].nunique().reset_index()
-    users = users.sort_values(["run", *scale], ascending=[False, True, True]).drop_duplicates(keys)
-    main_scales = scores[keys].merge(users, "left", keys)
+    run_counts = scores.groupby([*keys, *scale], dropna=False)["run"].nunique().reset_index()
+    most_used = run_counts.sort_values(["run", *scale], ascending=[False, True, True]).drop_duplicates(keys)
+    main_scales = scores[keys].merge(most_used, "left", keys)
     others = scores[(scores[scale].to_numpy() != main_scales[scale].to_numpy()).any(axis=1)]
     lines = [
         f"{contest[0]} · {contest[1]} · {contest[2]}: scores of {', '.join(sorted(set(contest_rows['run'])))} are not "
@@ -83,9 +83,9 @@ def on_one_prompt_set(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
     values = values.assign(test=_prompt_groups(values), length=lengths)
     columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
     rows = values[is_measured & values["prompt_set"].notna()]
-    users = rows.groupby(columns)["run"].nunique().reset_index()
-    users = users.sort_values(["run", "prompt_set"], ascending=[False, True])
-    others = users[users.duplicated(columns[:-1])].sort_values(columns)
+    run_counts = rows.groupby(columns)["run"].nunique().reset_index()
+    run_counts = run_counts.sort_values(["run", "prompt_set"], ascending=[False, True])
+    others = run_counts[run_counts.duplicated(columns[:-1])].sort_values(columns)
     is_used = pd.Series(True, index=values.index)
     for other in others.to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
@@ -104,7 +104,7 @@ def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     is_other_data = values["trained_data"].notna()
     keys = ["task", "preset", "data", "trained_data", "prompt_set"]
     lines = [
-        f"{task} · {preset}: rows of {prompt_set} not used, as its data ({data}) are not those of the training "
+        f"{task} · {preset}: rows of {prompt_set} are not used, as its data ({data}) are not those of the training "
         f"(fingerprint={trained})"
         for task, preset, data, trained, prompt_set in values.loc[is_other_data, keys]
         .drop_duplicates()
@@ -115,7 +115,7 @@ def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def _prompt_groups(values: pd.DataFrame) -> pd.Series:
     """The group of prompts of every row. Each test of a family has a group, and so have probes with each number of
-    examples, and both of them during training. All other evaluators share the group "prompts"."""
+    examples; rows during training have separate groups. All other evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
     groups = groups.where(~values["evaluator"].isin(INSIDE), probes + " of n = " + values["n_context"].astype("string"))
@@ -124,7 +124,7 @@ def _prompt_groups(values: pd.DataFrame) -> pd.Series:
 
 
 def _repeating_verb(rows: pd.DataFrame) -> str:
-    """What the user must do again to get these rows."""
+    """The verb for what the user must repeat to get these rows."""
     if rows["evaluator"].isin(INSIDE).any():
         return "probe"
     return "train" if rows["axis"].eq("train_step").any() else "evaluate"
@@ -149,10 +149,10 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     runs = runs.assign(method=runs["method"].fillna(""))
     runs = runs[[*keys, "length", "variant", "seed", "run", "method"]].drop_duplicates()
     has_variants = runs.groupby([*keys, "length"])["variant"].transform("nunique").gt(1)
-    varied = runs[has_variants][keys].drop_duplicates()
+    varied_backbones = runs[has_variants][keys].drop_duplicates()
     repeated = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
     names: dict[tuple[str, str, str], str] = {}
-    for (task, preset, _), backbone_runs in runs.merge(varied, on=keys).groupby(keys):
+    for (task, preset, _), backbone_runs in runs.merge(varied_backbones, on=keys).groupby(keys):
         run_names = _variant_names(str(task), str(preset), backbone_runs)
         names |= {(str(task), str(preset), run): name for run, name in run_names.items()}
     repeated = runs.merge(repeated[[*keys, "variant"]].drop_duplicates(), on=[*keys, "variant"])
@@ -166,13 +166,13 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def _variant_names(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
-    """The variant of each run of a varied backbone, by name; variants with the same name get their hashes."""
+    """The name of the variant of each run of a backbone, by run; variants with the same name get their hashes."""
     names = {
         str(variant): variant_name(rows["run"].tolist(), rows["seed"].tolist(), task, preset, rows["method"].iloc[0])
         for variant, rows in runs.groupby("variant")
     }
-    shared = {name for name in names.values() if list(names.values()).count(name) > 1}
-    names = {v: f"{name} ({v[:4] or 'unknown'})" if name in shared else name for v, name in names.items()}
+    duplicates = {name for name in names.values() if list(names.values()).count(name) > 1}
+    names = {v: f"{name} ({v[:4] or 'unknown'})" if name in duplicates else name for v, name in names.items()}
     return {str(run): names[str(v)] for run, v in zip(runs["run"], runs["variant"], strict=True)}
 
 
@@ -204,5 +204,5 @@ def trained_lengths(values: pd.DataFrame) -> pd.Series:
     by_run = values[is_curve].groupby(keys)["n_context"].max().rename("length").reset_index()
     rows = values[[*keys, "prompt_set"]].merge(by_run, "left", keys).set_axis(values.index)
     by_prompt_set = rows[is_backbone].groupby("prompt_set")["length"].agg(["min", "max"])
-    agreed = by_prompt_set["min"].where(by_prompt_set["min"] == by_prompt_set["max"])
-    return rows["length"].where(is_backbone, rows["prompt_set"].map(agreed)).astype("Int64")
+    common_lengths = by_prompt_set["min"].where(by_prompt_set["min"] == by_prompt_set["max"])
+    return rows["length"].where(is_backbone, rows["prompt_set"].map(common_lengths)).astype("Int64")

@@ -18,7 +18,7 @@ class EpisodeScores:
     `targets` an episode has one context size and a score for every number of related datasets.
 
     Args:
-        frames: tables of errors; the first one with a run, prompt set and metric counts.
+        frames: tables of errors; for each run, prompt set and metric, the first table with scores is used.
         prompt_sets: the prompt sets to read; rows of others are ignored.
     """
 

@@ -21,7 +21,7 @@ def meaning(evaluator: str) -> Meaning:
     """Title and meaning of an evaluator; a test without a registered meaning has its name as title."""
     if evaluator == "targets":
         return AS_TRAINED
-    # Not `TESTS.get`, which imports `module:NAME`: a name in a foreign table must load only registered tests.
+    # Not `TESTS.get`, which imports any `module:NAME`: a table from elsewhere must load only registered tests.
     entry = TESTS.entries.get(canonical(evaluator))
     try:
         registered = entry and entry.load()

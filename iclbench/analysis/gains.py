@@ -24,7 +24,7 @@ class Gain(Difference):
     """A mean gain with its 95 % interval.
 
     Attributes:
-        median: over episodes.
+        median: median over episodes.
         largest_share: the largest episode's share of the sum; negative if its sign is opposite.
     """
 
@@ -33,10 +33,10 @@ class Gain(Difference):
 
     @property
     def line(self) -> str:
-        """The gain as text, with the largest episode's share from `NAMED_SHARE` on."""
+        """The gain as text, with the largest episode's share if it is at least `NAMED_SHARE`."""
         share = ""
         if abs(self.largest_share) >= NAMED_SHARE:
-            verb = "makes" if self.largest_share > 0 else "takes off"
+            verb = "accounts for" if self.largest_share > 0 else "offsets"
             share = f"; one episode {verb} {abs(self.largest_share):.0%} of it"
         return f"{signed(self.value)} [{signed(self.low)}, {signed(self.high)}], median {signed(self.median)}{share}"
 
@@ -62,9 +62,11 @@ def gains(
     """
     by_contestant = {}
     for name, max_count in max_related.items():
-        without = likelihoods(name, 0)
+        without_related = likelihoods(name, 0)
         for n in range(1, max_count + 1):
-            informed = likelihoods(name, n)
-            if without is not None and informed is not None and (difference := gain(informed, without)) is not None:
+            with_related = likelihoods(name, n)
+            if without_related is None or with_related is None:
+                continue
+            if (difference := gain(with_related, without_related)) is not None:
                 by_contestant[name, n] = difference
     return by_contestant

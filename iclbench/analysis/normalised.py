@@ -147,10 +147,10 @@ def all_scores(all_contests: Sequence[Contest]) -> pd.DataFrame:
 def _contests(task: Slice) -> list[Contest]:
     contests = []
     for evaluator, rows in without_related(_scores(task)).groupby("evaluator"):
-        described = rows[rows["score_of"].notna()]
-        names = described[["score_of", "score_one"]].iloc[0].astype(str) if len(described) else _DEFAULTS
+        rows_with_scale = rows[rows["score_of"].notna()]
+        names = rows_with_scale[["score_of", "score_one"]].iloc[0].astype(str) if len(rows_with_scale) else _DEFAULTS
         score_metric, reference = names
-        spans = described["normaliser"].dropna()
+        spans = rows_with_scale["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(rows["prompt_set"].dropna()), ""))
         hidden = rows_of(task.results.hidden, task.task, task.preset)

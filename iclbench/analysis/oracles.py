@@ -114,7 +114,7 @@ class _Comparison:
             counts, oracle_counts = self._related_counts(name, metric_name), self._related_counts(oracle, metric_name)
             if not counts or not oracle_counts:
                 continue
-            # An oracle with several counts uses related datasets and gets as many; another one knows their process.
+            # An oracle with several counts uses related datasets and gets the same number; others know the process.
             oracle_count = counts[-1] if len(oracle_counts) > 1 else oracle_counts[0]
             scores, oracle_scores = (
                 self.errors.targets(self._runs(contestant), prompt_set, metric_name, count)

@@ -44,9 +44,9 @@ def by_run(contest: Contest) -> pd.DataFrame:
     )
     final = scores.loc[sorted(set(branch_scores["run"]))].reset_index()
     final = final.assign(steps=final["run"].map(last_steps).astype(float), score=final["value"].astype(float))
-    scored = pd.concat([branch_scores, final])
-    scored = scored.assign(share=scored["steps"] / scored["run"].map(last_steps).astype(float))[columns]
-    return scored.sort_values(["contestant", "run", "steps"], ignore_index=True)
+    all_scores = pd.concat([branch_scores, final])
+    all_scores = all_scores.assign(share=all_scores["steps"] / all_scores["run"].map(last_steps).astype(float))[columns]
+    return all_scores.sort_values(["contestant", "run", "steps"], ignore_index=True)
 
 
 def _last_steps(contest: Contest) -> dict[str, float]:

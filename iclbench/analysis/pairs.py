@@ -37,7 +37,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
     Args:
         a: scores, episodes x context sizes.
         b: like `a`.
-        level: of the interval.
+        level: confidence level of the interval.
 
     Returns:
         None for fewer than two common episodes or context sizes.
@@ -74,8 +74,8 @@ def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
 def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
     """Mean of one value per episode, with Student's t interval; needs two episodes."""
     mean = float(scores.mean())
-    half = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
-    return Difference(mean, mean - half, mean + half)
+    half_width = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
+    return Difference(mean, mean - half_width, mean + half_width)
 
 
 def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference, float]:
@@ -92,7 +92,7 @@ def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference
 
 
 # Family-wise error rate of tests of several differences.
-LEVEL = 0.05
+ERROR_RATE = 0.05
 
 
 def holm(p: Sequence[float]) -> list[float]:

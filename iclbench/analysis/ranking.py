@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.pairs import LEVEL, holm
+from iclbench.analysis.pairs import ERROR_RATE, holm
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def smallest_p(tasks: int) -> float:
 
 def can_differ(tasks: int, contestants: int) -> bool:
     """Whether any two neighbours in a ranking of this size can be significantly different."""
-    return smallest_p(tasks) * (contestants - 1) < LEVEL
+    return smallest_p(tasks) * (contestants - 1) < ERROR_RATE
 
 
 def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
@@ -119,7 +119,7 @@ def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, i
     worse_counts = dict.fromkeys(order, 0)
     for (a, b), test, p in zip(pairs, tests, holm([test.p for test in tests]), strict=True):
         better, worse = (a, b) if test.is_ahead else (b, a)
-        if p < LEVEL:
+        if p < ERROR_RATE:
             better_counts[worse] += 1
             worse_counts[better] += 1
     return {name: (1 + better_counts[name], len(order) - worse_counts[name]) for name in order}
@@ -154,7 +154,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "behind": [np.nan, *(test.mean for test in tests)],
             "p": [np.nan, *corrected],
             "p_alone": [np.nan, *(test.p for test in tests)],
-            "tied": ["", *(f"{'' if p < LEVEL else 'not '}significantly different" for p in corrected)],
+            "tied": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected)],
         }
     )
     ranked_contests = [contest for contest in contests if contest.task.title in scores.index]

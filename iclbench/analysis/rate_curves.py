@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 
 from iclbench.core.metrics import Metric, metric
 
-# The training settings of a trial besides the rate.
+# The training settings of a trial other than the rate.
 _SETTINGS = ["optimiser", "warmup", "weight_decay", "beta_1", "beta_2", "steps", "budget", "prompt_set", "metric"]
 # Largest distance of a mean score in the window from the best one, as a share of the range of all means.
 WINDOW_TOLERANCE = 0.1
@@ -26,7 +26,7 @@ class RateCurves:
     Attributes:
         rows: columns contestant, lr, value (mean over seeds; missing if one diverged), spread (standard deviation),
             lowest, highest, seeds.
-        metric: of `value`.
+        metric: the metric of `value`.
         steps: number of steps of every training run.
     """
 
@@ -118,8 +118,8 @@ class RateCurves:
 
 
 def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
-    """The comparable trials of one task at one preset: of all combinations of settings besides the rate, the one with
-    most contestants. None if no contestant has two rates."""
+    """The comparable trials of one task at one preset: of all combinations of settings other than the rate, the one
+    with the most contestants. None if no contestant has two rates."""
     settings = trials[_SETTINGS].astype("string").fillna("").agg("|".join, axis=1)
     if settings.empty:
         return None

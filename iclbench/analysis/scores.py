@@ -227,8 +227,8 @@ def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
         na_position="last",
         ignore_index=True,
     )
-    place = rows["metric"].map({name: place for place, name in enumerate(order)})
-    best_metric = rows.assign(place=place).sort_values("place").drop_duplicates(keys).drop(columns="place")
+    priority = rows["metric"].map({name: priority for priority, name in enumerate(order)})
+    best_metric = rows.assign(priority=priority).sort_values("priority").drop_duplicates(keys).drop(columns="priority")
     return wide[keys].merge(best_metric, "left", keys)
 
 
@@ -250,19 +250,19 @@ def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.D
 def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -> dict[str, pd.Series]:
     """The columns rank, behind, behind_low, behind_high and different."""
     shared_metric = frame["metric"].iloc[0] if len(frame) else ""
-    compared = frame["metric"].eq(shared_metric).fillna(False)
-    compared_rows = frame[compared]
-    places = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
-    episodes, worse_by = _paired(task, evaluator, shift, str(shared_metric), compared_rows, places)
+    has_shared_metric = frame["metric"].eq(shared_metric).fillna(False)
+    compared_rows = frame[has_shared_metric]
+    row_keys = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
+    episodes, worse_by = _paired_scores(task, evaluator, shift, str(shared_metric), compared_rows, row_keys)
     is_ranked = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(GIVEN_TRUTH)
-    ranked_places = [place for place, ranked in zip(places, is_ranked, strict=True) if ranked]
-    ranks_by_place = ranks(ranked_places, episodes, worse_by)
-    gaps: list[Difference | None] = [None] * min(1, len(places))
-    for upper, lower in pairwise(places):
+    ranked_keys = [key for key, ranked in zip(row_keys, is_ranked, strict=True) if ranked]
+    ranks_by_key = ranks(ranked_keys, episodes, worse_by)
+    gaps: list[Difference | None] = [None] * min(1, len(row_keys))
+    for upper, lower in pairwise(row_keys):
         better, worse = episodes.get(upper), episodes.get(lower)
         gaps.append(worse_by(worse, better) if better is not None and worse is not None else None)
     columns = {
-        "rank": [ranks_by_place.get(place) for place in places],
+        "rank": [ranks_by_key.get(key) for key in row_keys],
         "behind": [gap and gap.value for gap in gaps],
         "behind_low": [gap and gap.low for gap in gaps],
         "behind_high": [gap and gap.high for gap in gaps],
@@ -274,10 +274,10 @@ def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -
     }
 
 
-def _paired(
-    task: Slice, evaluator: str, shift: str, shared_metric: str, rows: pd.DataFrame, places: Sequence[str]
+def _paired_scores(
+    task: Slice, evaluator: str, shift: str, shared_metric: str, rows: pd.DataFrame, row_keys: Sequence[str]
 ) -> tuple[dict[str, Any], Any]:
-    """The scores of single episodes by place, and a function of two of them: by how much the first one is worse."""
+    """The scores of single episodes by row key, and a function that returns by how much the first of two is worse."""
     answers = _answers(task, evaluator, shift)
     answers = answers[answers["prompt_set"].notna()]
     runs = {
@@ -285,22 +285,22 @@ def _paired(
         for contestant, contestant_rows in answers.groupby("contestant")
     }
     prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].astype(str).to_dict()
-    requested = list(zip(places, rows["contestant"], rows["n_related"], strict=True))
-    requested = [(place, contestant, n) for place, contestant, n in requested if contestant in runs]
+    requested = list(zip(row_keys, rows["contestant"], rows["n_related"], strict=True))
+    requested = [(key, contestant, n) for key, contestant, n in requested if contestant in runs]
     errors = task.results.errors
     if evaluator == "next":
         metric_name = metric_of_curves(task, evaluator, shift)
         compared = requested if shared_metric in ("score", "auc") else []
         curves = {
-            place: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)
-            for place, contestant, _ in compared
+            key: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)
+            for key, contestant, _ in compared
         }
         return curves, difference
     score_metrics = answers.loc[answers["metric"].eq("score"), "score_of"].dropna()
     metric_name = str(next(iter(score_metrics), shared_metric)) if shared_metric == "score" else shared_metric
     episode_scores = {
-        place: errors.targets(runs[contestant], prompt_sets[contestant], metric_name, 0 if pd.isna(n) else int(n))
-        for place, contestant, n in requested
+        key: errors.targets(runs[contestant], prompt_sets[contestant], metric_name, 0 if pd.isna(n) else int(n))
+        for key, contestant, n in requested
     }
     if metric(metric_name).lower_is_better:
         return episode_scores, score_difference

@@ -275,8 +275,8 @@ class Slice:
         return self.complete_targets(means).reset_index(drop=True)
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The scores of the question `targets`, with the columns of `targets_by_run`, at which no run of the contestant
-        failed; none if a run diverged."""
+        """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed;
+        none if a run diverged."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
         failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~of_branches(failed_rows)]
         at_one_count = failed["n_related"].notna()
@@ -322,8 +322,8 @@ class Slice:
     @cached_property
     def runs(self) -> dict[str, list[str]]:
         """The names of the runs of every backbone, in order."""
-        trained = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
-        return {str(name): sorted(runs) for name, runs in trained.groupby("contestant")["run"]}
+        trained_runs = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
+        return {str(name): sorted(runs) for name, runs in trained_runs.groupby("contestant")["run"]}
 
     @cached_property
     def published(self) -> pd.DataFrame:
@@ -353,7 +353,7 @@ class Slice:
 
 
 def of_branches(rows: pd.DataFrame) -> pd.Series:
-    """Whether each row is of a shorter training run that branched off from a run."""
+    """Whether each row belongs to a shorter training run that branched off from a run."""
     return rows["axis"].eq("branch").fillna(False).astype(bool)
 
 

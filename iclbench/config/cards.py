@@ -87,7 +87,7 @@ def _with_registered_spelling(table: dict[str, Any]) -> dict[str, Any]:
     return {spelling(name): value for name, value in table.items()}
 
 
-# The validator of a table by backbones.
+# Validates a table whose keys are names of backbones.
 ByBackbone = AfterValidator(_with_registered_spelling)
 
 
@@ -295,7 +295,7 @@ class TaskCard(BaseSettings):
         parameters: parameters of the family, for all presets.
         baselines: baselines that are evaluated with every run, by the names of their cards.
         oracles: estimators that are Bayes-optimal on this task, given different parts of the true process. The oracle
-            that is given least scores 1.
+            with access to the smallest part scores 1.
         shifts: the shifts of `--shift all`.
         evaluators: tests of the family, in the order of tables.
         presets: sizes by name: smoke, grid, small, paper.
@@ -345,7 +345,7 @@ class TaskCard(BaseSettings):
 
     @property
     def hash_without_monitoring(self) -> str:
-        """The hash without the settings that only monitor training, on which no result depends."""
+        """The hash without the settings that only monitor training; no result depends on these."""
         part = self._hashed_part()
         for preset in part["presets"].values():
             for table in (preset["train"], *preset.get("train_for", {}).values()):
@@ -382,7 +382,7 @@ class BaselineCard(BaseSettings):
 
 @cache
 def cards_folder(kind: CardKind) -> Path:
-    """The folder of the checkout, or the copy in the installed package."""
+    """The folder of the shipped cards of a kind, in the checkout or in the installed package."""
     root = checkout()
     if root is not None and (root / kind).is_dir():
         return root / kind

@@ -2,7 +2,7 @@
 
 Every family, estimator, backbone and mixer of iclbench has a code, `Entry.code` in the registry. Raise it in the commit
 that changes the outputs of the class for the same settings; otherwise `tests/golden` fails. A family has three codes:
-of its episodes (`code`), of the choice of frozen prompts (`prompts`) and of the normaliser of errors (`normaliser`).
+for its episodes (`code`), for the choice of frozen prompts (`prompts`) and for the normaliser of errors (`normaliser`).
 The code of a class from outside iclbench is the hash of its sources.
 """
 
@@ -19,7 +19,7 @@ LOSS = 1
 PROBE = 1
 SUMMARY = 1
 
-# The number of a class of iclbench, the hash of another class, or a list with both for a backbone and its mixers.
+# A number for a class of iclbench, or a hash for another class; for a backbone with mixers, the list of all codes.
 Code = int | str | list[int | str]
 
 

@@ -1,6 +1,6 @@
 """Pairs of backbones for claims over training runs, registered in the card of a grid before they are trained.
 
-Two seeds do not show how much a difference depends on the seed. A pair is therefore trained from more seeds on its
+Two seeds do not show how much a difference depends on the seed. A pair is therefore trained with more seeds on its
 tasks, and claims about it are claims over training runs.
 """
 

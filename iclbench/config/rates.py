@@ -130,7 +130,7 @@ class Rates:
 
     @classmethod
     def of(cls, preset: str, task: str, card: str | None = None, results: Path | None = None) -> Rates:
-        """The rates of the shipped table and of the table of the results folder, which replace the former.
+        """The rates of the shipped table, replaced by rates of the table of the results folder if it has any.
 
         Args:
             preset: name of the preset.
@@ -147,9 +147,9 @@ class Rates:
             shipped_card = load_task(task)[1]
             is_shipped = card in (shipped_card.hash_without_monitoring, shipped_card.hash)
         shipped = read_table(shipped_path(preset)) if is_shipped else RateTable()
-        tuned = cls() if results is None else cls.of_results(results, preset, task)
+        local = cls() if results is None else cls.of_results(results, preset, task)
         return cls(
-            {**shipped.settings(task), **tuned.chosen_settings}, {**shipped.tuning_tasks(task), **tuned.tuning_tasks}
+            {**shipped.settings(task), **local.chosen_settings}, {**shipped.tuning_tasks(task), **local.tuning_tasks}
         )
 
     @classmethod

@@ -66,7 +66,7 @@ class TaskConfig(BaseSettings):
     """A task card at one preset.
 
     Attributes:
-        files: locations of the data, the parameters of the family with `Role.LOCATION`. Identities do not depend on
+        files: locations of the data: the parameters of the family with `Role.LOCATION`. Identities do not depend on
             them.
         learned: the result of `Family.learn` on the training data, with their fingerprint. It is empty before a run is
             created, and for families without data.
@@ -205,7 +205,7 @@ class TaskConfig(BaseSettings):
         )
 
     def evaluator_names(self, family: Family, names: Sequence[str]) -> list[str]:
-        """The family's names of these evaluators, which may have another spelling in `names`.
+        """The names of these evaluators in the spelling of the family, without duplicates.
 
         Raises:
             UnknownNameError: the family has no such evaluator.
@@ -388,9 +388,9 @@ def resolve_task(
     for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
         if (head := protocol["head"]) not in heads:
             if key in protocol_changes:
-                needed = f"{', '.join(heads[:-1])} or {heads[-1]}"
+                allowed_heads = f"{', '.join(heads[:-1])} or {heads[-1]}"
                 raise UsageError(
-                    f"{where}.{key} needs head {needed}, and task '{task}' has head {head}; remove it",
+                    f"{where}.{key} needs head {allowed_heads}, and task '{task}' has head {head}; remove it",
                     code="not-applicable",
                 )
             del protocol[key]
@@ -425,7 +425,7 @@ def _split_task_table(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a table `task` into changes of the protocol and changes of the parameters of the family.
 
-    The table may have tables `protocol` and `parameters`. Its other keys are assigned by name.
+    The table may have tables `protocol` and `parameters`. Its other keys are assigned to one of the two by name.
 
     Raises:
         UsageError: a key belongs to both or to neither, or is given twice.
@@ -657,5 +657,5 @@ def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also numbers with thousands of digits and deeply nested lists
+    except (ValueError, RecursionError):  # not TOML, a number with thousands of digits, or a deeply nested list
         return text

@@ -100,8 +100,8 @@ def nearest_settings(
 def _search(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, start: str, fixed: tuple[str, ...]
 ) -> tuple[dict[str, Any], int]:
-    """The settings with the nearest size, and their number of parameters. `start` is JSON, which can be a key of the
-    cache."""
+    """The settings with the nearest size, and their number of parameters. `start` is JSON text, because the
+    cache needs hashable arguments."""
     best: dict[str, Any] = json.loads(start)
     defaults = dict(cls.Settings())
     growing = [key for key in cls.growing(best) if key in defaults and key not in fixed]
@@ -172,11 +172,11 @@ def _nearest_value(parameters: Callable[[int], int], budget: int, step: int) -> 
 
 
 def _interpolated_factor(sizes: Mapping[int, int], budget: int) -> int:
-    """The last integer at which the parabola through the three points nearest to the budget is below it."""
+    """The last integer at which the parabola through the three sizes nearest to the budget is below the budget."""
     import numpy as np
 
-    x = sorted(sizes, key=lambda factor: abs(sizes[factor] - budget))[:3]
-    a, b, c = np.polyfit(x, [sizes[factor] - budget for factor in x], 2)
+    nearest = sorted(sizes, key=lambda factor: abs(sizes[factor] - budget))[:3]
+    a, b, c = np.polyfit(nearest, [sizes[factor] - budget for factor in nearest], 2)
     roots = np.roots([a, b, c] if abs(a) > 1e-6 else [b, c])
     real = [root.real for root in roots if abs(root.imag) < 1e-9 and root.real > 0]
     return int(max(real, default=0))

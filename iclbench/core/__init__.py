@@ -1,1 +1,1 @@
-"""Core: episodes, predictions, the predictor contract, records, seeds, files, errors: the base of all packages."""
+"""The base of all packages: episodes, predictions, the predictor interface, records, seeds, files and errors."""

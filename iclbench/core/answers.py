@@ -1,6 +1,7 @@
-"""Checks of what predictors and families return, so that a wrong shape or type does not become a wrong number.
+"""Checks of the return values of predictors and families, so that a wrong shape or type does not become a wrong number.
 
-The checks only look at shapes and types, which takes no time, and apply to all classes, also those of iclbench.
+The checks read only shapes and types, which takes almost no time. They apply to all classes, including those of
+iclbench.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from iclbench.core.predictions import Categorical, Prediction
 _AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
 
 
-def check_answer(predictor: Any, method: str, answer: Any, queries: Sequence[int], y: Tensor | None = None) -> None:
+def check_answer(predictor: Any, method: str, answer: Any, query_shape: Sequence[int], y: Tensor | None = None) -> None:
     """Raise `PluginError` unless a method returned a `Prediction` with floating-point values of the right shape.
 
     Args:
         predictor: the predictor.
         method: the method that returned the answer.
         answer: the returned value.
-        queries: shape of the queries, `(batch, positions, ...)`.
-        y: outputs of the task, `(batch, points, ...)` (default: the predictor knows their number).
+        query_shape: shape of the queries, `(batch, positions, ...)`.
+        y: outputs of the task, `(batch, points, ...)` (default: their number is taken from the predictor).
     """
     cls = _class_of(predictor)
     if not isinstance(answer, Prediction):
         raise PluginError.of(
             cls, method, f"returned a {type(answer).__name__}, expected a Prediction such as Point(mean)"
         )
-    batch, positions = queries[:2]
+    batch, positions = query_shape[:2]
     is_samples, width = isinstance(answer, Samples), _width(predictor, y)
     for name, tensor in answer.tensors().items():
         shape, axes = tuple(tensor.shape), _AXES[name] + is_samples if name in _AXES else None
@@ -74,8 +75,9 @@ def check_loss(backbone: Any, answer: Any) -> None:
         )
     loss = answer[0]
     if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
-        kind = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise PluginError.of(cls, "loss", f"returned a loss of {kind}, expected a floating-point tensor of shape ()")
+        kind = f"{_dtype(loss)} of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        problem = f"returned a loss of type {kind}, expected a floating-point tensor of shape ()"
+        raise PluginError.of(cls, "loss", problem)
 
 
 def check_episodes(family: Any, method: str, episodes: Any) -> None:
@@ -86,10 +88,10 @@ def check_episodes(family: Any, method: str, episodes: Any) -> None:
     for name, points in (("context", episodes.context), ("targets", episodes.targets)):
         if points is None:
             continue
-        x, y, outputs = points.x, points.y, () if family.classes is not None else (family.y_dim,)
+        x, y, output_shape = points.x, points.y, () if family.classes is not None else (family.y_dim,)
         if x.dim() != 3 or x.shape[-1] != family.x_dim:
             raise PluginError.of(cls, method, f"returned {name}.x of {tuple(x.shape)}, expected (B, N, {family.x_dim})")
-        expected = (*x.shape[:2], *outputs)
+        expected = (*x.shape[:2], *output_shape)
         if tuple(y.shape) != expected:
             raise PluginError.of(cls, method, f"returned {name}.y of {tuple(y.shape)}, expected {expected}")
         if not x.is_floating_point():

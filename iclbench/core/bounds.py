@@ -1,7 +1,7 @@
 """Checks of a backbone's size before its memory is allocated.
 
 Modules are counted while they are registered, so that a card with a billion layers is refused after the first
-thousands. Classes of iclbench are first built on torch's meta device, where tensors have shapes but no memory and
+few thousand. Classes of iclbench are first built on torch's meta device, where tensors have shapes but no memory and
 weights are not drawn, so that no tensor above the limit is allocated. Other code may store tensors of the meta device,
 so its modules are counted while the model is built.
 """
@@ -25,8 +25,8 @@ from iclbench.core.task import TaskShape
 
 T = TypeVar("T", bound=nn.Module)
 
-# A model may have one module for this number of bytes of the limit: 4,096 modules in 1 GiB. The deepest networks have
-# some hundreds.
+# A model may have one module per this number of bytes of the limit: 4,096 modules for 1 GiB. The deepest networks have
+# a few hundred.
 _BYTES_PER_MODULE = 1 << 18
 
 _RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
@@ -36,46 +36,46 @@ _FILLS = {
 }
 
 
-def bounded(build: Callable[[], T], what: str, own: bool) -> T:
+def bounded(build: Callable[[], T], what: str, trusted: bool) -> T:
     """Build a module that is not larger than the limit.
 
     Args:
         build: builds the module.
         what: description of the module for the message.
-        own: whether all of its code is part of iclbench.
+        trusted: whether all of its code is part of iclbench.
 
     Raises:
         TooLargeError: its weights and buffers are larger than `limits.max_bytes`, or it has too many modules.
     """
-    if own:
+    if trusted:
         measured(build, what, memory=False)
         return build()
-    with exclusive(), _counted(what):
+    with exclusive(), _limited_size(what):
         return build()
 
 
 def measured(build: Callable[[], T], what: str, memory: bool) -> T:
-    """The module that `build` makes, for its size only; this does not change the state of random streams.
+    """Build a module only to measure it; random streams do not advance.
 
     Args:
         build: builds the module.
         what: description of the module for the message.
-        memory: whether its tensors have memory: for code from outside iclbench, and for small modules, which are built
-            faster in memory than on torch's meta device.
+        memory: whether to allocate memory for its tensors. Code from outside iclbench needs this, and small modules are
+            built faster in memory than on torch's meta device.
 
     Raises:
         TooLargeError: as in `bounded`.
     """
-    with exclusive(), torch.random.fork_rng(devices=[]), _counted(what):
+    with exclusive(), torch.random.fork_rng(devices=[]), _limited_size(what):
         if memory:
             return build()
-        with torch.device("meta"), _Undrawn():
+        with torch.device("meta"), _NoInitialisation():
             return build()
 
 
-class _Undrawn(TorchFunctionMode):
-    """Skips the initialisation of weights. On the meta device it has no effect, but torch would import its compiler or
-    its reference implementations for it, which takes up to two seconds."""
+class _NoInitialisation(TorchFunctionMode):
+    """Skips the initialisation of weights. On the meta device, initialisation has no effect, but makes torch import its
+    compiler or its reference implementations, which takes up to two seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -88,8 +88,8 @@ class _Undrawn(TorchFunctionMode):
 
 
 @contextmanager
-def _counted(what: str) -> Iterator[None]:
-    """Raise `TooLargeError` in the block when modules register too many bytes or submodules."""
+def _limited_size(what: str) -> Iterator[None]:
+    """Raise `TooLargeError` if modules that are built in the block register too many bytes or submodules."""
     max_size = limits.max_bytes()
     size = weights = modules = 0
 
@@ -101,8 +101,8 @@ def _counted(what: str) -> Iterator[None]:
     def count_tensor(module: nn.Module, name: str, value: Any) -> None:
         nonlocal size, weights
         if isinstance(value, torch.Tensor):
-            numbers = value.numel()
-            size, weights = size + numbers * value.element_size(), weights + numbers
+            elements = value.numel()
+            size, weights = size + elements * value.element_size(), weights + elements
             if size > max_size:
                 refuse(f"at least {count(weights)} weights, beyond {nbytes(max_size)},")
 
@@ -133,11 +133,11 @@ def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
         episodes: evaluation episodes.
         what: description of the task for the message.
     """
-    numbers = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
+    numbers_per_episode = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
     for name, n_episodes in (("train.batch", batch), ("task.episodes", episodes)):
-        if 4 * n_episodes * numbers > limits.max_bytes():
+        if 4 * n_episodes * numbers_per_episode > limits.max_bytes():
             raise UsageError(
                 f"{what}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
-                f"{nbytes(4 * n_episodes * numbers)}; make one of them smaller, or {limits.ADVICE}",
+                f"{nbytes(4 * n_episodes * numbers_per_episode)}; make one of them smaller, or {limits.ADVICE}",
                 code="too-large",
             )

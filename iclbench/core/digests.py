@@ -1,7 +1,8 @@
 """Digests that detect damaged files.
 
-A parquet table has in its footer the SHA-256 of its bytes, with zeros for the digest itself. The digest of weights is
-in a file next to them, which `sha256sum -c` reads, so that the bytes of the weights depend on the tensors alone.
+The footer of a parquet table has the SHA-256 of the table's bytes, computed with zeros in place of the digest itself.
+The digest of weights is in a file next to them, which `sha256sum -c` reads, so that the bytes of the weights depend on
+the tensors alone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from iclbench.core.hashing import file_hash
 
 # The key of the digest in a parquet footer.
 KEY = "iclbench.sha256"
+# The value of `KEY` while the digest is computed.
 BLANK = "0" * 64
 # Key, field header, length and value in Thrift's compact protocol, the encoding of parquet footers.
 _ENTRY = re.compile(re.escape(KEY.encode()) + rb"\x18\x40([0-9a-f]{64})")
@@ -24,7 +26,7 @@ class DamagedError(ValueError):
 
 
 def sealed(parquet: bytes) -> bytes:
-    """The parquet file with its digest instead of `BLANK`, the value of `KEY` in its footer."""
+    """The parquet file with its digest in place of `BLANK`, the previous value of `KEY` in its footer."""
     entry = _ENTRY.match(parquet, parquet.rfind(KEY.encode()))
     assert entry is not None
     digest = hashlib.sha256(parquet).hexdigest().encode()

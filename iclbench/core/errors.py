@@ -9,13 +9,14 @@ from typing import Any, Final
 
 # An error message lists at most this many known names.
 _MAX_NAMES = 32
-# An error message repeats at most this many characters of the user's input, which is quoted or has no spaces.
+# An error message repeats at most this many characters of each quotation or word of the user's input.
 _MAX_ECHO = 200
 _LONG = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
 
 
 def brief(text: str) -> str:
-    """The text with the middle of each long quotation and each long word cut out, which leaves at most 200 characters.
+    """The text with the middle of each long quotation and each long word cut out, so that each has at most 200
+    characters.
 
     >>> brief("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
     "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"
@@ -135,7 +136,7 @@ class UnknownNameError(UsageError):
     """An unknown name; the message lists similar names, or all known names.
 
     Args:
-        kind: what the name should name, such as "task".
+        kind: the kind of thing that the name should refer to, such as "task".
         name: the name that the user typed.
         known: the known names.
         hint: text at the end of the message.
@@ -154,7 +155,7 @@ class UnknownNameError(UsageError):
         if matches:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in matches) + "?"
         elif listed_by and len(known) > _MAX_NAMES:
-            advice = f"{listed_by} names all"
+            advice = f"{listed_by} lists all"
         else:
             rest_text = f" and {len(known) - _MAX_NAMES} more" if len(known) > _MAX_NAMES else ""
             advice = f"known: {', '.join(known[:_MAX_NAMES])}{rest_text}" if known else "none are known"
@@ -164,7 +165,7 @@ class UnknownNameError(UsageError):
 class NonFiniteError(IclbenchError):
     """A prediction or a score is NaN or infinite.
 
-    It is not left out of means: they would flatter a model that fails on some episodes.
+    It is not excluded from means, because they would then flatter a model that fails on some episodes.
     """
 
     code = "not-finite"
@@ -178,7 +179,7 @@ class Interrupted(IclbenchError):  # noqa: N818
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message; of an error from outside iclbench, after its type and cut to 200
+    """The first line of an error's message; if the error is not from iclbench, with its type before it and cut to 200
     characters.
 
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
@@ -218,8 +219,8 @@ class DataChangedError(DataError):
 
     def __init__(self, then: str, now: str) -> None:
         super().__init__(
-            f"the data have fingerprint {now}, the run was trained on data with fingerprint {then}: restore the data "
-            "or name their place (--data-dir, -o task.path=FILE); train on these data under another --name; or score "
-            "the run on them with iclbench eval --data-changed"
+            f"the data have fingerprint {now}, but the run was trained on data with fingerprint {then}: restore the "
+            "data or give their location (--data-dir, -o task.path=FILE); train on these data under another --name; or "
+            "score the run on them with iclbench eval --data-changed"
         )
         self.then, self.now = then, now

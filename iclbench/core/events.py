@@ -33,10 +33,11 @@ GAP, MARK, TIME = range(3)
 CENSORED = -1
 
 _LOG_2PI = math.log(2 * math.pi)
-# Bound of distribution functions in the released code of Meta TPP.
-_RELEASED = 1e-5
-# Quadrature over gaps: number of panels, nodes per panel, and minus the log-survival at the end of the last panel.
-_PANELS, _NODES, _LOG_SURVIVAL = 14, 8, 30.0
+# The released code of Meta TPP clips distribution functions to [this, 1 - this].
+_RELEASED_CLIP = 1e-5
+# Quadrature over gaps: number of panels, nodes per panel, and the compensator (minus the log-survival) at the end of
+# the last panel.
+_PANELS, _NODES, _MAX_COMPENSATOR = 14, 8, 30.0
 # Added to the scales of log-normals.
 _MIN_SCALE = 1e-4
 _SETTINGS = HeadSettings()
@@ -56,7 +57,7 @@ def events_of(points: Points) -> Points:
     """The points without open intervals, which models must not read."""
     marks = points.y[..., MARK]
     if not marks.numel() or bool(marks.amin() >= 0):
-        return points  # a stream needs no memory for a second mask
+        return points  # so that a stream does not allocate a second mask
     return replace(points, mask=points.mask & (marks >= 0))
 
 
@@ -87,7 +88,7 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Log-probability of a longer gap."""
+        """Log-probability that the next gap is longer than this gap."""
 
     @abstractmethod
     def log_marks(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
@@ -124,18 +125,18 @@ class EventPrediction(Prediction):
 
     def scores(self, y: Float[Tensor, "*shape 3"]) -> dict[str, Float[Tensor, "*shape"]]:
         gap = y[..., GAP]
-        time, mark = -self.log_density(gap), -self._log_mark(y)
-        below = -torch.expm1(self.log_survival(gap))
+        nll_time, nll_mark = -self.log_density(gap), -self._log_mark(y)
+        probability_below = -torch.expm1(self.log_survival(gap))
         is_right = self.mark_probabilities().argmax(-1) == marks_of(y)
         return {
-            "nll": time + mark,
-            "nll_time": time,
-            "nll_mark": mark,
+            "nll": nll_time + nll_mark,
+            "nll_time": nll_time,
+            "nll_mark": nll_mark,
             "squared_error": (self.mean() - gap).square(),
             "absolute_error": (self.quantile(0.5) - gap).abs(),
-            "accuracy": is_right.to(time.dtype),
-            "covered_50": ((below - 0.5).abs() <= 0.25).to(time.dtype),
-            "covered_90": ((below - 0.5).abs() <= 0.45).to(time.dtype),
+            "accuracy": is_right.to(nll_time.dtype),
+            "covered_50": ((probability_below - 0.5).abs() <= 0.25).to(nll_time.dtype),
+            "covered_90": ((probability_below - 0.5).abs() <= 0.45).to(nll_time.dtype),
         }
 
     def sequence_scores(
@@ -148,19 +149,19 @@ class EventPrediction(Prediction):
         square root of its mean. Both are later divided by the number of all events. `nll_open` is minus the
         log-survival of the censored point, NaN for sequences without one.
         """
-        gap, survival = y[..., GAP], -self.log_survival(y[..., GAP])
-        # Below, NaN marks the absence of an open interval.
-        survival = survival.nan_to_num(nan=math.inf, posinf=math.inf)
-        released = -self.released_log_survival(gap)
-        place = scored.cumsum(1)
-        is_first, is_last = scored & (place == 1), scored & (place == scored.sum(1, keepdim=True))
+        gap = y[..., GAP]
+        # NaN is reserved for sequences without an open interval.
+        survival_nll = (-self.log_survival(gap)).nan_to_num(nan=math.inf, posinf=math.inf)
+        scored_so_far = scored.cumsum(1)
+        is_first = scored & (scored_so_far == 1)
+        is_last = scored & (scored_so_far == scored.sum(1, keepdim=True))
         is_counted = scored & ~is_first
-        time = torch.where(is_last, released, -self.log_density(gap))
-        published = (time - self._log_mark(y)).masked_fill(~is_counted, 0).sum(1)
+        nll_time = torch.where(is_last, -self.released_log_survival(gap), -self.log_density(gap))
+        published = (nll_time - self._log_mark(y)).masked_fill(~is_counted, 0).sum(1)
         error = (self.mean() - gap).masked_fill(~is_counted, 0).sum(1)
         censored = mask & (y[..., MARK] == CENSORED)
-        opened = survival.masked_fill(~censored, 0).sum(1).masked_fill(~censored.any(1), torch.nan)
-        return {"nll_published": published, "squared_sum_error": error.square(), "nll_open": opened}
+        nll_open = survival_nll.masked_fill(~censored, 0).sum(1).masked_fill(~censored.any(1), torch.nan)
+        return {"nll_published": published, "squared_sum_error": error.square(), "nll_open": nll_open}
 
     def point(self) -> Float[Tensor, "*shape 2"]:
         """Expected gap and most likely mark."""
@@ -168,7 +169,7 @@ class EventPrediction(Prediction):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The ends of the central interval of the gap, `(*shape, 1)` each."""
-        if checked_level(level) == 1:  # beyond what bisection reaches
+        if checked_level(level) == 1:  # bisection cannot reach infinity
             median = self.quantile(0.5).unsqueeze(-1)
             return torch.zeros_like(median), torch.full_like(median, math.inf)
         low, high = (self.quantile(p).unsqueeze(-1) for p in (0.5 - level / 2, 0.5 + level / 2))
@@ -222,12 +223,12 @@ class LogNormalEvent(EventPrediction):
         cls, raw: Float[Tensor, "*shape raw"], outputs: int, settings: HeadSettings = _SETTINGS
     ) -> LogNormalEvent:
         c = settings.components
-        logits, locs, pre, marks = raw.split([c, c, c, outputs], -1)
-        # In single precision at least: a rounding error of the logarithm is a factor of the gap.
-        logits, locs, pre, marks = (
-            t.to(torch.promote_types(t.dtype, torch.float32)) for t in (logits, locs, pre, marks)
+        logits, locs, raw_scales, marks = raw.split([c, c, c, outputs], -1)
+        # At least single precision, because a rounding error of the logarithm is a relative error of the gap.
+        logits, locs, raw_scales, marks = (
+            t.to(torch.promote_types(t.dtype, torch.float32)) for t in (logits, locs, raw_scales, marks)
         )
-        return cls(logits, locs, F.softplus(pre) + settings.floor + _MIN_SCALE, marks)
+        return cls(logits, locs, F.softplus(raw_scales) + settings.floor + _MIN_SCALE, marks)
 
     def log_density(self, gap: Tensor) -> Tensor:
         log = _logarithm(gap).unsqueeze(-1)
@@ -243,7 +244,7 @@ class LogNormalEvent(EventPrediction):
         """Log-survival with the distribution function of each component clipped to [1e-5, 1 - 1e-5], as in Meta TPP:
         the last gap contributes at most 11.5 nats."""
         z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
-        below = torch.special.ndtr(z).clamp(_RELEASED, 1 - _RELEASED)
+        below = torch.special.ndtr(z).clamp(_RELEASED_CLIP, 1 - _RELEASED_CLIP)
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.log1p(-below), -1)
 
     def log_marks(self, gap: Tensor) -> Tensor:
@@ -264,11 +265,11 @@ class LogNormalEvent(EventPrediction):
         low, high = (self.locs - reach).amin(-1), (self.locs + reach).amax(-1)
         weights = self.logits.softmax(-1)
 
-        def below(log: Tensor) -> Tensor:
+        def is_below(log: Tensor) -> Tensor:
             z = (log.unsqueeze(-1) - self.locs) / self.scales
             return (weights * torch.special.ndtr(z)).sum(-1) < level
 
-        return bisected(below, low, high).exp()
+        return bisected(is_below, low, high).exp()
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, c = self.locs.shape
@@ -305,7 +306,7 @@ class HazardEvent(EventPrediction):
         return self.base + self.excited * torch.exp(-self.decay * gap).unsqueeze(-1)
 
     def compensator(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """Integral of the total rate over the gap, which has a unit exponential distribution (time rescaling)."""
+        """Integral of the total rate over a gap. Over the next gap, it is exponential with mean 1 (time rescaling)."""
         u = self.decay * gap
         # (1 - exp(-u)) / u, whose limit at 0 is 1
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))
@@ -347,7 +348,7 @@ class HazardEvent(EventPrediction):
         """Gaps and weights of Gauss-Legendre quadrature. The width of panels doubles up to the gap whose log-survival
         is -30, so that some panels resolve a rate that changes on any scale."""
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-        end = self.waited(torch.full_like(self.decay, _LOG_SURVIVAL))
+        end = self.gap_with_compensator(torch.full_like(self.decay, _MAX_COMPENSATOR))
         for panel in range(_PANELS):
             high = 2.0**-panel
             low = 0.0 if panel == _PANELS - 1 else high / 2
@@ -356,14 +357,14 @@ class HazardEvent(EventPrediction):
                 yield (middle + half * float(node)) * end, half * float(weight) * end
 
     def quantile(self, level: float) -> Tensor:
-        return self.waited(self.decay.new_full(self.decay.shape, -math.log1p(-level)))
+        return self.gap_with_compensator(self.decay.new_full(self.decay.shape, -math.log1p(-level)))
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         shape = (n, *self.decay.shape)
         uniform = torch.rand(shape, generator=generator, dtype=self.decay.dtype, device=self.decay.device)
-        return self.waited(-torch.log1p(-uniform))
+        return self.gap_with_compensator(-torch.log1p(-uniform))
 
-    def waited(self, target: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    def gap_with_compensator(self, target: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The gap over which the total rate integrates to `target`, by bisection to a few bits of the float's
         precision."""
         high = target / self.rates(torch.zeros_like(target)).sum(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from iclbench.core import events, joint  # noqa: F401  (their kinds of predictions)
+from iclbench.core import events, joint  # noqa: F401  (define further classes of predictions)
 from iclbench.core.predictions import Prediction
 
 
@@ -25,16 +25,16 @@ def missing_metrics(measured: Iterable[str], question: str) -> set[str]:
     (set(), {'log_likelihood_joint'})
     """
     names = set(measured)
-    kinds = [set(kind.metrics) for kind in _kinds(Prediction)]
-    known_metrics = names & set().union(*kinds)
-    candidates = [metrics for metrics in kinds if known_metrics <= metrics] if known_metrics else []
+    metric_sets = [set(cls.metrics) for cls in _subclasses(Prediction)]
+    known_metrics = names & set().union(*metric_sets)
+    candidates = [metrics for metrics in metric_sets if known_metrics <= metrics] if known_metrics else []
     expected: set[str] = min(candidates, key=len, default=set())
     if question == "targets" and "log_likelihood" in names:
         expected = expected | {"log_likelihood_joint"}
     return expected - names
 
 
-def _kinds(kind: type[Any]) -> Iterator[type[Prediction]]:
-    for subclass in kind.__subclasses__():
+def _subclasses(cls: type[Any]) -> Iterator[type[Prediction]]:
+    for subclass in cls.__subclasses__():
         yield subclass
-        yield from _kinds(subclass)
+        yield from _subclasses(subclass)

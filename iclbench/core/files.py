@@ -1,4 +1,4 @@
-"""Atomic writing of files: after a crash there is the old file or the new one, never a part of one."""
+"""Atomic writing of files: after a crash, the old file or the new one exists, never a part of one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
-    """Write a text file atomically, in UTF-8 and with the same line ends on all systems."""
+    """Write a text file atomically, in UTF-8 and with the same line endings on all systems."""
     with atomic(path, sync) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
@@ -87,7 +87,7 @@ def check_state_file(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it exists; without a file, this works in read-only folders too."""
+    """Remove a file if it exists; if not, this is not an error, even in a read-only folder."""
     if path.exists():
         path.unlink(missing_ok=True)
 
@@ -107,7 +107,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the names in a folder, which then survive a power failure, if the file system supports it."""
+    """Sync the entries of a folder, so that they survive a power failure, if the file system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except PermissionError:  # a folder that this process may write to but not read
@@ -144,7 +144,7 @@ def tensors_metadata(path: Path) -> dict[str, str]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:
-    """Write a safetensors file atomically; each of several tensors that share memory (tied weights) is written.
+    """Write a safetensors file atomically; tensors that share memory (tied weights) are written separately.
 
     With `digest`, the file's SHA-256 is written to `PATH.sha256` first, in the format of `sha256sum`, and the metadata
     names that file, so that a missing digest is detected. Until the new file has replaced the previous one, the digest

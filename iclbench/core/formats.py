@@ -12,7 +12,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def text(value: Any) -> str:
-    """The value as a text."""
+    """The value as a string."""
     return str(value)
 
 
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def printable_all(value: Any) -> Any:
-    """The value with `printable` applied to all texts in its dictionaries and lists."""
+    """The value with `printable` applied to all strings in its dictionaries and lists."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -151,7 +151,7 @@ def assignments(settings: Mapping[str, object]) -> str:
 
 
 def shared_words(names: Sequence[str]) -> str:
-    """The hyphened words that all names begin with.
+    """The words, separated by hyphens, with which all names begin.
 
     >>> shared_words(["bursty-p09-alpha1", "bursty-p09-alpha0"]), shared_words(["left", "right"])
     ('bursty-p09', '')

@@ -1,7 +1,7 @@
-"""The guard of public functions: inside, the global state of torch is fixed, independent of the caller's state.
+"""The guard of public functions: they run with a fixed global state of torch, whatever state the caller has set.
 
 Torch has a default dtype, a default device, autocast and gradient modes, which a notebook may have changed. Without the
-guard they would change prompts and weights that have the same name.
+guard, they would change prompts and weights but not their names.
 
 The default dtype and the global random generator belong to the process, the other states to a thread.
 """
@@ -36,14 +36,14 @@ class _Process:
 _process = _Process()
 
 
-def _forked() -> None:
-    """A forked child has one thread, and no other thread releases its locks."""
+def _reset_after_fork() -> None:
+    """Replace the locks in a forked child, which has no other thread that could release them."""
     global _process
     _process = _Process()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextmanager
@@ -86,16 +86,16 @@ def _float32() -> Iterator[None]:
         if process.guards == 0:
             process.dtype = torch.get_default_dtype()
         process.guards += 1
-        _set(torch.float32)
+        _set_default_dtype(torch.float32)
     try:
         yield
     finally:
         with process.dtype_lock:
             process.guards -= 1
-            _set(torch.float32 if process.guards else process.dtype)
+            _set_default_dtype(torch.float32 if process.guards else process.dtype)
 
 
-def _set(dtype: torch.dtype) -> None:
+def _set_default_dtype(dtype: torch.dtype) -> None:
     if torch.get_default_dtype() != dtype:
         torch.set_default_dtype(dtype)
 

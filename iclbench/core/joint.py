@@ -74,7 +74,7 @@ class JointGaussian(_JointPrediction):
     """One Gaussian over all positions and outputs of an episode.
 
     The covariance of output i at position q and output j at position p is sum_r factor[q, i, r] factor[p, j, r], plus
-    std² on the diagonal. Indexing the positions marginalises over the others.
+    std² on the diagonal. Selecting positions marginalises over the others.
     """
 
     mean: Float[Tensor, "B Q dy"]
@@ -105,12 +105,12 @@ class JointGaussian(_JointPrediction):
         covariance = torch.where(counted_pairs, self.to(dtype=torch.float64).covariance(), 0.0)
         covariance.diagonal(dim1=1, dim2=2).add_((~is_counted).double())
         error = torch.where(is_counted, (y - self.mean).double().flatten(1), 0.0)
-        factor, info = torch.linalg.cholesky_ex(covariance)
-        factor = torch.where(info[:, None, None] > 0, torch.nan, factor)
-        z = torch.linalg.solve_triangular(factor, error.unsqueeze(-1), upper=False).squeeze(-1)
-        log_determinant = factor.diagonal(dim1=1, dim2=2).log().sum(1)
-        normaliser = log_determinant + 0.5 * math.log(2 * math.pi) * is_counted.double().sum(1)
-        return -0.5 * z.square().sum(1) - normaliser
+        cholesky, info = torch.linalg.cholesky_ex(covariance)
+        cholesky = torch.where(info[:, None, None] > 0, torch.nan, cholesky)
+        z = torch.linalg.solve_triangular(cholesky, error.unsqueeze(-1), upper=False).squeeze(-1)
+        half_log_determinant = cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
+        log_normaliser = half_log_determinant + 0.5 * math.log(2 * math.pi) * is_counted.double().sum(1)
+        return -0.5 * z.square().sum(1) - log_normaliser
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
         batch, _, _, rank = self.factor.shape
@@ -161,7 +161,7 @@ class Samples(_JointPrediction):
 
 @dataclass(frozen=True)
 class Paths(Samples):
-    """Samples drawn one position after another; each position's Gaussians are given the outputs drawn before.
+    """Samples drawn one position after another; each position's Gaussians are conditional on the outputs drawn before.
 
     They are samples of a joint distribution whose density they do not contain; the predictor computes it
     (`Predictor.joint_scores`).

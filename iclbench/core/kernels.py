@@ -30,7 +30,7 @@ def closest(recorded: str | None) -> str:
 
 
 def use(instruction_set: str) -> None:
-    """Make torch use this instruction set of x86. Call it before torch is imported; other sets have no effect."""
+    """Make torch, which must not be imported yet, use this x86 instruction set; other instruction sets are ignored."""
     if instruction_set in _X86:
         os.environ["ATEN_CPU_CAPABILITY"] = instruction_set
         os.environ["ONEDNN_MAX_CPU_ISA"] = _X86[instruction_set]

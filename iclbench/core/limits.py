@@ -66,7 +66,8 @@ def max_line() -> int:
 
 
 def check(size: int, what: str) -> None:
-    """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit."""
+    """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit. `what` is the
+    beginning of the message, up to its verb."""
     if size > max_bytes():
         raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {ADVICE}")
 

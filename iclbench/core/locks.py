@@ -1,9 +1,9 @@
 """Locks between processes, and between machines that share a folder.
 
 The system frees its locks (`flock`) when a process ends for any reason. Some shared file systems do not support them
-(Lustre without `flock`), or keep them on each machine (NFS with `nolock`). There, the lock is a folder with a file that
-names its owner and has a heartbeat. It is stale if the owner is dead, or if the heartbeat is older than `STALE`
-seconds.
+(Lustre without `flock`), or do not share them between machines (NFS with `nolock`). There, the lock is a folder with a
+file that names its owner and has a heartbeat. It is stale if the owner is dead, or if the heartbeat is older than
+`STALE` seconds.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class FolderLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".d")
-        self._owner = self._path / "owner.json"
+        self._owner_file = self._path / "owner.json"
         self._token = uuid.uuid4().hex
         self._released = threading.Event()
 
@@ -108,21 +108,21 @@ class FolderLock:
                 self._path.mkdir()
             except FileExistsError:
                 if self._is_stale():
-                    self._clear()
+                    self._remove_if_stale()
                 elif wait:
                     time.sleep(_RETRY_SECONDS)
                 else:
                     raise BlockingIOError(errno.EAGAIN, "another process has the lock", str(self._path)) from None
                 continue
-            about = {"token": self._token, "machine": _machine(), "pid": os.getpid()}
-            self._owner.write_text(json.dumps(about))
+            owner = {"token": self._token, "machine": _machine(), "pid": os.getpid()}
+            self._owner_file.write_text(json.dumps(owner))
             self._released.clear()
             threading.Thread(target=self._beat, name=f"lock {self._path}", daemon=True).start()
 
     @property
     def held(self) -> bool:
         try:
-            return bool(json.loads(self._owner.read_text())["token"] == self._token)
+            return bool(json.loads(self._owner_file.read_text())["token"] == self._token)
         except (OSError, ValueError, KeyError):
             return False
 
@@ -135,17 +135,17 @@ class FolderLock:
         while not self._released.wait(BEAT):
             with suppress(OSError):
                 if self.held:
-                    os.utime(self._owner)
+                    os.utime(self._owner_file)
 
     def _is_stale(self) -> bool:
         """Whether its owner is known to be dead, or its last heartbeat is too old."""
         try:
-            about = json.loads(self._owner.read_text())
-            if about["machine"] == _machine() and not alive(about["pid"]):
+            owner = json.loads(self._owner_file.read_text())
+            if owner["machine"] == _machine() and not alive(owner["pid"]):
                 return True
         except (OSError, ValueError, KeyError):
-            pass  # another process is creating it, or ended while it did
-        path = self._owner if self._owner.exists() else self._path
+            pass  # another process is creating the file, or died while creating it
+        path = self._owner_file if self._owner_file.exists() else self._path
         try:
             return self._now() - path.stat().st_mtime > STALE
         except FileNotFoundError:
@@ -160,7 +160,7 @@ class FolderLock:
         finally:
             probe.unlink(missing_ok=True)
 
-    def _clear(self) -> None:
+    def _remove_if_stale(self) -> None:
         """Remove a stale folder."""
         # Another process may have replaced the stale folder since the check. So only one process removes at a time, and
         # it checks again.
@@ -188,12 +188,12 @@ def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -
     except OSError:
         return True
     folder = path.resolve()
-    parents = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
-    if not parents:
+    containing = [line for line in lines if len(line) > 3 and folder.is_relative_to(line[1].replace("\\040", " "))]
+    if not containing:
         return True
-    longest = max(len(line[1]) for line in parents)
-    # A later mount at the same place hides the earlier ones.
-    _, _, file_system, options, *_ = [line for line in parents if len(line[1]) == longest][-1]
+    max_length = max(len(line[1]) for line in containing)
+    # A later mount at the same mount point hides the earlier ones.
+    _, _, file_system, options, *_ = [line for line in containing if len(line[1]) == max_length][-1]
     option_set = set(options.split(","))
     if file_system.startswith("nfs"):
         return not option_set & {"nolock", "local_lock=all", "local_lock=flock"}

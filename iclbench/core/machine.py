@@ -27,7 +27,7 @@ def device(device: str) -> str:
 def hardware() -> str:
     """Processor, number of cores and memory of this machine, as far as the system reports them.
 
-    Processors of several generations may have the same name, so it is followed by the family and model numbers.
+    Processors of several generations may have the same name, so the name is followed by the family and model numbers.
     """
     fields: dict[str, str] = {}
     for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):

@@ -1,4 +1,4 @@
-"""The texts of a report about a family's own test, without importing the family."""
+"""Texts about a family's own test, which a report can show without importing the family."""
 
 from __future__ import annotations
 

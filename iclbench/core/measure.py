@@ -1,4 +1,4 @@
-"""Measurement of work: seconds, and peak memory beyond the memory in use before."""
+"""Measurement of work: seconds, and peak memory beyond the memory in use at the start."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Measure:
     resets and reports, and includes the memory of all libraries. On other systems, it is None.
 
     The C library reuses freed pages, which would hide new allocations, so they are returned to the kernel before the
-    block begins. Partly used pages remain. So values below some hundred KiB, or some tens of MiB in a process that has
-    done other work before, are lower bounds, and 0 means little. Pages of mapped files, such as code that runs for the
+    block begins. Partly used pages remain. So values below a few hundred KiB, or a few tens of MiB in a process that
+    has done other work before, are only lower bounds. Pages of mapped files, such as code that runs for the
     first time, do not count. The first call of a function also starts thread pools: measure the second call.
     """
 
@@ -94,8 +94,8 @@ def _return_free_pages() -> None:
 
 
 def _reset_resident_peak() -> int | None:
-    """Set the kernel's peak to the current resident size, in bytes, and return it; None if the kernel has no such
-    peak."""
+    """Set the kernel's peak to the current resident size, in bytes, and return it; None if the kernel cannot
+    reset it."""
     try:
         _CLEAR.write_text("5")
         return _resident("VmRSS")

@@ -27,7 +27,8 @@ class Metric:
         is_share: whether the mean is between 0 and 1.
         show: formats a value.
         per_event: whether it is a sum over a sequence, divided by the mean number of scored positions.
-        of_sequences: whether its curves are of event sequences, which differ in length: all events have equal weight.
+        of_sequences: whether its curves are those of event sequences. They differ in length, so each event has the same
+            weight.
         of_windows: whether its sum over a sequence includes the open interval at the end of an observation window.
         of_intervals: whether it describes predictive intervals. It is not reported for observation windows: the end of
             a window cuts off long gaps, so observed gaps are too short.

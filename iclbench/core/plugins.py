@@ -33,8 +33,8 @@ def check_settings(cls: type, target: str) -> None:
 def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
     """The `PluginError` that names the class and method that raised an error.
 
-    The error itself is returned if no class from outside iclbench took part, and if it is an `IclbenchError` or says
-    that memory is short.
+    The error itself is returned if no class from outside iclbench was involved, or if it is an `IclbenchError` or an
+    out-of-memory error.
 
     Args:
         error: the caught error.
@@ -59,7 +59,7 @@ def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
 
 
 def _plugin_class(part: Any) -> type | None:
-    """The class of an object, or the class itself, if it is from outside iclbench and derives from a class of it."""
+    """The class of an object, or the class itself, if it is from outside iclbench and has a base class in iclbench."""
     cls = part if isinstance(part, type) else type(part)
     return cls if not is_ours(cls) and any(map(is_ours, cls.__mro__)) else None
 

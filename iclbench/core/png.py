@@ -28,7 +28,7 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 def _expected_size(data: bytes) -> int:
-    """Number of bytes of the rows that the header of a greyscale image announces, with the byte of the filter of each
+    """Number of bytes of the rows that the header of a greyscale image announces, including the filter byte of each
     row."""
     width, height, bits, interlaced = *struct.unpack(">IIB", data[16:25]), data[28]
     passes = _PASSES if interlaced else ((0, 0, 1, 1),)
@@ -37,7 +37,7 @@ def _expected_size(data: bytes) -> int:
 
 
 def _inflated_size(data: bytes) -> int:
-    """Number of bytes of the compressed rows, up to the expected number; Pillow has already verified the chunks."""
+    """Number of bytes of the decompressed rows, up to the expected number; Pillow has already verified the chunks."""
     inflater, size_read, offset, expected_size = zlib.decompressobj(), 0, len(SIGNATURE), _expected_size(data)
     while offset + 8 <= len(data) and size_read < expected_size:
         size, kind = struct.unpack(">I4s", data[offset : offset + 8])
@@ -57,7 +57,7 @@ def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
 
     if not data.startswith(SIGNATURE):
         raise ValueError("not a PNG file")
-    bombs = Image.DecompressionBombError, Image.DecompressionBombWarning  # the image announces too many pixels
+    too_many_pixels = Image.DecompressionBombError, Image.DecompressionBombWarning
     try:
         with Image.open(BytesIO(data), formats=["PNG"]) as image:
             width, height, mode = image.width, image.height, image.mode
@@ -67,7 +67,7 @@ def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
                 raise ValueError("it ends too early")
             with Image.open(BytesIO(data), formats=["PNG"]) as image:
                 return np.array(image, dtype=np.uint8)
-    except (OSError, SyntaxError, ValueError, IndexError, zlib.error, *bombs) as error:
+    except (OSError, SyntaxError, ValueError, IndexError, zlib.error, *too_many_pixels) as error:
         reason = "no header" if isinstance(error, Image.UnidentifiedImageError) else error
         raise ValueError(f"a damaged PNG file ({reason})") from None
     if mode in ("1", "L"):

@@ -200,8 +200,8 @@ class Gaussian(Prediction):
 
     @classmethod
     def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Gaussian:
-        mean, pre = raw.split(outputs, -1)
-        return cls(mean, _std(pre, settings))
+        mean, raw_std = raw.split(outputs, -1)
+        return cls(mean, _std(raw_std, settings))
 
     def log_likelihood(self, y: Tensor) -> Tensor:
         z = (y - self.mean) / self.std
@@ -229,11 +229,11 @@ class Gaussian(Prediction):
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
         z = ((y - self.mean) / self.std).abs()
-        inside = {name: (z <= _half_width(level)).to(z.dtype).mean(-1) for name, level in _COVERED.items()}
+        coverage = {name: (z <= _half_width(level)).to(z.dtype).mean(-1) for name, level in _COVERED.items()}
         return {
             "log_likelihood": self.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
-            **inside,
+            **coverage,
         }
 
 
@@ -264,9 +264,9 @@ class Mixture(Prediction):
     @classmethod
     def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = HeadSettings()) -> Mixture:
         k = settings.components
-        logits, means, pre = raw.split([k, k * outputs, k * outputs], -1)
+        logits, means, raw_stds = raw.split([k, k * outputs, k * outputs], -1)
         shape = (*raw.shape[:-1], k, outputs)
-        return cls(logits, means.reshape(shape), _std(pre.reshape(shape), settings))
+        return cls(logits, means.reshape(shape), _std(raw_stds.reshape(shape), settings))
 
     @property
     def mean(self) -> Tensor:
@@ -275,8 +275,8 @@ class Mixture(Prediction):
     @property
     def std(self) -> Tensor:
         """Standard deviation of the mixture, per output."""
-        about_mean = (self.means - self.mean.unsqueeze(-2)).square()
-        return self._average(self.stds.square() + about_mean).sqrt()
+        squared_offsets = (self.means - self.mean.unsqueeze(-2)).square()
+        return self._average(self.stds.square() + squared_offsets).sqrt()
 
     @property
     def moments(self) -> Gaussian:
@@ -302,7 +302,7 @@ class Mixture(Prediction):
         return self.mean
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        if checked_level(level) == 1:  # beyond what bisection reaches
+        if checked_level(level) == 1:  # bisection cannot reach infinity
             infinity = torch.full_like(self.mean, math.inf)
             return -infinity, infinity
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
@@ -311,8 +311,8 @@ class Mixture(Prediction):
         *shape, k, dy = self.means.shape
         weights = self.logits.softmax(-1).reshape(-1, k)
         component = drawn(weights, n, generator).T.reshape(n, *shape, 1, 1)
-        at = component.expand(n, *shape, 1, dy)
-        mean, std = (t.expand(n, *t.shape).gather(-2, at).squeeze(-2) for t in (self.means, self.stds))
+        index = component.expand(n, *shape, 1, dy)
+        mean, std = (t.expand(n, *t.shape).gather(-2, index).squeeze(-2) for t in (self.means, self.stds))
         return mean + std * normal(mean.shape, mean, generator)
 
     def columns(self) -> dict[str, Tensor]:
@@ -331,12 +331,12 @@ class Mixture(Prediction):
         return -self.log_likelihood(y)
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
-        tail = (self.cumulative(y) - 0.5).abs()
+        distance_from_median = (self.cumulative(y) - 0.5).abs()  # in probability
         return {
             "log_likelihood": self.log_likelihood(y),
             "log_likelihood_gaussian": self.moments.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
-            **{name: (tail <= level / 2).to(y.dtype).mean(-1) for name, level in _COVERED.items()},
+            **{name: (distance_from_median <= level / 2).to(y.dtype).mean(-1) for name, level in _COVERED.items()},
         }
 
 
@@ -429,11 +429,11 @@ def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Te
     return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
 
 
-def _std(pre: Tensor, settings: HeadSettings) -> Tensor:
+def _std(raw: Tensor, settings: HeadSettings) -> Tensor:
     """The standard deviation for the raw output, see `Spread`."""
     if settings.spread == "exp":
-        return pre.exp()
+        return raw.exp()
     if settings.spread.startswith("bounded"):
         minimum = float(settings.spread.removeprefix("bounded-"))
-        return minimum + (1 - minimum) * F.softplus(pre)
-    return (F.softplus(pre) + settings.floor**2 + 1e-12).sqrt()
+        return minimum + (1 - minimum) * F.softplus(raw)
+    return (F.softplus(raw) + settings.floor**2 + 1e-12).sqrt()

@@ -39,7 +39,7 @@ class State(TensorRecord):
         """Logarithms of the sizes of the sums over points in this state, `(batch, ...)`; None if they are unknown.
 
         `Predictor.remove` subtracts from such sums. If a sum shrinks, the rounding errors of the larger sum remain, so
-        a sliding window conditions again before they matter.
+        a sliding window conditions on its points again before these errors matter.
         """
         return None
 
@@ -61,8 +61,8 @@ class Predictor:
         uses_related: whether answers depend on related datasets; for the class of a backbone, whether they do on tasks
             with related datasets.
         removes_points: whether `remove` is implemented, which removes points from a state.
-        joint: how the answer at a target may depend on the inputs of the other targets: not at all ("apart"), but not
-            on their order ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
+        joint: how the answer at a target may depend on the other targets: not at all ("apart"), on their inputs but not
+            on the order of these ("exchangeable"), or also on the order ("ordered"). It never depends on their outputs.
         longest: number of points of the longest possible sequence, including the query; None without a limit.
     """
 
@@ -181,7 +181,7 @@ class Predictor:
         return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
-        """The predictor for the episodes with this latent truth; only an oracle is not the predictor itself."""
+        """The predictor for the episodes with this latent truth; only an oracle returns another predictor."""
         return self
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
@@ -228,8 +228,8 @@ class Predictor:
         sequence, _ = copies.append(blank).compact()
         answer = self.predict_next(sequence, None if related is None else related.repeat_interleave(targets))
         check_answer(self, "predict_next", answer, sequence.mask.shape, sequence.y)
-        last_place = copies.counts.unsqueeze(1)
-        return answer.map(lambda t: take(t, last_place).reshape(batch, targets, *t.shape[2:]))
+        query_position = copies.counts.unsqueeze(1)
+        return answer.map(lambda t: take(t, query_position).reshape(batch, targets, *t.shape[2:]))
 
 
 class Oracle(Predictor, abstract=True):
@@ -253,13 +253,13 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
     """Join predictions for consecutive positions along axis 1; the result has no joint distribution over them."""
     if len(answers) == 1:
         return answers[0]
-    flipped = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
-    return cat(flipped).map(lambda t: t.transpose(0, 1))
+    positions_first = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
+    return cat(positions_first).map(lambda t: t.transpose(0, 1))
 
 
 # Number of threads in `eval_mode` for each module whose own mode is training.
-_USES: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-_USES_LOCK = Lock()
+_EVAL_COUNTS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+_EVAL_COUNTS_LOCK = Lock()
 
 
 @contextmanager
@@ -269,17 +269,17 @@ def eval_mode(predictor: Predictor) -> Iterator[None]:
     If several threads use a model, the last one restores the mode.
     """
     modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
-    with _USES_LOCK:
-        training_modules = [module for module in modules if module.training or module in _USES]
+    with _EVAL_COUNTS_LOCK:
+        training_modules = [module for module in modules if module.training or module in _EVAL_COUNTS]
         for module in training_modules:
-            _USES[module] = _USES.get(module, 0) + 1
+            _EVAL_COUNTS[module] = _EVAL_COUNTS.get(module, 0) + 1
             module.training = False
     try:
         yield
     finally:
-        with _USES_LOCK:
+        with _EVAL_COUNTS_LOCK:
             for module in training_modules:
-                _USES[module] -= 1
-                if not _USES[module]:
-                    del _USES[module]
+                _EVAL_COUNTS[module] -= 1
+                if not _EVAL_COUNTS[module]:
+                    del _EVAL_COUNTS[module]
                     module.training = True

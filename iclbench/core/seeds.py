@@ -16,8 +16,8 @@ from iclbench.core.guard import exclusive, fixed_state
 
 def stream_seed(seed: int, name: str, *counter: int) -> int:
     """A 63-bit seed for the `counter`-th draw of the stream `name`; streams of different names are independent."""
-    spawned = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), *counter))
-    return int(spawned.generate_state(1, np.uint64)[0] >> 1)
+    sequence = np.random.SeedSequence(seed, spawn_key=(zlib.crc32(name.encode()), *counter))
+    return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 
 
 def generator(seed: int, name: str, *counter: int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -41,7 +41,7 @@ Once = AfterValidator(_once)
 
 
 class Role(Enum):
-    """What depends on a key of a configuration: `points: Annotated[PositiveInt, Role.TRAINED]`."""
+    """What depends on a key of a configuration, as in `points: Annotated[PositiveInt, Role.TRAINED]`."""
 
     TRAINED = auto()  # the weights
     EVALUATED = auto()  # the values of an evaluation

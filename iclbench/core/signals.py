@@ -1,4 +1,4 @@
-"""Handling of signals: deferred, ignored, remembered, and SIGTERM as Ctrl-C."""
+"""Handling of signals: defer them, ignore or remember Ctrl-C, and treat SIGTERM like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def remember_ctrl_c() -> Iterator[None]:
     """In the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `raise_if_ctrl_c`.
 
     The exception can get lost: Python turns it into a `RuntimeError` while it creates a class (`__set_name__`), and
-    libraries replace it by another error or by none.
+    libraries replace it with another error or suppress it.
     """
     global _ctrl_c_pressed
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -77,7 +77,7 @@ def raise_if_ctrl_c(error: BaseException | None = None) -> None:
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
-    """In the block, SIGTERM raises `KeyboardInterrupt`, so that it has the same clean-up as Ctrl-C."""
+    """In the block, SIGTERM raises `KeyboardInterrupt`, so that the same clean-up runs as after Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -90,7 +90,7 @@ def sigterm_like_ctrl_c() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """End this process when its parent process ends, so that it does not keep locks."""
+    """End this process when its parent process ends, so that it releases its locks."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -103,6 +103,6 @@ def end_with_parent(parent: int) -> None:
 def exit_on_signal(which: signal.Signals, code: int) -> None:
     """From now on, this signal ends the process at once with this exit code, without a message."""
     signal.signal(which, lambda number, frame: os._exit(code))
-    # Before the shutdown of libraries, which takes longest, Python restores the default of all signals except ignored
-    # ones.
+    # At exit, Python restores the default handlers of all signals except ignored ones, and then shuts down libraries,
+    # which takes longest.
     atexit.register(signal.signal, which, signal.SIG_IGN)

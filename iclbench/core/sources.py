@@ -22,7 +22,7 @@ def source_hash(target: str) -> str:
     """A hash of the code that `package.module:Class` may depend on, as 12 hexadecimal digits.
 
     For a package, these are all its `.py` files; for a single module, its file and the modules of the same folder that
-    it imports, directly or not.
+    it imports, directly or indirectly.
 
     Raises:
         UsageError: there is no such module, or one of its files cannot be read as Python.
@@ -58,7 +58,7 @@ def _files(target: str) -> list[tuple[str, Path]]:
 
 
 def _spec_of_other_finders(top: str) -> ModuleSpec | None:
-    """The module as a further finder has it, such as the finder of a package in editable mode."""
+    """The spec of a module from the other finders, such as the finder of a package in editable mode."""
     try:
         return find_spec(top)
     except Exception:  # such a finder may raise anything
@@ -66,7 +66,7 @@ def _spec_of_other_finders(top: str) -> ModuleSpec | None:
 
 
 def _with_neighbours(start: Path) -> Iterator[tuple[str, Path]]:
-    """A module's file, and the files of the same folder that it imports, directly or not."""
+    """A module's file, and the files of the same folder that it imports, directly or indirectly."""
     queue, queued = [start], {start}
     while queue:
         path = queue.pop()
@@ -80,7 +80,7 @@ def _with_neighbours(start: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _imports(path: Path) -> set[str]:
-    """The top-level names of all modules that a file imports, also inside functions."""
+    """The top-level names of all modules that a file imports, including imports inside functions."""
     names: set[str] = set()
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
@@ -91,14 +91,14 @@ def _imports(path: Path) -> set[str]:
 
 
 def _code(path: Path) -> str:
-    """The syntax tree of a file without docstrings as text; it has no comments and no layout."""
-    return _plain(_parsed(path))
+    """The syntax tree of a file as text, without docstrings, comments and layout."""
+    return _tree_text(_parsed(path))
 
 
-def _plain(node: object) -> str:
+def _tree_text(node: object) -> str:
     """A syntax tree as text. `ast.dump` treats empty fields differently in different versions of Python."""
     if isinstance(node, list):
-        return f"[{','.join(map(_plain, node))}]"
+        return f"[{','.join(map(_tree_text, node))}]"
     if isinstance(node, ast.Constant):
         return f"{type(node.value).__name__} {node.value!r}"
     if not isinstance(node, ast.AST):
@@ -106,7 +106,7 @@ def _plain(node: object) -> str:
     fields = {name: getattr(node, name, None) for name in node._fields}
     if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
         fields["body"] = node.body[1:]
-    texts = [f"{name}={_plain(value)}" for name, value in fields.items() if value is not None and value != []]
+    texts = [f"{name}={_tree_text(value)}" for name, value in fields.items() if value is not None and value != []]
     return f"{type(node).__name__}({','.join(texts)})"
 
 

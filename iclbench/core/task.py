@@ -1,4 +1,4 @@
-"""Facts of the task: what a backbone is built for, and what an estimator may use in a fit."""
+"""The properties of a task that a backbone is built for, and those that an estimator may use."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
 # Asks the user whether a target may be loaded; None without a terminal.
 ask: Callable[[str], bool] | None = None
-_refused: set[str] = set()
+_refused_packages: set[str] = set()
 
 
 class UntrustedError(UsageError):
@@ -85,9 +85,9 @@ def trust_typed(name: str) -> None:
             file.stem if file.is_absolute() else ".".join(part for part in file.with_suffix("").parts if part != "..")
         )
         raise UsageError(f"'{name}' names a file; write the module: {module}:{cls or 'CLASS'}", code="bad-syntax")
-    module, _, last = name.rpartition(".")
+    module, _, class_name = name.rpartition(".")
     if ":" not in name and module and _exists(package_of(name)):
-        raise UsageError(f"'{name}' is not a class; write {module}:{last}", code="bad-syntax")
+        raise UsageError(f"'{name}' is not a class; write {module}:{class_name}", code="bad-syntax")
     if ":" in name:
         trust(package_of(name))
 
@@ -114,11 +114,11 @@ def require(target: str) -> None:
     if is_trusted(target):
         return
     package = package_of(target)
-    if ask is not None and package not in _refused:
+    if ask is not None and package not in _refused_packages:
         if ask(target):
             trust(package)
             return
-        _refused.add(package)
+        _refused_packages.add(package)
     raise UntrustedError(
         f"'{target}' is code from outside iclbench and its installed plug-ins, and loading it would run it; read it, "
         f"then give --trust {package} (or set {VARIABLE}={package})"

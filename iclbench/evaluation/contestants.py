@@ -267,7 +267,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
         [facts.noise_to_signal, facts.hidden_width, *gaps],
         # Answers of iclbench's own algorithms do not depend on the versions of libraries.
         {name: libraries[name] for name in cls.libraries},
-        is_oracle=not loses_oracle,
+        loses_oracle=loses_oracle,
     )
     kind = "oracle" if is_oracle and not loses_oracle else "baseline"
     episodes = getattr(settings, "episodes", None) or None

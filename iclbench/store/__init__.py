@@ -1,1 +1,1 @@
-"""Everything on disk that is not a table: run folders, archives of weights, and the identities of what is cached."""
+"""Everything on disk that is not a table: run folders, archives of weights, and the identities of results."""

@@ -1,8 +1,8 @@
 """Archives of weights: the finished runs of one task and preset in one file of packed results.
 
-An archive is `RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, with a file of its digest. It has the tensors of a run
-under keys `RUN/...`, in their precision. The entry `RUN` of its metadata is JSON with the configuration of the run and
-the metadata of its weights, so that an unpacked run is identical to the evaluated run.
+An archive is `RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, with a digest file. It has the tensors of a run under
+keys `RUN/...`, in their precision. The entry `RUN` of its metadata is JSON with the configuration of the run and the
+metadata of its weights, so that an unpacked run is identical to the evaluated run.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def archive_path(folder: Path, task: str, preset: str) -> Path:
 
 
 def of_run(run: Run) -> PackedWeights | None:
-    """The weights of a finished run; None if they do not exist or are not those of the run."""
+    """The weights of a finished run; None if they do not exist, are damaged or belong to another run."""
     with suppress(OSError, ValueError, UsageError):
         metadata = run.verified_metadata(run.weights, None)
         if metadata is not None:
@@ -122,18 +122,18 @@ def check(archive: Path) -> None:
     if recorded_digest(archive) != digests.of_file(archive):
         digest_name = digest_path(archive).name
         raise UsageError(
-            f"{archive} is damaged (its digest is not that of {digest_name}); restore both files",
+            f"{archive} is damaged (its digest is not the one in {digest_name}); restore both files",
             code="unreadable-file",
         )
 
 
 def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
     """Write an archive. Equal runs give equal bytes."""
-    runs_by_name = sorted(packed, key=lambda entry: entry.name)
-    tensors = {f"{entry.name}/{key}": tensor for entry in runs_by_name for key, tensor in entry.tensors().items()}
+    sorted_entries = sorted(packed, key=lambda entry: entry.name)
+    tensors = {f"{entry.name}/{key}": tensor for entry in sorted_entries for key, tensor in entry.tensors().items()}
     metadata = {
         entry.name: json.dumps({"config": entry.config, "about": dict(entry.metadata)}, sort_keys=True)
-        for entry in runs_by_name
+        for entry in sorted_entries
     }
     save_tensors(archive, tensors, metadata, digest=True)
 
@@ -191,7 +191,7 @@ def _exists(run: Run) -> bool:
 
 
 def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
-    """The run, whose folder is written if it does not exist. The configuration is written last, so that an incomplete
+    """Unpack a run into its folder, unless the run exists. The configuration is written last, so that an incomplete
     folder is not a run."""
     check(packed.path)
     metadata = {key: value for key, value in packed.metadata.items() if key != DIGEST}
@@ -213,7 +213,7 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
 
 
 def _check_same(run: Run, packed: PackedWeights) -> Run:
-    """An existing run; raises `UsageError` if its settings or weights are not those of the archive."""
+    """Return an existing run; raises `UsageError` if its settings or weights differ from those in the archive."""
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
     if without_codes(run.config.trained) != without_codes(packed.trained):

@@ -1,8 +1,8 @@
 """The cells of a results folder: rows of the table `cells` and their files.
 
-Every cell of a grid has a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. A cell is done while all files
-of its row are intact, and an evaluation while it has all metrics that the current code computes. If a file is deleted,
-its cells are to do. Packed results have the rows of many cells in one file.
+Every cell of a grid has a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. A cell is done as long as all
+files of its row are intact; an evaluation must also have all metrics that the current code computes. If a file is
+deleted, the state of its cells is `todo`. Packed results have the rows of many cells in one file.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Store:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """The rows of the table `cells`, by cell. Of several rows of one cell, a finished row with intact files is
-        used, otherwise a failed row, and unpacked rows before packed rows."""
+        """The rows of the table `cells`, by cell. If a cell has several rows, a finished row with intact files
+        replaces a failed row, and an unpacked row replaces a packed row."""
         # Folder by folder, since every folder may have a row for the same cell. Unpacked rows come first.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
         folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path))
@@ -82,7 +82,7 @@ class Store:
         return "todo" if state == "done" and self.missing_metrics(cell) else state
 
     def missing_metrics(self, cell: GridCell) -> set[str]:
-        """The metrics of a finished evaluation that the current code computes and that it does not have."""
+        """The metrics that the current code computes and that a finished evaluation lacks."""
         from iclbench.core.expected_metrics import missing_metrics  # needs torch
 
         if cell.hash not in self._missing_metrics:
@@ -94,17 +94,17 @@ class Store:
     def metrics(self, cell: GridCell) -> set[str]:
         """The metrics that the code of a finished evaluation computes: those of its row, or of the values in its files
         if the row does not have them."""
-        recorded = self.rows["metrics"].get(cell.hash)
-        if not pd.isna(recorded):
-            return set(str(recorded).split())
+        recorded_metrics = self.rows["metrics"].get(cell.hash)
+        if not pd.isna(recorded_metrics):
+            return set(str(recorded_metrics).split())
         questions, metric_names = [cell.task_config.question, *cell.options.get("evaluators", ())], set[str]()
         for file in self._files[cell.hash]:
             if file.endswith("values.parquet"):
-                rows = self._measured(file)
+                rows = self._measured_metrics(file)
                 metric_names |= set(rows.loc[rows["run"].eq(cell.run) & rows["evaluator"].isin(questions), "metric"])
         return metric_names
 
-    def _measured(self, file: str) -> pd.DataFrame:
+    def _measured_metrics(self, file: str) -> pd.DataFrame:
         """The combinations of run, evaluator and metric that have values in a file."""
         if file not in self._metrics:
             columns = ["run", "evaluator", "metric", "status"]
@@ -141,8 +141,8 @@ class Store:
         )
         errors = self._rows_of("errors", cell)
         keys = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
-        required = is_of_cell & (is_likelihood | is_only_error)
-        required_keys = pd.MultiIndex.from_frame(values.loc[required, ["prompt_set", "metric"]])
+        is_required = is_of_cell & (is_likelihood | is_only_error)
+        required_keys = pd.MultiIndex.from_frame(values.loc[is_required, ["prompt_set", "metric"]])
         return len(required_keys) > 0 and bool(required_keys.isin(keys).all())
 
     def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
@@ -219,7 +219,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
 
 
 def evaluates(cell: GridCell) -> bool:
-    """Whether the metrics of a cell are those of predictions."""
+    """Whether a cell computes scores of predictions: an evaluation that is not a summary."""
     return cell.work == "evaluate" and not cell.is_summary
 
 

@@ -103,7 +103,7 @@ def method_id(model: str | None, method: str, length: int = 12) -> str:
 
 
 def baseline_id(
-    card: BaselineCard, facts: Sequence[float | None], libraries: Mapping[str, str], is_oracle: bool
+    card: BaselineCard, facts: Sequence[float | None], libraries: Mapping[str, str], loses_oracle: bool
 ) -> str:
     """The identity of a baseline on a task.
 
@@ -111,10 +111,10 @@ def baseline_id(
         card: the card, with the estimator and its settings.
         facts: numbers of the task that the baseline is given.
         libraries: versions of the libraries that the baseline uses.
-        is_oracle: False for an oracle of the task that is not an oracle under the shift of the prompts.
+        loses_oracle: whether it is an oracle of the task that is not an oracle under the shift of the prompts.
     """
     contents = {**baseline(card), "facts": list(facts), "libraries": dict(libraries)}
-    return content_hash(contents if is_oracle else contents | {"oracle": False})
+    return content_hash(contents | {"oracle": False} if loses_oracle else contents)
 
 
 def descent_id(steps: int, step_size: str | None, search: Sequence[object]) -> str:

@@ -61,7 +61,7 @@ def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     try:
         content = path.read_bytes()
         digests.check(content)
-        # read_table would import pandas, and its threads and buffers take longer than the few rows.
+        # read_table would import pandas, and its threads and buffers take longer than reading the few rows.
         with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
             file_rows = file.read(columns=list(columns), use_threads=False).to_pylist()
             yield from (dict.fromkeys(columns) | row for row in file_rows)

@@ -6,7 +6,7 @@ model.safetensors                the trained weights, with a file of their diges
 branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
 diverged.json                    step and reason of the divergence of a training run with this configuration
-unpacked.txt                     the archive of a run that was unpacked, which has no branches and tables
+unpacked.txt                     the archive from which the run was unpacked, without branches and tables
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = logging.getLogger("iclbench")
 
 def recorded_digest(weights: Path) -> str | None:
     """The SHA-256 in the digest file of weights; None without such a file. If the process that wrote them was killed
-    between the two files, there are several digests, of which that of the weights is used."""
+    between the two files, there are several digests, of which the one that matches the weights is used."""
     path = digest_path(weights)
     if not path.is_file():
         return None
@@ -149,7 +149,7 @@ class Run:
 
     @property
     def is_started(self) -> bool:
-        """Whether there are weights or checkpoints. If so, the configuration can no longer change."""
+        """Whether there are weights or checkpoints. If so, only the evaluation part of the configuration can change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
@@ -304,7 +304,7 @@ class Run:
         if digest is None:
             raise ValueError(f"their digest file {name} is missing; restore it")
         if digest != digests.of_file(path):
-            raise ValueError(f"their digest is not that in {name}")
+            raise ValueError(f"their digest is not the one in {name}")
 
     def log_notes(self, backbone: Backbone, device: str) -> None:
         """Log which implementation computes the outputs of a backbone that has several."""
@@ -380,7 +380,7 @@ class Hold:
         """Restore the folder and its configuration, if it was deleted or moved.
 
         Raises:
-            IclbenchError: another process trains a run of this name, or the folder has another run.
+            IclbenchError: another process trains a run of this name, or the folder holds another run.
         """
         if not self._lock.held:
             self._run.path.mkdir(parents=True, exist_ok=True)
@@ -432,7 +432,9 @@ class CodeChangedError(UsageError):
 
     def __init__(self, run: str, name: str, trained: codes.Code, current: codes.Code) -> None:
         if isinstance(trained, int) and isinstance(current, int):
-            message = f"run '{run}' was trained with version {trained} of '{name}', this iclbench has version {current}"
+            message = (
+                f"run '{run}' was trained with version {trained} of '{name}', but this iclbench has version {current}"
+            )
         else:
             message = f"the sources of '{name}' changed since the training of run '{run}' ({trained}, now {current})"
         super().__init__(f"{message}; train with another --name, or delete the run with iclbench rm {run}")
@@ -446,7 +448,7 @@ def _log_once(line: str) -> None:
 def create(
     results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None, wait: bool = False
 ) -> Run:
-    """The run with a configuration, whose folder is created if it does not exist.
+    """Return the run with a configuration, and create its folder if it does not exist.
 
     Args:
         results: results folder.
@@ -456,7 +458,7 @@ def create(
         wait: whether to wait for another process that holds the run.
 
     Raises:
-        UsageError: the folder has another run, or the backbone cannot be built, in which case no folder is created.
+        UsageError: the folder holds another run, or the backbone cannot be built, in which case no folder is created.
         IclbenchError: another process holds the run, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
@@ -482,7 +484,7 @@ def create(
 
 
 def keep_started_rates(
-    results: Path, config: RunConfig, name: str | None = None, typed: Collection[str] = ()
+    results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
     """The configuration with which a run continues. Settings from the table of learning rates of the results folder do
     not change after the start of the run.
@@ -491,7 +493,7 @@ def keep_started_rates(
         results: results folder.
         config: configuration of a new run.
         name: name of the run (default: `run_name`).
-        typed: keys of `train` that the user gives, which are not replaced.
+        user_keys: keys of `train` that the user sets, which are not replaced.
     """
     table_settings = Rates.of_results(results, config.preset, config.task.name).settings(config.backbone.name)
     run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
@@ -501,7 +503,7 @@ def keep_started_rates(
         trained = run.config.train.model_dump(mode="json")
     except UsageError:  # `create` reports it
         return config
-    started_settings = {key: trained[key] for key in table_settings if key not in typed}
+    started_settings = {key: trained[key] for key in table_settings if key not in user_keys}
     train = validate(TrainSettings, config.train.model_dump(mode="json") | started_settings, "run")
     return config.model_copy(update={"train": train})
 
@@ -550,7 +552,7 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
         if run.config == config:
             return None
         plain = with_evaluation_of(read_toml(path), plain)
-    text = _text(plain)
+    text = _toml_text(plain)
     return None if path.is_file() and path.read_bytes() == text.encode() else text
 
 
@@ -563,7 +565,7 @@ def _check_buildable(config: RunConfig, data_dir: Path | None) -> None:
     config.build(family)
 
 
-def _text(plain: Mapping[str, Any]) -> str:
+def _toml_text(plain: Mapping[str, Any]) -> str:
     import tomli_w
 
     return tomli_w.dumps(plain)

@@ -112,7 +112,7 @@ class Estimates:
 
     def bytes(self, cell: GridCell) -> float:
         """Bytes on disk: weights and checkpoints of a training run; otherwise, the mean size of existing tables."""
-        from iclbench.training.checkpoint import KEEP
+        from iclbench.training.checkpoint import MAX_CHECKPOINTS
 
         if cell.kind != "train" or cell.config is None:
             return self._table_bytes.get(cell.kind, 0.0)
@@ -121,7 +121,7 @@ class Estimates:
             return 0.0
         train = cell.config.train
         weights = 1 + len(train.branches)
-        checkpoints = min(KEEP, -(-train.steps // train.checkpoint_every))
+        checkpoints = min(MAX_CHECKPOINTS, -(-train.steps // train.checkpoint_every))
         return float((self.parameters(cell) or 0) * (weights * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
     def amount(self, cells: Iterable[GridCell]) -> Amount:

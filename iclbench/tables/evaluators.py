@@ -1,7 +1,7 @@
 """Groups of evaluators (the column `evaluator` of the table `values`), and the metric that compares classifiers."""
 
 QUESTIONS = ("next", "targets")
-# Evaluators of the inside of a model or the tuning of a method. Their rows are not scores of predictions.
+# Evaluators that describe the inside of a model or the tuning of a method. Their rows are not scores of predictions.
 PROBES = ("probe", "gamma_search")
 INSIDE = (*PROBES, "rank", "representation")
 # The accuracy that papers plot: among the labels that an evaluator allows, not among all units of the head.

@@ -84,7 +84,7 @@ def student(values: Float[np.ndarray, " seeds"]) -> dict[str, float]:
 
 
 def unfailed(rows: pd.DataFrame, failed: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows whose keys are not those of a failed row. Missing values are equal."""
+    """The rows with keys that no failed row has. Missing values count as equal."""
     if failed.empty:  # the most frequent case
         return rows.copy(deep=False)
     failed_keys = pd.MultiIndex.from_frame(failed[list(keys)].astype(object))

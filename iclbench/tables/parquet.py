@@ -101,8 +101,8 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
                 raise TableError(f"{path} is not an iclbench '{table}' table", code="unreadable-file")
             if entries.get("schema") != str(SCHEMA):
                 raise TableError(
-                    f"{path} has table schema {entries.get('schema')}, this iclbench reads schema {SCHEMA}; delete it "
-                    "and run the command that wrote it again, or install the version of iclbench that wrote it",
+                    f"{path} has table schema {entries.get('schema')}, but this iclbench reads schema {SCHEMA}; delete "
+                    "it and rerun the command that wrote it, or install the version of iclbench that wrote it",
                     code="not-supported",
                 )
             limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
@@ -114,10 +114,10 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
 
 
 def _open_checked(path: Path) -> pq.ParquetFile:
-    """A parquet file whose bytes fit its digest.
+    """Open a parquet file whose bytes match its digest.
 
     Raises:
-        DamagedError: the bytes do not fit the digest, or the file has no digest.
+        DamagedError: the bytes do not match the digest, or the file has no digest.
     """
     with memory_advice(IN_TABLES):
         content = path.read_bytes()
@@ -141,13 +141,13 @@ def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
 def _unreadable(path: Path, error: Exception) -> TableError:
     reason = (str(error).splitlines() or [""])[0]
     return TableError(
-        f"{path} cannot be read as an iclbench table; delete it and run the command that wrote it again ({reason})",
+        f"{path} cannot be read as an iclbench table; delete it and rerun the command that wrote it ({reason})",
         code="unreadable-file",
     )
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """The provenance in the file of a table; empty if the file does not exist or cannot be read."""
+    """The metadata that iclbench wrote to the file of a table; empty if the file does not exist or cannot be read."""
     try:
         return _metadata(path)
     except (pa.ArrowException, OSError):
@@ -155,7 +155,7 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a parquet file exists and fits its digest. The check is fast enough for thousands of files."""
+    """Whether a parquet file exists and matches its digest. The check is fast enough for thousands of files."""
     try:
         _open_checked(path).close()
     except (pa.ArrowException, OSError, ValueError):
@@ -192,7 +192,7 @@ def read_all(
 
     paths: list[Path] = []  # readable files
     counts: list[int] = []  # their numbers of rows
-    joined: list[pa.Table] = []
+    joined_tables: list[pa.Table] = []
     batch: list[pa.Table] = []
     for path in files(table, results):
         if packed is not None and packed != is_packed(path, results):
@@ -205,9 +205,9 @@ def read_all(
         paths.append(path)
         counts.append(batch[-1].num_rows)
         if len(batch) == _BATCH_FILES:
-            joined, batch = joined + _joined_tables(batch), []
+            joined_tables, batch = joined_tables + _joined_tables(batch), []
     try:
-        return union(table, [_validated(table, [*joined, *batch], counts)])
+        return union(table, [_validated(table, [*joined_tables, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
         frames = []  # one by one, since at least one file is not valid
         for path in paths:

@@ -40,19 +40,19 @@ def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
 
 def replaced_rows(packed: pd.DataFrame, unpacked: pd.DataFrame) -> pd.DataFrame:
     """The packed rows of runs that were replaced: an unpacked run of the same name has other settings or weights."""
-    names = ["task", "preset", "run"]
+    run_columns = ["task", "preset", "run"]
     # Metrics that compare contestants depend on the other contestants, so their values do not show other weights.
     trained = unpacked[unpacked["variant"].notna() & ~unpacked["metric"].isin(COMPARING)]
-    packed_names = pd.MultiIndex.from_frame(packed[names])
+    packed_names = pd.MultiIndex.from_frame(packed[run_columns])
     trained_names, trained_variants = (
-        pd.MultiIndex.from_frame(trained[columns]) for columns in (names, [*names, "variant"])
+        pd.MultiIndex.from_frame(trained[columns]) for columns in (run_columns, [*run_columns, "variant"])
     )
     has_other_settings = packed_names.isin(trained_names) & packed["variant"].notna().to_numpy(bool)
-    has_other_settings &= ~pd.MultiIndex.from_frame(packed[[*names, "variant"]]).isin(trained_variants)
-    return packed[has_other_settings | packed_names.isin(_runs_with_other_values(packed, trained, names))]
+    has_other_settings &= ~pd.MultiIndex.from_frame(packed[[*run_columns, "variant"]]).isin(trained_variants)
+    return packed[has_other_settings | packed_names.isin(_runs_with_other_values(packed, trained, run_columns))]
 
 
-def _runs_with_other_values(packed: pd.DataFrame, trained: pd.DataFrame, names: list[str]) -> pd.MultiIndex:
+def _runs_with_other_values(packed: pd.DataFrame, trained: pd.DataFrame, run_columns: list[str]) -> pd.MultiIndex:
     """The runs with a value that differs from the packed value by more than rounding errors."""
     measures = ["value", "low", "high"]
     columns = [*keys("values"), "variant"]
@@ -62,7 +62,7 @@ def _runs_with_other_values(packed: pd.DataFrame, trained: pd.DataFrame, names: 
         pairs[name].to_numpy(float, na_value=np.nan) for name in (*measures, "value_packed")
     )
     tolerance = np.fmax(_ROUNDING * np.fmax((high - low) / 2, 0), _ROUNDING * np.abs(packed_value))
-    return pd.MultiIndex.from_frame(pairs.loc[np.abs(value - packed_value) > tolerance, names])
+    return pd.MultiIndex.from_frame(pairs.loc[np.abs(value - packed_value) > tolerance, run_columns])
 
 
 def joined_names(runs: Iterable[str]) -> str:

@@ -3,8 +3,8 @@
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a run of n steps equals a longer run until
 its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
 written (`Run.branch`), and the training continues from the copied state, bit for bit as without branches. A branch has
-the episodes, the curriculum and the scheduled noise of the training at the same steps. So if these are functions of the
-share of steps, a branch has not reached the same point as a separate run of its length.
+the episodes, the curriculum and the scheduled noise of the training at the same steps. If these are functions of the
+share of steps, a branch therefore ends at an earlier point of them than a separate run of its length.
 
 A branch that is interrupted continues from its own checkpoints. Until it is finished, the newest checkpoint of the
 training is that of the step at which the branch starts. A later checkpoint is not used while a branch is missing.
@@ -30,8 +30,8 @@ def restored_after(training: Training) -> Iterator[Progress]:
 
     Yields a copy of the progress, from which a branch continues.
     """
-    progress, end, weights = training.progress, training.end, _copied(training)
-    moments = copy.deepcopy(training.optimiser.state_dict())
+    progress, end, weights = training.progress, training.end, _copied_weights(training)
+    optimiser_state = copy.deepcopy(training.optimiser.state_dict())
     try:
         yield replace(
             progress,
@@ -42,7 +42,7 @@ def restored_after(training: Training) -> Iterator[Progress]:
         )
     finally:
         training.backbone.load_state_dict(weights)
-        training.optimiser.load_state_dict(moments)
+        training.optimiser.load_state_dict(optimiser_state)
         training.resume(progress, end)
 
 
@@ -58,8 +58,8 @@ def train_branch(training: Training, progress: Progress, steps: int, callbacks: 
         training.check()
     except TrainingDivergedError as error:
         raise TrainingDivergedError(error.step, f"{error.what}, on the branch of {steps} steps") from None
-    return _copied(training)
+    return _copied_weights(training)
 
 
-def _copied(training: Training) -> Weights:
+def _copied_weights(training: Training) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in training.backbone.state_dict().items()}

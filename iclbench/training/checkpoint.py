@@ -27,7 +27,8 @@ from iclbench.training.fit import Progress
 
 log = logging.getLogger("iclbench")
 
-KEEP = 2
+# Number of checkpoints of a training run or branch that are not removed.
+MAX_CHECKPOINTS = 2
 # The optimiser state of a weight in Adam and AdamW.
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
@@ -49,7 +50,7 @@ def save(
     metadata |= _branch_metadata(branch)
     metadata["digest"] = _digest(tensors, metadata)
     save_tensors(run.checkpoint_folder(branch) / _name(progress.step), tensors, metadata)
-    for old in run.checkpoints_of(branch)[:-KEEP]:
+    for old in run.checkpoints_of(branch)[:-MAX_CHECKPOINTS]:
         old.unlink()
 
 

@@ -1,7 +1,7 @@
 """Training in memory, with new episodes at each step, a curriculum, and callbacks.
 
 A step is a function of the settings, the weights and its number, because the random streams of data and loss are
-counted by the step. A run that continues from the weights, the optimiser and the `Progress` of another therefore equals
+indexed by the step. A run that continues from the weights, the optimiser and the `Progress` of another therefore equals
 an uninterrupted run, bit for bit on a CPU with the same number of threads. `iclbench.training.run` trains runs
 in folders, with checkpoints and evaluation.
 """
@@ -150,7 +150,7 @@ class Training:
         backbone: the backbone, on the device.
         progress: the progress.
         optimiser: the optimiser.
-        processes: this process among those that train together.
+        processes: this process and the number of processes that train together.
         stop_requested: function that returns whether the training should stop.
         end: the last step; on a branch, that of the branch.
 
@@ -160,7 +160,7 @@ class Training:
         settings: steps, batch, learning rate, curriculum and other settings.
         seed: seed of the episodes and of random numbers in the loss.
         device: the device of the training.
-        processes: this process among those that train together.
+        processes: this process and the number of processes that train together.
 
     Raises:
         UsageError: the backbone or the batch does not support several processes.
@@ -187,7 +187,7 @@ class Training:
         self.resume(Progress())
 
     def resume(self, progress: Progress, end: int | None = None) -> None:
-        """Continue from this progress, on a branch up to its `end`; weights and optimiser already have its state."""
+        """Continue from this progress, on a branch up to its `end`; weights and optimiser must already be restored."""
         self.end = self.settings.steps if end is None else end
         progress.pending = progress.pending.to(self.device)
         self.progress = progress
@@ -210,24 +210,24 @@ class Training:
         """Draw episodes and update the weights by the gradient of their loss."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
-        shared = None if self.processes.is_single else self.processes
+        processes = None if self.processes.is_single else self.processes
         share = 1.0
-        if shared:
-            batch, share = shared.share(self.backbone, batch)
+        if processes:
+            batch, share = processes.share(self.backbone, batch)
         with autocast(settings, self.device):
-            draw = generator(self.seed, "loss", step, device=self.device)
+            loss_generator = generator(self.seed, "loss", step, device=self.device)
             with plugin_errors(self.backbone):
-                answer = self._loss(batch, step / settings.steps, draw)
+                answer = self._loss(batch, step / settings.steps, loss_generator)
         check_loss(self.backbone, answer)
         loss = answer[0]
         for group in self.optimiser.param_groups:
             group["lr"] = group.get("lr_factor", 1.0) * learning_rate(settings, step, self.end)
-        if shared is None:
+        if processes is None:
             descend(loss, self.backbone, self.optimiser, settings.clip)
             loss = loss.detach()
         else:
-            descend(loss * share, self.backbone, self.optimiser, settings.clip, shared.sum_gradients)
-            loss, self._stopping = shared.summed(loss.detach() * share, self.stop_requested())
+            descend(loss * share, self.backbone, self.optimiser, settings.clip, processes.sum_gradients)
+            loss, self._stopping = processes.summed(loss.detach() * share, self.stop_requested())
         self.progress.pending += loss
         self.progress.step = step + 1
 
@@ -302,7 +302,7 @@ def not_finite(backbone: Backbone) -> set[str]:
 
 
 class _Meter:
-    """Measures the seconds and bytes of a training run, in addition to those of its initial progress.
+    """Adds the seconds of a training run to its progress, and updates the peak memory of the progress.
 
     Args:
         progress: the progress to which seconds and bytes are written.
@@ -314,6 +314,7 @@ class _Meter:
 
     def __enter__(self) -> None:
         self._memory.__enter__()
+        # The start, shifted by the seconds of the initial progress and of pauses.
         self._started = time.perf_counter() - self._progress.seconds
 
     def __exit__(self, *raised: object) -> None:
@@ -334,9 +335,9 @@ class _Meter:
     def stopped(self) -> Iterator[None]:
         """Within the block, neither time nor memory counts."""
         self._read_peak()
-        stopped = time.perf_counter()
+        pause_start = time.perf_counter()
         try:
             yield
         finally:
             self._memory.restart_peak()
-            self._started += time.perf_counter() - stopped
+            self._started += time.perf_counter() - pause_start

@@ -35,9 +35,9 @@ from iclbench.core.signals import end_with_parent
 
 log = logging.getLogger("iclbench")
 
-# The variables with the rank of a process, set by torchrun and by `started`.
+# Environment variables with the rank of a process, set by torchrun and by `started`.
 _RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-# The variable with the process id of the first process; the other processes end with it.
+# Environment variable with the process id of the first process; the other processes end with it.
 _PARENT = "ICLBENCH_PARENT"
 # Timeouts for the start of the other processes, and for their answers (the first process may evaluate for hours).
 _START_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(hours=4)
@@ -49,7 +49,7 @@ _SECONDS_TO_NOTICE = 10.0
 
 @dataclass(frozen=True)
 class Processes:
-    """A process among those that train together.
+    """One of the processes that train together.
 
     Attributes:
         rank: its number, from 0; process 0 leads and writes files.
@@ -95,11 +95,11 @@ class Processes:
         return values[0], bool(values[1] > 0)
 
     def agree(self, word: str | None = None) -> str:
-        """The word that the first process passes, in all processes."""
+        """Return the word of the first process in all processes."""
         return str(self.same(lambda: word))
 
     def same(self, compute: Callable[[], Any]) -> Any:
-        """A value that the first process computes for all processes, which may see files later than the first one."""
+        """A value that the first process computes for all, because the others may see changes of files later."""
         objects = [compute() if self.is_first else None]
         if not self.is_single:
             with self.connected():
@@ -119,7 +119,7 @@ class Processes:
             ) from None
 
     def check(self, backbone: Backbone, batch: int) -> None:
-        """Raise `UsageError` if the losses would not be those of one process."""
+        """Raise `UsageError` if training in several processes would give other losses than training in one."""
         if self.is_single:
             return
         if batch < self.count:
@@ -152,7 +152,7 @@ def _loss_count(backbone: Backbone, batch: Episodes) -> int:
 
 
 def this_process() -> Processes:
-    """This process, by the variables of torchrun; `SINGLE_PROCESS` without them.
+    """This process, according to the variables of torchrun; `SINGLE_PROCESS` without them.
 
     Raises:
         UsageError: the variables are inconsistent.
@@ -252,8 +252,9 @@ def _rendezvous(process: Processes) -> dist.Store:
 
 
 @contextmanager
-def started(count: int, words: Sequence[str]) -> Iterator[None]:
-    """Within the block, this process is the first of `count` processes; the others run `iclbench` with these words.
+def started(count: int, arguments: Sequence[str]) -> Iterator[None]:
+    """Within the block, this process is the first of `count` processes; the others run `iclbench` with these
+    arguments.
 
     Raises:
         UsageError: torchrun has started another number of processes.
@@ -269,7 +270,7 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
         free_socket.bind(("127.0.0.1", 0))
         port = free_socket.getsockname()[1]
     shared_variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
-    command = [sys.executable, "-m", "iclbench", *words]
+    command = [sys.executable, "-m", "iclbench", *arguments]
     errors = TemporaryFile()  # noqa: SIM115  # closed with the process
     others: list[subprocess.Popen[bytes]] = []
     finished = Event()
@@ -300,7 +301,7 @@ def started(count: int, words: Sequence[str]) -> Iterator[None]:
 
 
 def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
-    """End this process if another one has ended and this one does not notice, because it waits for the other one."""
+    """End this process if another one has failed and this one does not notice because it waits for the other one."""
     while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:
@@ -311,7 +312,8 @@ def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: E
         last_line = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         reason = last_line[0] if last_line else f"exit code {dead.returncode}"
         sys.stderr.write(
-            f"error: another process of this training run has ended ({reason:.200}); the same command continues\n"
+            f"error: another process of this training run has ended ({reason:.200}); the same command continues "
+            "from the last checkpoint\n"
         )
         sys.stderr.flush()
         for other in others:

@@ -37,22 +37,28 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
                 "the same command again to train it",
                 code="missing-file",
             )
-    shared, normaliser = _shared(run), _normaliser(run, family)
-    scored = [shared | {"normaliser": 1.0} | row for row in progress.scored]
+    shared, normaliser = _shared_columns(run), _normaliser(run, family)
+    score_rows = [shared | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write(
-        "values", _curve(run, normaliser, progress) + scored, run.path / "values.parquet", {"config": run.hash}
+        "values", _curve(run, normaliser, progress) + score_rows, run.path / "values.parquet", {"config": run.hash}
     )
-    measured = _about(run) | {"device": devices.label(device), "threads": threads, "version": __version__}
+    cost_columns = _identifying_columns(run) | {
+        "device": devices.label(device),
+        "threads": threads,
+        "version": __version__,
+    }
     costs = [
-        measured | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
-        measured | {"phase": "train", "metric": "steps", "value": float(config.train.all_steps)},
-        measured | {"phase": "train", "metric": "seconds", "value": progress.seconds},
-        measured | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.all_steps},
+        cost_columns | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
+        cost_columns | {"phase": "train", "metric": "steps", "value": float(config.train.all_steps)},
+        cost_columns | {"phase": "train", "metric": "seconds", "value": progress.seconds},
+        cost_columns | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.all_steps},
     ]
-    if encoder := backbone.encoder_parameter_count:
-        costs.append(measured | {"phase": "model", "metric": "encoder_parameters", "value": float(encoder)})
+    if encoder_parameters := backbone.encoder_parameter_count:
+        costs.append(
+            cost_columns | {"phase": "model", "metric": "encoder_parameters", "value": float(encoder_parameters)}
+        )
     if progress.bytes:
-        costs.append(measured | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
+        costs.append(cost_columns | {"phase": "train", "metric": "bytes", "value": float(progress.bytes)})
     tables.write("costs", costs, run.path / "costs.parquet", {"config": run.hash})
     save_tensors(run.weights, backbone.state_dict(), run.signature, digest=True)
 
@@ -66,7 +72,7 @@ def write_divergence(run: Run, family: Family, progress: Progress, error: Diverg
     """Write the learning curve up to the divergence, with a failed row at its end, and last the record of the
     divergence."""
     normaliser = _normaliser(run, family)
-    end = _shared(run) | {
+    failed_row = _shared_columns(run) | {
         "evaluator": "train",
         "axis": "train_step",
         "axis_value": float(error.step),
@@ -74,22 +80,23 @@ def write_divergence(run: Run, family: Family, progress: Progress, error: Diverg
         "status": "failed",
         "reason": error.reason,
     }
-    curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != end["axis_value"]]
-    scored = [_shared(run) | {"normaliser": 1.0} | row for row in progress.scored]
-    tables.write("values", [*curve, *scored, end], run.path / "values.parquet", {"config": run.hash})
+    curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != failed_row["axis_value"]]
+    score_rows = [_shared_columns(run) | {"normaliser": 1.0} | row for row in progress.scored]
+    tables.write("values", [*curve, *score_rows, failed_row], run.path / "values.parquet", {"config": run.hash})
     record = {"config": run.hash, "step": error.step, "what": error.what}
     write_text(run.path / run.DIVERGED, json.dumps(record, indent=2) + "\n")
 
 
-def _about(run: Run) -> dict[str, object]:
+def _identifying_columns(run: Run) -> dict[str, object]:
+    """The columns that identify a training run in all tables."""
     config = run.config
     return {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
 
 
-def _shared(run: Run) -> dict[str, object]:
+def _shared_columns(run: Run) -> dict[str, object]:
     """The columns that are the same in all rows of a training run."""
     config = run.config
-    return _about(run) | {
+    return _identifying_columns(run) | {
         "family": config.task.family,
         "data": config.task.data,
         "model": config.backbone.name,
@@ -109,7 +116,7 @@ def _normaliser(run: Run, family: Family) -> float:
 
 
 def _curve(run: Run, normaliser: float, progress: Progress) -> Rows:
-    shared = _shared(run)
+    shared = _shared_columns(run)
     return [
         shared
         | {

@@ -28,7 +28,7 @@ log = logging.getLogger("iclbench")
 
 # Called with the number of finished steps and the mean loss since the last call.
 Report = Callable[[int, float], None]
-# Called with the number of steps of the branch, then as `Report`.
+# Called with the number of steps of the branch, followed by the arguments of `Report`.
 ReportOfBranch = Callable[[int, int, float], None]
 # Creates the callback that evaluates a model during training, see `iclbench.evaluation.monitor`.
 MonitorOf = Callable[[RunConfig, Family], Callback]
@@ -55,13 +55,13 @@ def train(
         report: called with the number of finished steps and the mean loss since the last call.
         monitor: `iclbench.evaluation.monitor.Monitor`; required if the configuration has `train.evaluate_every`.
         wait: whether to wait for another process that trains this run, and continue after it.
-        report_branch: as `report`, for branches; its first argument is the number of steps of the branch.
-        processes: this process among those that train the run together; the first one writes.
+        report_branch: like `report`, for branches; its first argument is the number of steps of the branch.
+        processes: this process and the number of processes that train the run; the first one writes files.
 
     Raises:
         DivergedError: the loss or a weight is NaN or infinite, now or in an earlier training of this configuration. The
             last valid checkpoint is not removed.
-        Interrupted: SIGINT or SIGTERM was received. A checkpoint is written or, after the last step, the finished run.
+        Interrupted: SIGINT or SIGTERM was received. A checkpoint is written, or the finished run after its last step.
         OutOfMemoryError: memory is not sufficient.
         IclbenchError: another process trains this run and `wait` is False, or the disk is full.
     """
@@ -103,18 +103,20 @@ def _train(
         run.log_notes(backbone, context.device)
     data = TrainingData.of(config.task, family)
     training = Training(backbone, data, config.train, config.seed, context.device, processes)
-    training.resume(_restored(run, training))
-    evaluating = [monitor(config, family)] if monitor is not None and config.train.evaluate_every else []
-    reporting = [_reporting(report)] if report is not None else []
+    training.resume(_restore(run, training))
+    evaluation_callbacks = [monitor(config, family)] if monitor is not None and config.train.evaluate_every else []
+    report_callbacks = [_report_callback(report)] if report is not None else []
     try:
-        with _signals(run) as stop:
+        with _count_signals(run) as stop:
             training.stop_requested = lambda: bool(stop)
-            callbacks = [*evaluating, *reporting, _checkpointing(run, hold, stop)]
+            callbacks = [*evaluation_callbacks, *report_callbacks, _checkpoint_callback(run, hold, stop)]
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
                 if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
-                    reporting_branch = [_reporting(partial(report_branch, steps))] if report_branch is not None else []
-                    _branch(run, hold, stop, training, steps, reporting_branch)
+                    branch_callbacks = []
+                    if report_branch is not None:
+                        branch_callbacks.append(_report_callback(partial(report_branch, steps)))
+                    _train_and_write_branch(run, hold, stop, training, steps, branch_callbacks)
                 if hold is not None:
                     checkpoint.remove_all(run, steps)
             training.run(callbacks)
@@ -122,18 +124,18 @@ def _train(
         error = DivergedError(run, diverged.step, diverged.what)
         if hold is None:
             raise error from diverged
-        with _written(run, hold):
+        with _writing_to_run(run, hold):
             record.write_divergence(run, family, training.progress, error)
         raise error from diverged
     if hold is None:
         return
-    with _written(run, hold):
+    with _writing_to_run(run, hold):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
     if stop:  # the signal came in the last step; the caller must not continue with other runs
         raise Interrupted(f"interrupted; run '{run.name}' is finished")
 
 
-def _restored(run: Run, training: Training, branch: int | None = None) -> Progress:
+def _restore(run: Run, training: Training, branch: int | None = None) -> Progress:
     """Restore the newest checkpoint in all processes and return its progress."""
     processes = training.processes
 
@@ -143,15 +145,15 @@ def _restored(run: Run, training: Training, branch: int | None = None) -> Progre
 
     if processes.is_single:
         return checkpoint.restore(run, training.backbone, training.optimiser, branch)
-    progress, weights, moments = processes.same(restore)
+    progress, weights, optimiser_state = processes.same(restore)
     if not processes.is_first:
         training.backbone.load_state_dict(weights)
-        training.optimiser.load_state_dict(moments)
+        training.optimiser.load_state_dict(optimiser_state)
     restored: Progress = progress
     return restored
 
 
-def _reporting(report: Report) -> Callback:
+def _report_callback(report: Report) -> Callback:
     """A callback that reports each logged loss."""
 
     def report_step(training: Training) -> None:
@@ -161,26 +163,26 @@ def _reporting(report: Report) -> Callback:
     return report_step
 
 
-def _branch(
+def _train_and_write_branch(
     run: Run, hold: Hold | None, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
 ) -> None:
     """Train the branch that ends after `steps` steps, write its weights, and restore the training.
 
     The seconds of the branch are added to the training. Its checkpoint is written before the weights of the branch,
-    which mark the branch as finished, so a killed process counts the seconds exactly once.
+    which mark the branch as finished, so the seconds count exactly once even if the process is killed.
     """
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
     _save(run, hold, stop, training)
     with restored_after(training) as progress:
-        restored = _restored(run, training, steps)
-        checkpointing = _checkpointing(run, hold, stop, steps)
-        weights = train_branch(training, restored if restored.step else progress, steps, [*callbacks, checkpointing])
+        restored = _restore(run, training, steps)
+        all_callbacks = [*callbacks, _checkpoint_callback(run, hold, stop, steps)]
+        weights = train_branch(training, restored if restored.step else progress, steps, all_callbacks)
         branch_progress = training.progress
     training.progress.seconds, training.progress.bytes = branch_progress.seconds, branch_progress.bytes
     _save(run, hold, stop, training)
     if hold is not None:
-        with stop.held(), _written(run, hold):
+        with stop.held(), _writing_to_run(run, hold):
             record.write_branch(run, steps, weights)
 
 
@@ -188,11 +190,11 @@ def _save(run: Run, hold: Hold | None, stop: _Stop, training: Training, branch: 
     """Write a checkpoint, if this process writes."""
     if hold is None:
         return
-    with stop.held(), _written(run, hold):
+    with stop.held(), _writing_to_run(run, hold):
         checkpoint.save(run, training.backbone, training.optimiser, training.progress, branch)
 
 
-def _checkpointing(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None) -> Callback:
+def _checkpoint_callback(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None) -> Callback:
     """A callback that checks the training, writes checkpoints, and raises `Interrupted` after a signal."""
 
     def write_checkpoint(training: Training) -> None:
@@ -207,8 +209,8 @@ def _checkpointing(run: Run, hold: Hold | None, stop: _Stop, branch: int | None 
 
 
 @contextlib.contextmanager
-def _written(run: Run, hold: Hold) -> Iterator[None]:
-    """Within the block, files are written into the folder of the run, which is recreated if it was removed."""
+def _writing_to_run(run: Run, hold: Hold) -> Iterator[None]:
+    """In the block, write files to the folder of the run, which is restored first if it was deleted or moved."""
     with writing(run.path):
         hold.restore()
         yield
@@ -247,13 +249,13 @@ class _Stop:
 
 
 @contextlib.contextmanager
-def _signals(run: Run) -> Iterator[_Stop]:
+def _count_signals(run: Run) -> Iterator[_Stop]:
     """Within the block, SIGINT and SIGTERM are counted instead of ending the process, so that the training stops
     between two steps."""
     stop = _Stop(run)
     try:
         previous = {s: signal.signal(s, stop.handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread, which cannot have signal handlers
+    except ValueError:  # not in the main thread, the only one that can set signal handlers
         yield stop
         return
     try:

@@ -1,5 +1,5 @@
-"""Trackers, which log the losses and scores of a run to TensorBoard, Weights & Biases or MLflow, in addition to our
-tables.
+"""Trackers, which log the losses and scores of a run to TensorBoard, Weights & Biases or MLflow, in addition to the
+tables of iclbench.
 
 Trackers write local files, unless their environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`) name a server.
 """
@@ -27,8 +27,8 @@ class Tracker(Protocol):
 
     package: ClassVar[str]
 
-    def __init__(self, run: Run, begun: int) -> None:
-        """Open the tracker for a run with `begun` finished steps; values of later steps are discarded."""
+    def __init__(self, run: Run, finished_steps: int) -> None:
+        """Open the tracker for a run with `finished_steps` finished steps; values of later steps are discarded."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Log values, by name, at a step."""
@@ -42,10 +42,10 @@ class TensorBoard:
 
     package: ClassVar[str] = "tensorboard"
 
-    def __init__(self, run: Run, begun: int) -> None:
+    def __init__(self, run: Run, finished_steps: int) -> None:
         writer: Any = import_module("torch.utils.tensorboard")
-        self._writer = writer.SummaryWriter(str(run.path / "tensorboard"), purge_step=begun + 1)
-        if not begun:
+        self._writer = writer.SummaryWriter(str(run.path / "tensorboard"), purge_step=finished_steps + 1)
+        if not finished_steps:
             lines = "\n".join(f"    {key} = {value}" for key, value in _flat(run.config.dump()).items())
             self._writer.add_text("configuration", lines)
 
@@ -62,7 +62,7 @@ class WandB:
 
     package: ClassVar[str] = "wandb"
 
-    def __init__(self, run: Run, begun: int) -> None:
+    def __init__(self, run: Run, finished_steps: int) -> None:
         wandb: Any = import_module("wandb")
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "iclbench"),
@@ -82,11 +82,11 @@ class WandB:
 
 
 class MLflow:
-    """The database `mlflow.db` in the results folder, or the store in `MLFLOW_TRACKING_URI`; experiments are tasks."""
+    """The database `mlflow.db` in the results folder, or the store in `MLFLOW_TRACKING_URI`. Tasks are experiments."""
 
     package: ClassVar[str] = "mlflow"
 
-    def __init__(self, run: Run, begun: int) -> None:
+    def __init__(self, run: Run, finished_steps: int) -> None:
         tracking: Any = import_module("mlflow.tracking")
         self._client = tracking.MlflowClient(tracking_uri=mlflow_store(run.path.parents[1]))
         name = run.config.task.name

@@ -56,7 +56,7 @@ class Curve:
 
     Attributes:
         results: results folder.
-        base: the contestant on the task, without any table of rates.
+        base: configuration of the contestant on the task, without settings from tables of rates.
         prompt_set: the validation episodes.
         seeds: number of training runs of every choice.
         budget: parameters of every backbone at the preset; None if the preset has no budget.
@@ -127,16 +127,16 @@ class Curve:
         """All choices of settings in the file, including those of other steps or sizes of the preset."""
         preset_settings, choices = self.base.train.model_dump(mode="json"), []
         columns = ["lr", "optimiser", "warmup", "weight_decay", "beta_1", "beta_2"]
-        for *settings, first, second in self.rows()[columns].drop_duplicates().itertuples(index=False):
+        for *settings, beta_1, beta_2 in self.rows()[columns].drop_duplicates().itertuples(index=False):
             lr, optimiser, warmup, decay = settings
             others = {"optimiser": str(optimiser), "warmup": int(warmup), "weight_decay": float(decay)}
-            others["betas"] = [float(first), float(second)]
+            others["betas"] = [float(beta_1), float(beta_2)]
             different = {key: value for key, value in others.items() if value != preset_settings[key]}
             choices.append({"lr": float(lr)} | different)
         return sorted(choices, key=lambda choice: (choice["lr"], str(choice)))
 
     def _scores(self) -> dict[tuple[str, int], tuple[float | None]]:
-        """The value of every trial on these episodes, by variant and seed."""
+        """The value of every trial on these episodes, in a tuple (None if it failed), by variant and seed."""
         rows = self.rows()
         rows = rows[rows["prompt_set"].eq(self.prompt_set)]
         values = [(None if pd.isna(value) else float(value),) for value in rows["value"]]
@@ -144,8 +144,8 @@ class Curve:
 
 
 def choose(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
-    """Write the choice for a contestant on a task into the table of the results folder. It replaces the earlier choice,
-    also for the tasks that follow this one. `objective_text` names the objective."""
+    """Write the choice for a contestant on a task into the table of the results folder. It replaces earlier choices
+    for this task and for the tasks that use its rate. `objective_text` describes the objective."""
     base = curve.base
     path, task, contestant = results_path(curve.results, base.preset), base.task.name, base.backbone.name
     tasks = [task, *follower_tasks(curve)]
@@ -170,7 +170,7 @@ def choose(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
 
 def follower_tasks(curve: Curve) -> list[str]:
     """The other tasks that use the rate of this one in the shipped table, such as other function classes that use the
-    rate of linear functions. Tasks on which the contestant was tuned directly are left out."""
+    rate of linear functions. Tasks on which the contestant was tuned directly are omitted."""
     base, preset = curve.base, curve.base.preset
     task, contestant = base.task.name, base.backbone.name
     shipped = read_table(shipped_path(preset)).tuned
@@ -178,8 +178,8 @@ def follower_tasks(curve: Curve) -> list[str]:
         return []
     followers = {name: None for tuning in shipped if tuning.on == task for name in tuning.tasks}
     tunings = [*shipped, *read_table(results_path(curve.results, preset)).tuned]
-    tuned = {name for each in tunings if each.on != task and contestant in each.train for name in each.tasks}
-    return [name for name in followers if name not in tuned | {task}]
+    directly_tuned = {name for each in tunings if each.on != task and contestant in each.train for name in each.tasks}
+    return [name for name in followers if name not in directly_tuned | {task}]
 
 
 def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:
@@ -195,7 +195,7 @@ def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:
 
 
 def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
-    """Groups by task, with those that differ only in their contestants merged."""
+    """Merge groups that differ only in their contestants, and sort the groups by task."""
     groups: dict[str, Tuning] = {}
     for tuning in tunings:
         key = tuning.model_copy(update={"train": {}}).model_dump_json()

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 RANGES = {"lr": (1e-4, 3e-2), "warmup": (0.0, 0.2), "weight_decay": (1e-4, 0.3), "forgetting": (1e-3, 1e-1)}
 # Number of choices before the estimator proposes one: the preset's settings, then random ones.
 STARTUP = 10
-# Number of proposals, all tried before, after which a choice is drawn at random.
-_DRAWS = 10
+# If this number of proposals were all tried before, a choice is drawn at random.
+_MAX_PROPOSALS = 10
 
 
 @dataclass(frozen=True)
 class OptunaSearch:
     """A number of choices of settings, each trained from every seed. The preset's settings are one of them.
 
-    No study is stored. Every choice follows from the points, in any order. So an interrupted search continues as if it
+    No study is stored. Every choice is a function of the set of points. So an interrupted search continues as if it
     had not been interrupted, and a search with more trials continues one with fewer. Points of earlier commands count,
     and the estimator learns from them.
 
@@ -54,7 +54,7 @@ class OptunaSearch:
             return missing
         if len(points) >= self.trials:
             return []
-        proposals = (self._propose(points, seed) for seed in range(len(points), len(points) + _DRAWS))
+        proposals = (self._propose(points, seed) for seed in range(len(points), len(points) + _MAX_PROPOSALS))
         return [next((choice for choice in proposals if choice not in finished), self._draw(len(points)))]
 
     def _startup(self) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from iclbench.tuning.curves import Curve, Point
 
 # Maximum number of extensions of the range of rates at either end.
-WIDENED = 2
+MAX_EXTENSIONS = 2
 # Significance level of the test between settings.
 _LEVEL = 0.05
 
@@ -94,7 +94,7 @@ class RateSearch:
 
     def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
         """The rates of the search. Then, if the smallest or the largest tried rate is best, the rate beyond it, at most
-        `WIDENED` times at either end. If all rates diverged, a rate below the smallest."""
+        `MAX_EXTENSIONS` times at either end. If all rates diverged, a rate below the smallest."""
         tried_rates = sorted({point.lr for point in points})
         if missing := [rate for rate in self.rates if rate not in tried_rates]:
             return [{"lr": rate} for rate in missing]
@@ -102,10 +102,10 @@ class RateSearch:
         low, high = min(self.rates), max(self.rates)
         if best_point is None or best_point.lr == tried_rates[0]:
             below = sum(rate < low for rate in tried_rates)
-            return [{"lr": neighbour_rate(tried_rates[0], -1)}] if below < WIDENED else []
+            return [{"lr": neighbour_rate(tried_rates[0], -1)}] if below < MAX_EXTENSIONS else []
         if best_point.lr == tried_rates[-1]:
             above = sum(rate > high for rate in tried_rates)
-            return [{"lr": neighbour_rate(tried_rates[-1], 1)}] if above < WIDENED else []
+            return [{"lr": neighbour_rate(tried_rates[-1], 1)}] if above < MAX_EXTENSIONS else []
         return []
 
     def is_at_edge(self, points: Sequence[Point]) -> bool:

@@ -1,4 +1,4 @@
-"""Tuning: the trials of every contestant on every task, on an executor, until each pair has its choice.
+"""Tuning: run the trials of every contestant on every task on an executor, until each pair has its choice.
 
 Every finished trial is stored at once. After an interruption the same command continues.
 """
@@ -116,7 +116,7 @@ class Report(Protocol):
 def curves(
     task: str, contestants: Sequence[str], preset: str, seeds: int, context: Context
 ) -> tuple[Objective, list[Curve]]:
-    """The objective of a task, whose data are read, and the curve of each contestant.
+    """The objective of a task, which reads its data, and the curve of each contestant.
 
     Raises:
         UsageError: the task has no such preset, or a contestant cannot have the preset's size.
@@ -157,6 +157,7 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             report.decided(pair, pair.choose())
 
     def settle(future: Future[dict[str, Any]]) -> None:
+        """Store the row of a trial, or repeat or report the trial, and advance its pair after its last trial."""
         pair, trial = running.pop(future)
         try:
             row = future.result()

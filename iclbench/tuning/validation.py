@@ -27,7 +27,7 @@ from iclbench.tables.evaluators import HEADLINE
 
 @dataclass(frozen=True)
 class ValidationSet(PromptSet):
-    """Validation episodes, drawn like a prompt set, but from a separate random stream and, if the family has it, from
+    """Validation episodes, drawn like a prompt set, but from a separate random stream and, if the family has them, from
     separate validation data."""
 
     stream: ClassVar[str] = "validation"
@@ -64,7 +64,7 @@ class Objective:
 
     @classmethod
     def of(cls, task: TaskConfig, preset: str, data_dir: Path | None = None) -> Objective:
-        """The objective of a task, whose data are read.
+        """The objective of a task, which reads its data.
 
         Raises:
             DataError: the data are missing.

@@ -223,7 +223,7 @@ def test_a_class_of_a_plug_in_is_counted_while_it_is_built() -> None:
         return nn.ModuleList(layers)
 
     with refused("too-large", "'theirs'", *RAISE):
-        bounded(build, "backbone 'theirs'", own=False)
+        bounded(build, "backbone 'theirs'", trusted=False)
     assert len(layers) < MEGA / (4 * 100 * 100) + 2
 
 

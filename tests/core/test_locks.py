@@ -104,7 +104,7 @@ def test_only_one_process_takes_a_stale_lock(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
     assert first._is_stale() and second._is_stale()
     first.acquire(wait=False)
-    second._clear()  # after its check
+    second._remove_if_stale()  # after its check
     assert first.held and not second.held and is_blocked(second)
     first.release()
 

@@ -32,7 +32,7 @@ class Net(GPT2): pass
 def no_trusted_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.VARIABLE, "")
     monkeypatch.setattr(trust, "ask", None)
-    monkeypatch.setattr(trust, "_refused", set())
+    monkeypatch.setattr(trust, "_refused_packages", set())
 
 
 class Elsewhere:
@@ -196,7 +196,7 @@ def test_on_a_terminal_the_user_is_asked_once(elsewhere: Elsewhere, monkeypatch:
         with pytest.raises(UntrustedError):
             FAMILIES.get("from_elsewhere:Mine")
     assert questions == ["from_elsewhere:Mine"] and not elsewhere.was_run
-    monkeypatch.setattr(trust, "_refused", set())
+    monkeypatch.setattr(trust, "_refused_packages", set())
     monkeypatch.setattr(trust, "ask", lambda target: True)
     assert FAMILIES.get("from_elsewhere:Mine").__name__ == "Mine"
     assert os.environ[trust.VARIABLE] == "from_elsewhere"

@@ -48,7 +48,7 @@ def test_rows_of_evaluations_and_runs_name_the_images(task: str, data: str | Non
     prompts = PromptSet(config.task, "smoke")
     (majority,) = contestants.baselines(prompts, ["majority" if "bursty" in task else "zero"])
     assert cells.row(majority, prompts, "targets")["data"] == data
-    assert record._shared(create(tmp_path, config))["data"] == data
+    assert record._shared_columns(create(tmp_path, config))["data"] == data
     assert resolve_task("bursty-omniglot", "smoke")[0].data == "glyphs=omniglot"
 
 

@@ -29,9 +29,9 @@ class ListTracker:
     first_steps: list[int]
     closed_count = 0
 
-    def __init__(self, run: Run, begun: int) -> None:
+    def __init__(self, run: Run, finished_steps: int) -> None:
         self.run = run
-        ListTracker.first_steps.append(begun)
+        ListTracker.first_steps.append(finished_steps)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         ListTracker.logged.append((self.run.name, step, dict(values)))

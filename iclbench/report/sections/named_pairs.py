@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.pairs import LEVEL, Difference, holm, welch
+from iclbench.analysis.pairs import ERROR_RATE, Difference, holm, welch
 from iclbench.config.pairs import Pair, shipped_pairs
 from iclbench.core.formats import signed, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
@@ -59,7 +59,7 @@ def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | N
     if len(rows):
         p_values = rows["p"].dropna()
         rows["among_all"] = pd.Series(holm(p_values.tolist()), p_values.index).map(
-            lambda p: "holds" if p <= LEVEL else ""
+            lambda p: "holds" if p <= ERROR_RATE else ""
         )
     return rows
 
