@@ -92,7 +92,7 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
     is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(tests)
     values = values[is_evaluation & ~values["metric"].isin(tables.COMPARING)]
     row = _cell_row(packed_tables["cells"], values, contestant, prompts)
-    if row is None or cells.lacks(values[values["prompt_set"].eq(prompts.id)], prompts, _metrics(row)):
+    if row is None or cells.uncomputed_metrics(values[values["prompt_set"].eq(prompts.id)], prompts, _metrics(row)):
         return None
     libraries = json.loads(str(row["libraries"]))
     if not _same_libraries(contestant, libraries):
