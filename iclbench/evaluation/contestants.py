@@ -252,7 +252,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     problem, (name, card) = misfit(name, task), load_baseline(name)
     if problem is not None:
         available = ", ".join(baseline for baseline in task.baselines if baseline != name) or "none"
-        raise UsageError(f"{problem}; baselines of the task: {available}", code="not-applicable")
+        raise UsageError(f"{problem}; the task's baselines: {available}", code="not-applicable")
     cls = _estimator(card.estimator, name)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     with plugin_errors(cls):
