@@ -16,7 +16,7 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import dots
 
-_READING = (
+_INTRODUCTION = (
     "Score differences of pairs that were named in a grid card before training. Intervals are over training seeds, not "
     "over episodes, and are missing while a seed is missing."
 )
@@ -29,7 +29,7 @@ def section(results: Results) -> Section | None:
             drawn = rows[rows["gaps"].map(len) > 0]
             blocks += [_figure(drawn, preset, results)] if len(drawn) else []
             blocks.append(_table(rows, preset))
-    return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
+    return Section("named-pairs", "Named pairs", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
 def gaps(pair: Pair, contest: Contest) -> pd.Series:
@@ -41,9 +41,9 @@ def gaps(pair: Pair, contest: Contest) -> pd.Series:
     return (wide[pair.a] - wide[pair.b]).dropna().astype(float)
 
 
-def mean_gap(pair: Pair, of_pair: pd.Series) -> Difference | None:
+def mean_gap(pair: Pair, pair_gaps: pd.Series) -> Difference | None:
     """The mean of a pair's gaps with Student's interval over its seeds; None while a seed is missing."""
-    return mean_of(of_pair.to_numpy(float)) if len(of_pair) == len(pair.seeds) else None
+    return mean_of(pair_gaps.to_numpy(float)) if len(pair_gaps) == len(pair.seeds) else None
 
 
 def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | N
     rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
     if len(rows):
         complete = rows.loc[rows["low"].notna(), "gaps"]
-        p_values = pd.Series(holm([chance(np.array(of_pair)) for of_pair in complete]), complete.index)
+        p_values = pd.Series(holm([chance(np.array(pair_gaps)) for pair_gaps in complete]), complete.index)
         rows["among_all"] = p_values.map(lambda p: "holds" if p <= LEVEL else "")
     return rows
 
@@ -68,27 +68,27 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
             scored = {pair.a, pair.b} & set(contest.rows["contestant"])
             if contest.task.task not in pair.tasks or not scored:
                 continue
-            of_pair = gaps(pair, contest)
-            mean = mean_gap(pair, of_pair)
+            pair_gaps = gaps(pair, contest)
+            mean = mean_gap(pair, pair_gaps)
             yield {
                 "a": pair.a,
                 "b": pair.b,
                 "pair": f"{pair.a} − {pair.b}",
                 "row": contest.title,
-                "seeds": f"{len(of_pair)} of {len(pair.seeds)}",
-                "each": ", ".join(signed(gap) for gap in of_pair),
-                "value": float(of_pair.mean()) if len(of_pair) else np.nan,
+                "seeds": f"{len(pair_gaps)} of {len(pair.seeds)}",
+                "each": ", ".join(signed(gap) for gap in pair_gaps),
+                "value": float(pair_gaps.mean()) if len(pair_gaps) else np.nan,
                 "low": np.nan if mean is None else mean.low,
                 "high": np.nan if mean is None else mean.high,
-                "verdict": _verdict(pair, of_pair, mean),
-                "gaps": of_pair.tolist(),
+                "verdict": _verdict(pair, pair_gaps, mean),
+                "gaps": pair_gaps.tolist(),
             }
 
 
-def _verdict(pair: Pair, of_pair: pd.Series, mean: Difference | None) -> str:
+def _verdict(pair: Pair, pair_gaps: pd.Series, mean: Difference | None) -> str:
     """The better model of a pair; without a mean gap, the seeds that are missing."""
     if mean is None:
-        missing = [str(seed) for seed in pair.seeds if seed not in set(of_pair.index)]
+        missing = [str(seed) for seed in pair.seeds if seed not in set(pair_gaps.index)]
         seeds, verb = ("seed", "is") if len(missing) == 1 else ("seeds", "are")
         return f"{seeds} {', '.join(missing)} {verb} missing"
     if not mean.is_significant:
