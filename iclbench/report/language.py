@@ -183,7 +183,7 @@ def _on_main_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...
     sets = _most_used(cells, [*_CELL_KEYS, "queries", "prompt_set"]).merge(main, "left", _SETTING_KEYS)
     excluded = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
     lines = [
-        f"{_setting_title(setting)}: not used: {plural(len(rows), 'prompt set')} of other episodes or data "
+        f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data, not used "
         f"({_first_of(rows['prompt_set'])}); evaluate again"
         for setting, rows in excluded.groupby(_SETTING_KEYS)
     ]
@@ -211,8 +211,8 @@ def _with_matching_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str,
         if any(sets_by_setting.get((run, *setting)) != sets for run in (row["run"], row["model"])):
             excluded.append(index)
     lines = [
-        f"{_setting_title(setting)}: not used: {plural(len(rows), 'gain')} over other sets of demonstrations than the "
-        f"accuracies ({_first_of(rows['contestant'])}); evaluate the method again on all sets"
+        f"{_setting_title(setting)}: {plural(len(rows), 'gain')} over other sets of demonstrations than the "
+        f"accuracies, not used ({_first_of(rows['contestant'])}); evaluate the method again on all sets"
         for setting, rows in gains.loc[excluded].groupby(_SETTING_KEYS)
     ]
     return values.drop(index=excluded).reset_index(drop=True), tuple(lines)
