@@ -84,7 +84,7 @@ def evaluate_run(
             method=method,
             lookup=None if fresh else PackedBaselines(context.results),
             fresh=fresh,
-            begins=show_start,
+            on_start=show_start,
             data_changed=data_changed,
         ):
             done += 1

@@ -68,14 +68,14 @@ def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
 
 
 def ratio_summary(totals: np.ndarray, counts: np.ndarray, seed: int) -> dict[str, object]:
-    """The columns of `summaries` for a sum per event, sum(totals) / sum(counts); episodes are resampled with both.
+    """The columns of `summaries` for a mean per event, sum(totals) / sum(counts), over resampled episodes.
 
     Args:
         totals: sums over the events of each episode, `(episodes,)`.
         counts: number of events of each episode, `(episodes,)`.
         seed: as in `bootstrap_interval`.
     """
-    mean = counts.mean()  # divided by it, equal counts are 1 and the ratio is a plain mean
+    mean = counts.mean()  # after division by it, equal counts are 1, so the ratio is the plain mean
     sums, weights = (totals / mean)[:, None], (counts / mean)[:, None]
     resamples = resampled_counts(len(totals), seed)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -2,11 +2,11 @@
 
 A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`. Each is written
 atomically, `values` last. A cell is done if the metadata of `values` has the hash of everything that the cell depends
-on, if the other files have the same hash, and if no metric is missing that the current code computes.
+on, if the other files have the same hash, and if it has all metrics that the current code computes.
 
 A failed cell has a row with a reason, and is recomputed on the next call. If it fails at some context sizes, it has
 such a row for each of them and for each mean over them, and keeps its other values. If a context is longer than the
-contestant allows (`Predictor.longest`), it is skipped: a row with a reason, which is cached with the other rows.
+contestant allows (`Predictor.longest`), it is skipped, and its row with the reason is cached like any other.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Tables = dict[tables.TableName, Rows | pd.DataFrame]
 
 @runtime_checkable
 class AnyPromptSet(Protocol):
-    """The properties of all prompt sets, also those of language tasks: `card` is the hash of the task's card,
-    `headline` the metric of the row of a failed cell."""
+    """The properties of all prompt sets, including those of language tasks: `card` is the hash of the task's card, and
+    `headline` is the metric in the row of a failed cell."""
 
     @property
     def id(self) -> str: ...
@@ -122,10 +122,10 @@ def is_done(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> boo
         values = tables.read("values", path)
     except tables.TableError:
         return False
-    return not lacks(values, prompts, metadata.get("metrics", ""))
+    return not uncomputed_metrics(values, prompts, metadata.get("metrics", ""))
 
 
-def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str = "") -> set[str]:
+def uncomputed_metrics(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str = "") -> set[str]:
     """The metrics that the current code computes and that an evaluation lacks.
 
     Args:
@@ -135,10 +135,10 @@ def lacks(values: Rows | pd.DataFrame, prompts: AnyPromptSet, known_metrics: str
     """
     if not isinstance(prompts, PromptSet):  # the hash of other prompt sets includes a version of the code
         return set()
-    return missing_metrics(_measured(values), prompts.task.question) - set(known_metrics.split())
+    return missing_metrics(_metrics_with_values(values), prompts.task.question) - set(known_metrics.split())
 
 
-def _measured(values: Rows | pd.DataFrame) -> set[str]:
+def _metrics_with_values(values: Rows | pd.DataFrame) -> set[str]:
     """The metrics that have values."""
     if isinstance(values, pd.DataFrame):
         return set(values.loc[values["status"].eq("ok"), "metric"])
@@ -151,7 +151,7 @@ def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -
 
 
 @guarded
-def computed(
+def compute_tables(
     contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> tuple[Tables, str | None]:
     """Compute the tables of one cell in memory.
@@ -177,8 +177,8 @@ def computed(
 def compute_cell(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, shared: dict[str, object], work: Callable[[], Tables]
 ) -> str | None:
-    """Compute one cell and write its tables, see `computed`; returns the reason if the work failed."""
-    computed_tables, reason = computed(contestant, prompts, shared, work)
+    """Compute one cell and write its tables, see `compute_tables`; returns the reason if the work failed."""
+    computed_tables, reason = compute_tables(contestant, prompts, shared, work)
     write(results, contestant, prompts, computed_tables, reason)
     return reason
 
@@ -211,11 +211,11 @@ def _write_tables(
     """Write the tables of a cell, `values` last, and remove other tables of a contestant with the same name.
 
     Raises:
-        IclbenchError: the run was deleted meanwhile; no table of the cell remains.
+        IclbenchError: the run was deleted during its evaluation; no table of the cell remains.
     """
     values_metadata = {"beside": " ".join(sorted(cell_tables.keys() - {"values"}))}
     if isinstance(prompts, PromptSet):
-        names = _measured(cell_tables["values"]) | lacks(cell_tables["values"], prompts)
+        names = _metrics_with_values(cell_tables["values"]) | uncomputed_metrics(cell_tables["values"], prompts)
         values_metadata["metrics"] = " ".join(sorted(names))
     with writing(results):
         _forget_rows(results, contestant, prompts, metadata.get("cell"))
@@ -315,7 +315,7 @@ def error_rows(
 
 
 def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
-    """Rows of the table `costs` with seconds and peak memory, without shifts and tests, which cost the same."""
+    """Rows of the table `costs` with seconds and peak memory; empty for shifts and tests, which cost the same."""
     if prompts.evaluator or prompts.distribution != "none":
         return []
     return measured_rows(contestant, prompts, cost, prompts.context_points)

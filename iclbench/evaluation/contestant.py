@@ -25,7 +25,7 @@ class Contestant:
         applied: suffix of the method that is applied to the model; None without a method.
         device: device on which it computes.
         libraries: versions of libraries that its answers may depend on, recorded in its files.
-        folder: folder of its run, whose results are not written if it is deleted; None for other contestants.
+        folder: folder of its run; if it was deleted, results are not written. None for other contestants.
     """
 
     name: str

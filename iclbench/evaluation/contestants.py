@@ -33,7 +33,7 @@ from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
-# The kind of outputs of heads (default: numbers).
+# What a head predicts (all other heads: numbers).
 _OUTPUTS = {"categorical": "class labels", "event": "events"}
 # The number at the end of a baseline's name: knn-3, lasso-1e-2.
 _NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
@@ -45,7 +45,7 @@ class PredictorContestant(Contestant):
 
     Attributes:
         predictor: the predictor.
-        episodes: number of episodes of a prompt set on which it is evaluated, from the first; None for all.
+        episodes: number of episodes at the start of a prompt set on which it is evaluated; None for all.
         branches: functions that load the branches of the training, by their numbers of steps.
     """
 
@@ -138,7 +138,7 @@ def _contestant_of(run: str, config: RunConfig, model: Backbone, model_id: str, 
 
 
 def on_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
-    """The backbone of a run on the prompts of `task`. If it was trained on another task, its name has that task.
+    """The backbone of a run on the prompts of `task`. If it was trained on another task, its name includes that task.
 
     Raises:
         DataChangedError: it is the training task, but its data have changed.
@@ -252,7 +252,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     problem, (name, card) = misfit(name, task), load_baseline(name)
     if problem is not None:
         available = ", ".join(baseline for baseline in task.baselines if baseline != name) or "none"
-        raise UsageError(f"{problem}; its baselines: {available}", code="not-applicable")
+        raise UsageError(f"{problem}; the task's baselines: {available}", code="not-applicable")
     cls = _estimator(card.estimator, name)
     settings = validate(cls.Settings, card.settings, f"baseline '{name}': settings")
     with plugin_errors(cls):

@@ -63,7 +63,8 @@ class Curve:
     def area(self, metric: str) -> np.ndarray:
         """The mean height of each episode's curve, `(episodes,)`: its area per unit of context, by the trapezoid rule.
 
-        It is over the context sizes with a score of all episodes; NaN if there are none or a score is not finite.
+        It covers the context sizes at which all episodes have a score. It is NaN if there are none, or if a score is
+        not finite.
         Sequences of different lengths have few sizes in common. Their mean height is the ratio of `totals`, in which
         all events have equal weight.
         """
@@ -91,7 +92,7 @@ class Curve:
     def failed(self) -> np.ndarray:
         """Mask of the context sizes with a score that is not finite, `(prefixes,)`.
 
-        All metrics count, because an answer of NaN may be wrong by the accuracy and NaN by another metric.
+        All metrics count, because the accuracy of an answer of NaN is 0, while other metrics are NaN.
         """
         return np.asarray(self._nonfinite.any(0))
 
@@ -101,13 +102,15 @@ class Curve:
         failed = self._nonfinite
         if not failed.any():
             return None
-        episode, at = np.argwhere(failed)[0]
+        episode, position = np.argwhere(failed)[0]
         all_scores = self.scores if self.open_nll is None else {**self.scores, "nll_open": self.open_nll}
-        metric, value = next((m, s[episode, at]) for m, s in all_scores.items() if not np.isfinite(s[episode, at]))
+        metric, value = next(
+            (m, s[episode, position]) for m, s in all_scores.items() if not np.isfinite(s[episode, position])
+        )
         return (
             f"{metric} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, at "
             f"{int(failed.any(0).sum())} of {len(self.prefixes)} context sizes; first in episode {episode} after "
-            f"{self.prefixes[at]} examples"
+            f"{self.prefixes[position]} examples"
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Evaluation of contestants in memory, and of runs with the baselines of their task to files."""
+"""Evaluation of contestants in memory, and of runs and their baselines, whose results are written to files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from iclbench.store.runs import Run, writing
 # training, before the rate decays, and differ from the rows of a branch at the same step.
 BRANCH = "branch"
 # The functions that score a contestant on a prompt set, by the question of the task.
-_SCORED_BY = {"next": score_next, "targets": targets.score_targets}
+_SCORERS = {"next": score_next, "targets": targets.score_targets}
 
 
 def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
     >>> values.query("metric == 'squared_error' and n_context == 5")["contestant"].tolist()
     ['mine', 'ridge']
     """
-    cell_tables = [_scored(contestant, prompts)[0] for contestant in contestants]
+    cell_tables = [_tables_of(contestant, prompts)[0] for contestant in contestants]
     if not cell_tables:
         return tables.frame("values", [])
     values, errors = (_union(kind, cell_tables) for kind in ("values", "errors"))
@@ -72,25 +72,25 @@ def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.Dat
     )
 
 
-def _scored(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
-    """All tables of a cell, including its branches, and the reason if it failed, even at one context size."""
+def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
+    """All tables of a cell, including rows of branches, and the reason if it failed, even at one context size."""
     shared = cells.row(contestant, prompts, prompts.question)
-    score = _SCORED_BY[prompts.task.question]
+    score = _SCORERS[prompts.task.question]
     with eval_mode(contestant.predictor):
-        computed_tables, reason = cells.computed(contestant, prompts, shared, lambda: score(contestant, prompts))
+        computed_tables, reason = cells.compute_tables(contestant, prompts, shared, lambda: score(contestant, prompts))
     for steps, load in contestant.branches.items():
-        branch_tables, failed = cells.computed(
+        branch_tables, failed = cells.compute_tables(
             contestant,
             prompts,
             shared,
             lambda load=load: score(replace(contestant, predictor=load(), branches={}), prompts),  # type: ignore[misc]
         )
-        values = tables.frame("values", computed_tables["values"]), _of_branch(branch_tables["values"], steps)
+        values = tables.frame("values", computed_tables["values"]), _branch_rows(branch_tables["values"], steps)
         computed_tables["values"], reason = tables.union("values", values), reason or failed
     return computed_tables, reason
 
 
-def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
+def _branch_rows(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
     """The rows of a branch over all episodes, with its number of steps on the axis `BRANCH`."""
     rows = tables.frame("values", values)
     return rows[rows["axis"].isna()].assign(axis=BRANCH, axis_value=float(steps))
@@ -99,7 +99,7 @@ def _of_branch(values: cells.Rows | pd.DataFrame, steps: int) -> pd.DataFrame:
 def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: PromptSet) -> str | None:
     """Evaluate one contestant on a prompt set and write its cell; returns the reason if it failed, even at one context
     size."""
-    computed_tables, reason = _scored(contestant, prompts)
+    computed_tables, reason = _tables_of(contestant, prompts)
     cells.write(results, contestant, prompts, computed_tables, reason)
     return reason
 
@@ -115,8 +115,8 @@ class Shipped:
 
 # Finds a cell in packed results; returns None if they do not have it.
 Lookup = Callable[[PredictorContestant, PromptSet], Shipped | None]
-# Called with each cell before it is computed.
-Begins = Callable[[PredictorContestant, PromptSet], None]
+# Called with each cell before it is computed or found to be cached.
+OnStart = Callable[[PredictorContestant, PromptSet], None]
 
 
 def named_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
@@ -144,7 +144,7 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
         if extrapolate <= trained:
             raise UsageError(
                 f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
-                "examples); give a larger number, or none for 4x",
+                "examples); give a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )
         names.append(Shift().with_examples(extrapolate).name)
@@ -172,7 +172,7 @@ def evaluate_run(
     summaries: bool = True,
     lookup: Lookup | None = None,
     fresh: bool = False,
-    begins: Begins | None = None,
+    on_start: OnStart | None = None,
     data_changed: bool = False,
 ) -> Iterator[CellResult]:
     """Evaluate a run and its baselines under each shift and by each evaluator, and yield each finished cell.
@@ -190,7 +190,7 @@ def evaluate_run(
         summaries: whether to write gaps and scores, which compare the contestants; a sweep writes them at its end.
         lookup: finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
-        begins: called with each cell before it is computed.
+        on_start: called with each cell before it is computed or found to be cached.
         data_changed: whether the data may differ from the training data.
 
     Raises:
@@ -210,7 +210,7 @@ def evaluate_run(
     while remaining:
         prompts = remaining.pop(0)  # removed from the list, so that the memory of its episodes is freed
         all_contestants = [*models, *contestants.baselines(prompts, baseline_names)]
-        yield from evaluate_cells(results, prompts, all_contestants, lookup, fresh, begins)
+        yield from evaluate_cells(results, prompts, all_contestants, lookup, fresh, on_start)
         if summaries:
             summarise(results, prompts)
 
@@ -253,13 +253,13 @@ def evaluate_cells(
     prompt_contestants: Sequence[PredictorContestant],
     lookup: Lookup | None = None,
     fresh: bool = False,
-    begins: Begins | None = None,
+    on_start: OnStart | None = None,
 ) -> Iterator[CellResult]:
     """Evaluate contestants on a prompt set, one after the other; finished cells are not recomputed."""
     for contestant in prompt_contestants:
         raise_if_ctrl_c()
-        if begins is not None:
-            begins(contestant, prompts)
+        if on_start is not None:
+            on_start(contestant, prompts)
         if cells.is_done(results, contestant, prompts):
             source = cells.shipped_from(results, contestant, prompts)
             if not (fresh and source):
@@ -277,7 +277,7 @@ def evaluate_cells(
 def summarise(results: Path, prompts: PromptSet) -> None:
     """Write the gaps, scores and examples of a prompt set, which are functions of the tables of all contestants.
 
-    If another process has written tables meanwhile, they are recomputed.
+    They are recomputed if another process writes tables meanwhile.
     """
     previous_files = None
     while previous_files != (current_files := _contestant_files(results, prompts)):
@@ -294,7 +294,7 @@ def summarise(results: Path, prompts: PromptSet) -> None:
 
 
 def _contestant_files(results: Path, prompts: PromptSet) -> set[tuple[str, int]]:
-    """The names of the contestants' tables with their times of modification."""
+    """The names of the contestants' tables with their modification times."""
     files = set()
     for path in (results / "tables" / prompts.id).glob("*.values.parquet"):
         with suppress(FileNotFoundError):

@@ -24,12 +24,12 @@ EPISODES = 4
 DRAWS, SPACING = 5, 3
 
 
-def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
+def prediction_rows(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
     """Rows of the table `examples` for the predictions of a contestant at the family's display inputs.
 
     If the contestant uses related datasets, there are predictions with no, one and all of them. For one input
     dimension, there are also rows `drawn`: samples for the first episode without related datasets. The result is empty
-    if a context is longer than the contestant allows.
+    if the family has no display inputs, or if a context is longer than the contestant allows.
 
     Args:
         contestant: the contestant.
@@ -51,7 +51,7 @@ def predicted(contestant: PredictorContestant, prompts: PromptSet, failed: Colle
     max_count = prompts.family.related_sets if predictor.uses_related else 0
     counts = sorted({0, min(1, max_count), max_count} - set(failed))
     x = inputs.to(contestant.device).expand(len(episodes), -1, -1)
-    shared = _shared(prompts) | {
+    shared = _shared_columns(prompts) | {
         "run": contestant.run,
         "contestant": contestant.name,
         "kind": contestant.kind,
@@ -86,11 +86,11 @@ def write_prompts(results: Path, prompts: PromptSet) -> None:
     if inputs is None or tables.is_intact(path):
         return
     with writing(results):
-        tables.write("examples", _points(prompts.episodes[:EPISODES], inputs, prompts), path, {})
+        tables.write("examples", _prompt_rows(prompts.episodes[:EPISODES], inputs, prompts), path, {})
 
 
-def _points(episodes: Episodes, inputs: Float[Tensor, "points Dx"], prompts: PromptSet) -> pd.DataFrame:
-    shared = _shared(prompts) | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
+def _prompt_rows(episodes: Episodes, inputs: Float[Tensor, "points Dx"], prompts: PromptSet) -> pd.DataFrame:
+    shared = _shared_columns(prompts) | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
     frames = [
         _point_rows(shared | {"role": "context"}, episodes.context),
         _point_rows(shared | {"role": "target"}, episodes.queries),
@@ -104,7 +104,7 @@ def _points(episodes: Episodes, inputs: Float[Tensor, "points Dx"], prompts: Pro
     return pd.concat(frames, ignore_index=True)
 
 
-def _shared(prompts: PromptSet) -> dict[str, object]:
+def _shared_columns(prompts: PromptSet) -> dict[str, object]:
     return {
         "task": prompts.task.name,
         "preset": prompts.preset,

@@ -4,13 +4,13 @@ For events (question `next`), there is a gap after each number of events.
 
 The oracle has access to latent variables that contestants must infer. So the gap has two parts: the value of this
 information, and the contestant's own error. The gap of a Bayes-optimal predictor without the information is the first
-part. To make the two comparable, all gaps on a prompt set are over the episodes that all oracles predicted.
+part. To make the two comparable, all gaps on a prompt set are computed on the episodes that all oracles predicted.
 
 The gap of the joint log-likelihood (`gap_joint`) also includes the loss due to predicting the targets independently.
 
 The oracle's mean likelihood on a prompt set (its ceiling) differs from its expectation over the task. If the family
 knows the latter, there are also adjusted scores: the task's ceiling minus the gap. They can be compared with published
-numbers, which are for other samples.
+numbers, which were computed on other samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iclbench.tables.curves import heights
 ADJUSTED = "log_likelihood_adjusted"
 # The metrics of gaps, by the likelihoods of the question `targets`.
 GAPS = dict(zip(tables.LIKELIHOODS, ("gap", "gap_joint"), strict=True))
-_SHARED = [
+_SHARED_COLUMNS = [
     "run",
     "task",
     "family",
@@ -94,11 +94,11 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
     """
     if not _has_oracle(values, prompts):
         return []
-    rows = [row for metric in GAPS for row in _gap_rows(values, errors, prompts, metric)]
+    rows = [row for metric in GAPS for row in _likelihood_gap_rows(values, errors, prompts, metric)]
     return rows if any(row["metric"] == "gap" for row in rows) else []
 
 
-def _gap_rows(
+def _likelihood_gap_rows(
     values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet, likelihood: str
 ) -> list[dict[str, object]]:
     """The gaps by one likelihood, and the adjusted rows of the marginal likelihood."""
@@ -117,11 +117,11 @@ def _gap_rows(
         run_values = values[values["run"] == run]
         if run_values.empty:
             continue
-        shared = {str(name): value for name, value in run_values.iloc[0][_SHARED].dropna().items()} | {
+        shared = {str(name): value for name, value in run_values.iloc[0][_SHARED_COLUMNS].dropna().items()} | {
             "normaliser": 1.0
         }
         if run == oracle:
-            rows += [] if task_ceiling is None else [shared | _oracle_row(task_ceiling)]
+            rows += [] if task_ceiling is None else [shared | _ceiling_row(task_ceiling)]
             continue
         scores = _by_episode(run_errors, len(prompts.episodes))
         counts = tuple(int(n) for n in scores.columns)
@@ -130,7 +130,7 @@ def _gap_rows(
         gap_means = mean_rows(shared | {"metric": GAPS[likelihood]}, prompts, counts, gaps)
         rows += gap_means
         if task_ceiling is not None:
-            rows += [_adjusted(row, task_ceiling) for row in gap_means if "axis" not in row]
+            rows += [_adjusted_row(row, task_ceiling) for row in gap_means if "axis" not in row]
     return rows
 
 
@@ -147,24 +147,24 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
         return []
     oracle = prompts.task.oracles[0]
     episodes, rows = range(len(prompts.episodes)), []
-    wide = {
+    nll_by_run = {
         str(run): run_rows.pivot_table(values="value", index="episode", columns="n_context")
         .reindex(episodes)
         .astype(float)
         for run, run_rows in curves.groupby("run")
     }
     packed = errors[errors["run"].eq(oracle) & errors["metric"].eq("nll") & errors["n_context"].isna()]
-    for run in sorted(wide.keys() & set(run_values.index) - {oracle}):
+    for run in sorted(nll_by_run.keys() & set(run_values.index) - {oracle}):
         row: Any = run_values.loc[run]
-        shared = {name: row[name] for name in _SHARED if name in row and pd.notna(row[name])}
+        shared = {name: row[name] for name in _SHARED_COLUMNS if name in row and pd.notna(row[name])}
         shared |= {"run": run, "metric": "gap", "normaliser": 1.0}
-        if oracle in wide:
-            gaps = wide[run] - wide[oracle]
+        if oracle in nll_by_run:
+            gaps = nll_by_run[run] - nll_by_run[oracle]
             columns = zip(gaps.columns, summaries(gaps.to_numpy(float), prompts.seed), strict=True)
             rows += [shared | {"n_context": int(n)} | summary for n, summary in columns if summary["n_episodes"]]
             height = heights(gaps)
         else:
-            height = heights(wide[run]) - packed.set_index("episode")["value"].astype(float).reindex(episodes)
+            height = heights(nll_by_run[run]) - packed.set_index("episode")["value"].astype(float).reindex(episodes)
         height_summaries = summaries(height.to_numpy(float)[:, None], prompts.seed)
         rows += [shared | summary for summary in height_summaries if summary["n_episodes"]]
     return rows
@@ -185,14 +185,14 @@ def _is_predicted_by_all_oracles(errors: pd.DataFrame, prompts: PromptSet) -> np
     return np.all([np.isin(episodes, oracle_episodes) for oracle_episodes in episodes_of_oracles], axis=0)
 
 
-def _oracle_row(ceiling: Ceiling) -> dict[str, object]:
+def _ceiling_row(ceiling: Ceiling) -> dict[str, object]:
     """The row of the oracle: its expected score over the task."""
     half_width = 1.96 * ceiling.error
     ends = {"value": ceiling.value, "low": ceiling.value - half_width, "high": ceiling.value + half_width}
     return {"metric": ADJUSTED, "n_related": 0, **ends}
 
 
-def _adjusted(gap: Mapping[str, Any], ceiling: Ceiling) -> dict[str, object]:
+def _adjusted_row(gap: Mapping[str, Any], ceiling: Ceiling) -> dict[str, object]:
     """The row of the adjusted score for a row of a gap."""
     ends = {"value": gap["value"], "low": gap["high"], "high": gap["low"]}
     return {**gap, "metric": ADJUSTED, **{name: ceiling.value - end for name, end in ends.items()}}

@@ -45,7 +45,7 @@ class Monitor:
         self._task, self._preset, self._watch = config.task, config.preset, watch
 
     def __call__(self, training: Training) -> None:
-        """Evaluate the model if it is due, and add the rows to the progress.
+        """Evaluate the model if an evaluation is due, and add the rows to the progress.
 
         Raises:
             TrainingDivergedError: a score is NaN or infinite.
@@ -72,7 +72,7 @@ class Monitor:
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         all_prompts = self._prompts(name, self._task.episodes)
-        # The first episodes of a prompt set are those of the smaller one.
+        # A smaller prompt set is the first episodes of a larger one.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
         result = target_scores(backbone, first_prompts, device)
         if result.failure is not None:
@@ -97,5 +97,5 @@ class Monitor:
 
 
 def accuracies(rows: Rows) -> dict[str, float]:
-    """The accuracies by test; of several evaluations, the last."""
+    """The accuracy by test, from its last evaluation."""
     return {row["evaluator"]: row["value"] for row in rows if row["metric"] == "accuracy_within_choices"}

@@ -25,7 +25,7 @@ def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tab
     complete_scores = {} if curve.failed.any() or curve.skipped else curve.scores
     errors = cells.error_rows(contestant, prompts, complete_scores, n_context=np.asarray(curve.prefixes))
     if complete_scores and curve.open_nll is not None:
-        errors = tables.union("errors", [tables.frame("errors", errors), _totals(contestant, prompts, curve)])
+        errors = tables.union("errors", [tables.frame("errors", errors), _total_rows(contestant, prompts, curve)])
     return {
         "errors": errors,
         # A curve without the largest sizes costs less than a complete one.
@@ -38,7 +38,7 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
     rows: cells.Rows = []
     for name, scores in curve.scores.items():
         normaliser = metric(name).normaliser(curve.normaliser)
-        area = metric(name).area if name == prompts.headline else ""
+        area_metric = metric(name).area if name == prompts.headline else ""
         shared = cells.row(contestant, prompts, "next") | {"normaliser": normaliser}
         failed = shared | {"status": "failed", "reason": curve.failure}
         columns = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
@@ -49,18 +49,20 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         ]
         skipped = shared | {"status": "skipped", "reason": curve.skip_reason}
         rows += [skipped | {"metric": name, "n_context": n} for n in curve.skipped]
-        if area and (curve.failed & (curve.in_area | curve.is_ragged)).any():
-            rows.append(failed | {"metric": area})
-        elif area and curve.skipped:
-            rows.append(skipped | {"metric": area})
-        elif area:
+        if area_metric and (curve.failed & (curve.in_area | curve.is_ragged)).any():
+            rows.append(failed | {"metric": area_metric})
+        elif area_metric and curve.skipped:
+            rows.append(skipped | {"metric": area_metric})
+        elif area_metric:
             means = curve.area(name)[:, None]
-            area_summaries = _ratio(curve, name, prompts) if curve.is_ragged else summaries(means, prompts.seed)
-            rows += [shared | {"metric": area} | s for s in area_summaries if s["n_episodes"]]
+            area_summaries = (
+                _summary_over_events(curve, name, prompts) if curve.is_ragged else summaries(means, prompts.seed)
+            )
+            rows += [shared | {"metric": area_metric} | s for s in area_summaries if s["n_episodes"]]
     # Sequences differ in length, so their metrics per event are ratios of sums over all sequences.
     if curve.sequences and curve.scored is not None and not curve.failed.any():
         counts = curve.scored.sum(1)
-        sequence_summaries = {name: _ratio(curve, name, prompts) for name in curve.scores}
+        sequence_summaries = {name: _summary_over_events(curve, name, prompts) for name in curve.scores}
         for name, scores in curve.sequences.items():
             if metric(name).per_event:
                 sequence_summaries[name] = [ratio_summary(scores, counts, prompts.seed)]
@@ -72,12 +74,12 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
     return rows
 
 
-def _ratio(curve: Curve, name: str, prompts: PromptSet) -> list[dict[str, object]]:
+def _summary_over_events(curve: Curve, name: str, prompts: PromptSet) -> list[dict[str, object]]:
     """The summary of a metric over all events."""
     return [ratio_summary(*curve.totals(name), prompts.seed)]
 
 
-def _totals(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> pd.DataFrame:
+def _total_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curve) -> pd.DataFrame:
     """Rows of the table `errors` with the sum of the headline metric over each episode, including its open interval,
     and the number of its events."""
     totals, counts = curve.totals(prompts.headline)

@@ -32,8 +32,8 @@ class PromptSetRows:
 
     @cached_property
     def errors(self) -> pd.DataFrame:
-        """Rows of `errors`. Of a curve, packed results have only its mean in each episode. Under a shift, they have
-        rows only if likelihoods are compared with those of an oracle."""
+        """Rows of `errors`. Instead of a curve, packed results have only its mean height in each episode. Under a
+        shift, they have rows only if likelihoods are compared with those of an oracle."""
         packed = self._packed("errors")
         return tables.union("errors", [self._local("errors"), packed[~packed["run"].isin(self._replaced_runs)]])
 

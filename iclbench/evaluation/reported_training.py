@@ -1,4 +1,4 @@
-"""Training of a run with a progress bar, the accuracies of its evaluations, and trackers."""
+"""Training of a run that reports its loss and accuracies to a progress bar and to trackers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def train_reported(
         context: device and data sets.
         update: called with the number of finished steps, and a text with the loss and the accuracies of the last
             evaluation.
-        log: names of the trackers that log the same values.
+        log: names of the trackers, which log the loss and the accuracies.
         processes: the group of processes that train the run.
     """
     if not processes.is_first:

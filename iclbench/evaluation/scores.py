@@ -130,7 +130,7 @@ def _scores_from_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] =
 def _error_of_score_one(
     candidates: pd.DataFrame, zero_run: str, zero: float, failed: Sequence[str], is_unbounded: bool
 ) -> tuple[float, str] | None:
-    """The error that scores 1 and its name; None if the contestants cannot be compared.
+    """The error that scores 1 and the name of what has it; None if the contestants cannot be compared.
 
     The error that scores 1 is less than the error that scores 0.
 
@@ -182,7 +182,7 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
     indices = [*(likelihoods[oracle].dropna().index for oracle in oracles), squared[("zero", 0)].dropna().index]
     common = reduce(pd.Index.intersection, indices)
 
-    def constant(error: object) -> float:
+    def constant_variance_likelihood(error: object) -> float:
         """Log-likelihood of a Gaussian whose constant variance is the mean squared error of its mean."""
         outputs, scale = prompts.family.y_dim, prompts.family.normaliser
         return -0.5 * outputs * math.log(2 * math.pi * math.e * float(str(error)) * scale / outputs)
@@ -196,7 +196,7 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
         elif squared_errors is not None and squared_errors[common].notna().all():
             error = _summary(squared_errors[common], prompts.seed)
             ends = {"value": "value", "low": "high", "high": "low"}
-            summary = error | {name: constant(error[source]) for name, source in ends.items()}
+            summary = error | {name: constant_variance_likelihood(error[source]) for name, source in ends.items()}
         else:
             continue
         rows.append(run_rows.iloc[0].to_dict() | summary)

@@ -1,8 +1,8 @@
 """The question `targets`: the mean score of each episode over its targets, by the number of related datasets.
 
-A row of `values` is a mean over all episodes, over those in a bin of context sizes (`axis = "n_context"`, the upper end
-of the bin as value), or over a stratum of the family (`axis = "stratum:NAME"`). The family's own tests are scored in
-the same way on their own episodes, by the mean over all of them.
+A row of `values` is a mean over all episodes, over those in a bin of context sizes (`axis = "n_context"`, with the
+upper end of the bin in `axis_value`), or over a stratum of the family (`axis = "stratum:NAME"`). The family's own tests
+are scored in the same way on their own episodes, by the mean over all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
     # If long episodes were skipped, the others are not a fair sample for paired comparisons.
     paired_scores = {} if result.skip_reason else result.complete_scores
     return {
-        "examples": examples.predicted(contestant, prompts, result.failed_counts),
+        "examples": examples.prediction_rows(contestant, prompts, result.failed_counts),
         "errors": cells.error_rows(
             contestant, prompts, paired_scores, n_context=sizes, n_related=np.asarray(result.n_related)
         ),
@@ -44,18 +44,20 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
     }
 
 
-def parts_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
+def subsets_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]:
     """The subsets of episodes to average over: their columns, and a mask over all episodes or groups of them."""
     episodes = prompts.episodes
-    parts: list[tuple[dict[str, object], np.ndarray]] = [({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))]
+    subsets: list[tuple[dict[str, object], np.ndarray]] = [
+        ({}, np.ones(len(episodes) // prompts.group_size, dtype=bool))
+    ]
     if prompts.evaluator:
-        return parts
+        return subsets
     sizes = episodes.context.counts.numpy()
     ends = np.array([bin_end(int(n)) for n in sizes])
-    parts += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
+    subsets += [({"axis": "n_context", "axis_value": float(end)}, ends == end) for end in np.unique(ends)]
     for name, mask in prompts.family.strata(episodes).items():
-        parts.append(({"axis": f"stratum:{name}", "stratum": name}, mask.cpu().numpy()))
-    return parts
+        subsets.append(({"axis": f"stratum:{name}", "stratum": name}, mask.cpu().numpy()))
+    return subsets
 
 
 def bin_end(n: int) -> int:
@@ -84,18 +86,18 @@ def mean_rows(
     scores: np.ndarray,
     result: TargetScores | None = None,
 ) -> cells.Rows:
-    """Rows with means and intervals of scores over each subset of the episodes (`parts_of`).
+    """Rows with means and intervals of scores over each subset of the episodes (`subsets_of`).
 
     Args:
         shared: columns of all rows.
         prompts: the prompt set.
         n_related: numbers of related datasets.
         scores: `(episodes, n_related)`.
-        result: the scores from which these are computed. A subset with skipped episodes gets a skipped row, and one
-            with a score that is not finite a failed row.
+        result: the scores from which `scores` are computed. Subsets with skipped episodes get skipped rows, and
+            subsets with a score that is not finite get failed rows.
     """
     rows: cells.Rows = []
-    for columns, mask in parts_of(prompts):
+    for columns, mask in subsets_of(prompts):
         failed = np.zeros(len(n_related), dtype=bool) if result is None else np.asarray(result.failed[mask].any(0))
         if result is not None and result.skipped[mask].any():
             skipped = columns | {"status": "skipped", "reason": result.skip_reason}
@@ -138,7 +140,7 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
 
 
 def write_chance(results: Path, prompts: PromptSet) -> None:
-    """Write the row `chance_row`."""
+    """Write the row of `chance_row`."""
     path = results / "tables" / prompts.id / "summary" / "chance.values.parquet"
     with writing(results):
         tables.write("values", [chance_row(prompts)], path, {})

@@ -117,7 +117,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel of a figure, with the rows of the figure's data that have the values `where`, by column."""
+    """A panel of a figure: the rows of the figure's data that match `where`, which maps columns to values."""
 
     title: str
     where: Mapping[str, str] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Figure:
         make_live: builds the specification that the page draws for each panel, without data.
         panels: the panels.
         legend: the looks in the page's legend.
-        columns: number of panels in a row of a wide page; 0: as many as fit. A single panel is not wider than half.
+        columns: panels in a row of a wide page; 0 for as many as fit. A single panel takes at most half a row.
         shapes: whether the page's legend shows the shapes of points.
     """
 
@@ -210,7 +210,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Small pictures in titled rows and columns; None is an empty place."""
+    """Small pictures in titled rows and columns; None is an empty cell."""
 
     name: str
     title: str

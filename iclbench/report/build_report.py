@@ -103,7 +103,7 @@ def _build(
     progress: Progress | None,
 ) -> Report:
     try:
-        _claim(out)
+        _mark_as_report(out)
         section_jobs = jobs(loaded, names)
         writers = [partial(_write_section, job, out, tuple(formats), loaded.user_backbones) for job in section_jobs]
         by_index: dict[int, RenderedSection | None] = {}
@@ -126,13 +126,13 @@ def _build(
         if _drawer.cache_info().currsize:
             _drawer().close()
             _drawer.cache_clear()  # the next report tries failed pictures again
-    missing_pictures = {name: reason for each in sections for name, reason in each.missing_pictures.items()}
+    missing_pictures = {name: reason for rendered in sections for name, reason in rendered.missing_pictures.items()}
     failed_sections = {rendered.section.title: rendered.error for rendered in sections if rendered.error}
     pictures = sum(rendered.pictures for rendered in sections) - len(missing_pictures)
     return Report(page, pictures, missing_pictures, script_error, failed_sections)
 
 
-def _claim(out: Path) -> None:
+def _mark_as_report(out: Path) -> None:
     """Write a page that marks the folder as a report and says that the report is not finished.
 
     Raises:

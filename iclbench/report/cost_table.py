@@ -12,7 +12,7 @@ MACHINE = ["device", "threads"]
 # Values per episode are comparable within the same machine and batch size.
 BATCH = [*MACHINE, "n_episodes"]
 
-# Columns with phase and metric: one value per run, and one per run and number of points.
+# The phase and metric of each column: costs per run, and costs per run and number of points.
 _RUN_COSTS = {
     "parameters": ("model", "parameters"),
     "step_flops": ("train_step", "flops"),

@@ -18,7 +18,7 @@ from iclbench.analysis.scores import comparable_rows
 from iclbench.analysis.slices import rows_of
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.report.language import PRESET, Language, answers, prepared
+from iclbench.report.language import PRESET, Language, answers, prepare_rows
 from iclbench.report.style import Look, looks
 from iclbench.tables.evaluators import INSIDE
 
@@ -63,7 +63,7 @@ class Results(slices.Results):
 
     @cached_property
     def orders(self) -> dict[str, str]:
-        """The context order, "causal" or "set", of every backbone with a known one."""
+        """The context order, "causal" or "set", of every backbone for which it is known."""
         rows = self.rows.dropna(subset="context_order").drop_duplicates("contestant")
         return dict(zip(rows["contestant"], rows["context_order"], strict=True))
 
@@ -119,12 +119,12 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
     Args:
         results: the folder.
         tasks: names of the tasks to read; all if empty.
-        contestants: names of the contestants to show; all if empty. A name that is not a contestant's selects the
-            contestants of the model of this name.
+        contestants: names of the contestants to show; all if empty. A name that is not that of a contestant selects
+            the contestants of the model with this name.
 
     Raises:
         UsageError: the folder has no results (code `nothing-to-do`).
-        UnknownNameError: a task or a contestant without results.
+        UnknownNameError: a task or a contestant has no results.
     """
     problems: list[tables.TableError] = []
     values, packed = (tables.read_all("values", results, problems, packed) for packed in (False, True))
@@ -149,14 +149,14 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
     if tasks:
         costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
     is_language = values["preset"] == PRESET
-    language_rows, excluded_cells = prepared(values[is_language])
+    language_rows, excluded_cells = prepare_rows(values[is_language])
     values = values[~is_language].reset_index(drop=True)
     language_costs, costs = costs[costs["preset"] == PRESET], costs[costs["preset"] != PRESET].reset_index(drop=True)
     prompt_sets = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
     values, excluded_rows = comparable_rows(values)
     paired_sets = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeScores(_errors(results, prompt_sets - paired_sets, problems, retrained), paired_sets)
-    # The names of variants, and of runs on another task, hold in all tables.
+    # All tables get the names that `values` has for variants and for runs on another task.
     keys = ["task", "preset", "run"]
     name_by_run = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):

@@ -1,7 +1,7 @@
 """Vega in a separate process: pictures as PNG, SVG and PDF, and the script that draws the figures on the page.
 
 vl-convert contains V8, which holds Python's global interpreter lock and ends its process if it runs out of memory. In a
-separate process it does not end the report: a picture that cannot be drawn is missing, with a reason.
+separate process, neither stops the report: a picture that cannot be drawn is missing, with a reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from iclbench.core.files import atomic, write_text
 
-# The code of the process.
+# The Python code of the child process.
 CHILD_CODE = "from iclbench.report.drawing import serve; serve()"
 
 

@@ -94,8 +94,8 @@ class Language:
     def shots(self) -> dict[str, int]:
         """The main number of demonstrations of each task, for tables.
 
-        It is a number with published results, if there is one, and of these the number with the most cells, or the
-        largest of several. It is 0 only if models were evaluated without demonstrations only.
+        Of the numbers with published results, or of all numbers if there are none, it is the one with the most cells,
+        and the largest of several. It is 0 only if all evaluations of models were without demonstrations.
         """
         published_counts = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
         main_counts = {}
@@ -157,7 +157,7 @@ class Language:
         return [str(name) for name in models.sort_values(["model", "method"])["contestant"]]
 
 
-def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def prepare_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The comparable rows of language models with the columns of `Language.rows`, and a line for each group of removed
     rows."""
     values = values.assign(
@@ -173,8 +173,8 @@ def prepared(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _on_main_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Keep one set of queries for each task, number of demonstrations and shift: that of most contestants, of equal
-    ones the largest. Otherwise a mean over demonstration seeds would mix queries."""
+    """Keep one set of queries for each task, number of demonstrations and shift: the one with the most
+    contestants and, of several, the largest. Otherwise a mean over demonstration seeds would mix queries."""
     is_measured = values["evaluator"].ne("development") & values["kind"].ne("published")
     cells = values[values["prompt_set"].notna() & is_measured]
     cells = cells.assign(queries=cells["prompt_set"].str.extract(_QUERIES_ID, expand=False))
@@ -183,7 +183,7 @@ def _on_main_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...
     sets = _most_used(cells, [*_CELL_KEYS, "queries", "prompt_set"]).merge(main, "left", _SETTING_KEYS)
     excluded = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
     lines = [
-        f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data not used "
+        f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data, not used "
         f"({_first_of(rows['prompt_set'])}); evaluate again"
         for setting, rows in excluded.groupby(_SETTING_KEYS)
     ]
@@ -198,21 +198,21 @@ def _most_used(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _with_matching_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove gains over other sets of demonstrations than the accuracies: a gain is over the sets of the last
-    evaluation, an accuracy over those of all evaluations."""
+    """Remove gains that are means over other sets of demonstrations than the accuracies: a gain is over the sets of the
+    last evaluation, an accuracy over those of all evaluations."""
     gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok")]
     cells = values[values["prompt_set"].notna() & values["metric"].eq(HEADLINE) & values["evaluator"].ne("development")]
-    sets_of = cells.groupby(["run", *_SETTING_KEYS, "order"])["prompt_set"].agg(frozenset).to_dict()
+    sets_by_setting = cells.groupby(["run", *_SETTING_KEYS, "order"])["prompt_set"].agg(frozenset).to_dict()
     orders = dict(zip(cells["prompt_set"], cells["order"], strict=True))
     excluded = []
     for index, row in gains.iterrows():
         sets = frozenset(str(row["mean_of"]).split(", "))
         setting = (*(row[key] for key in _SETTING_KEYS), orders.get(min(sets)))
-        if any(sets_of.get((run, *setting)) != sets for run in (row["run"], row["model"])):
+        if any(sets_by_setting.get((run, *setting)) != sets for run in (row["run"], row["model"])):
             excluded.append(index)
     lines = [
-        f"{_setting_title(setting)}: {plural(len(rows), 'gain')} over other sets of demonstrations than the accuracies "
-        f"not used ({_first_of(rows['contestant'])}); evaluate the method again on all sets"
+        f"{_setting_title(setting)}: {plural(len(rows), 'gain')} over other sets of demonstrations than the "
+        f"accuracies, not used ({_first_of(rows['contestant'])}); evaluate the method again on all sets"
         for setting, rows in gains.loc[excluded].groupby(_SETTING_KEYS)
     ]
     return values.drop(index=excluded).reset_index(drop=True), tuple(lines)

@@ -63,8 +63,8 @@ class Look:
     """The look of a contestant.
 
     Attributes:
-        colour: of line and points.
-        dash: dash pattern of the line in pixels; empty: solid.
+        colour: colour of line and points.
+        dash: dash pattern of the line in pixels; empty for a solid line.
         width: width of the line in pixels.
         shape: shape of the points, a name of Vega-Lite or a path.
         hollow: whether points are outlines.
@@ -105,7 +105,7 @@ PATHS = {
     "crown": "M-0.9,0.8L-0.9,-0.7L-0.4,0L0,-0.8L0.4,0L0.9,-0.7L0.9,0.8Z",
     "saltire": "M-0.9,-0.5L-0.5,-0.9L0,-0.4L0.5,-0.9L0.9,-0.5L0.4,0L0.9,0.5L0.5,0.9L0,0.4L-0.5,0.9L-0.9,0.5L-0.4,0Z",
 }
-# Dashes of variants, by positions; other variants have the last one.
+# Dashes of variants by their position encoding, and the dash of other variants.
 POSITION_DASHES = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
 OTHER_VARIANT_DASH = (6, 2, 1, 2, 1, 2)
 
@@ -191,7 +191,7 @@ BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
 # References with a fixed score look like rules, not like contestants.
 ZERO = Look("#777777", (1, 3), 1.6)
-# The baseline next to all accuracies in context; it must differ from the rule of guessing near it.
+# The look of the baseline for all accuracies in context, which must differ from the rule of guessing near it.
 NEAREST_NEIGHBOUR = Look(MUTED[4], DASHES[0])
 FIXED_LOOKS = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST_NEIGHBOUR}
 

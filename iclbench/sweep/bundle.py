@@ -1,6 +1,6 @@
-"""Bundles: the cells of one job on a cluster, which computes them one after the other, as a JSON file.
+"""Bundles of cells, written as JSON files; a job on a cluster computes the cells of one bundle one after the other.
 
-The file is the only input of a job, so a job can be started again and can outlive the sweep. The outcomes of its cells
+The file is the only input of a job, so a job can be restarted and can outlive the sweep. The outcomes of its cells
 are in the results folder and in a second JSON file next to the first.
 """
 
@@ -54,7 +54,7 @@ class Bundle:
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
-        """The bundle in a file of `write`.
+        """Read a bundle that `write` has written.
 
         Raises:
             IclbenchError: the file is damaged, or the code of a cell or the schema of tables differs here, so that rows
@@ -73,7 +73,7 @@ class Bundle:
             for cell_fields in content["cells"]:
                 submitted_hash = cell_fields.pop("hash")
                 cells.append(_cell(cell_fields))
-                if (name := _other_code(cells[-1], submitted_hash)) is not None:
+                if (name := _changed_component(cells[-1], submitted_hash)) is not None:
                     raise _mismatch(f"the code of '{name}' here differs from that where", content["code"])
             return cls(tuple(cells), job_context)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -88,7 +88,7 @@ def other_commit(path: Path) -> str | None:
     return f"submitted by {_version_name(submitted)}, computed by {_version_name(current)}"
 
 
-def _other_code(cell: GridCell, submitted_hash: str) -> str | None:
+def _changed_component(cell: GridCell, submitted_hash: str) -> str | None:
     """The name of a component of a cell, or of the cell, whose code differs here; None if there is none.
 
     Args:
@@ -120,7 +120,7 @@ def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) 
     Args:
         bundle: the bundle.
         work: computes one cell.
-        outcomes_path: file of the outcomes so far, with which an interrupted bundle continues.
+        outcomes_path: file of the outcomes so far, from which an interrupted bundle continues.
 
     Raises:
         Interrupted: on a signal, after writing a checkpoint.
@@ -140,7 +140,7 @@ def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) 
 
 
 def plain_outcomes(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
-    """Outcomes as plain values, for `outcomes_of`."""
+    """Outcomes as plain values, which `outcomes_of` reads."""
     return {cell: asdict(outcome) for cell, outcome in outcomes.items()}
 
 
@@ -150,16 +150,16 @@ def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """The outcomes in a file of `write_outcomes`."""
+    """Read outcomes that `write_outcomes` has written."""
     return outcomes_of(json.loads(path.read_text(encoding="utf-8")))
 
 
 def outcomes_of(plain_values: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
-    """Outcomes from plain values; raises `ValueError` if they do not fit."""
+    """Outcomes from plain values; raises `ValueError` if they are not the values of outcomes."""
     try:
         return {
-            cell: Outcome(**fields | {key: tuple(fields[key]) for key in ("files", "warnings")})
-            for cell, fields in plain_values.items()
+            cell: Outcome(**plain | {key: tuple(plain[key]) for key in ("files", "warnings")})
+            for cell, plain in plain_values.items()
         }
     except (AttributeError, TypeError, KeyError) as error:
         raise ValueError("not the outcomes of cells") from error
@@ -177,7 +177,7 @@ def _cell_fields(cell: GridCell) -> dict[str, Any]:
 
 
 def _cell(plain: dict[str, Any]) -> GridCell:
-    """The cell of `_cell_fields`."""
+    """The cell from the values of `_cell_fields`."""
     cell_class: type[GridCell] = imported(plain.pop("class"))
     hints = get_type_hints(cell_class)
     plain["needs"] = tuple(plain["needs"])

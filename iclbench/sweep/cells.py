@@ -1,9 +1,11 @@
-"""From a grid card to cells: train, evaluate, probe and cost, each a pure function of its frozen configuration.
+"""Expansion of a grid card to cells that train, evaluate, probe or measure costs.
+
+The rows of a cell are a pure function of its frozen configuration.
 
 The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training, the evaluated task,
-the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names and the
-order of a grid. Of data sets it covers the paths of files and not their content: a grid can be planned without them,
-and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
+the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names or the
+order of a grid. For data sets, it covers the paths of files and not their content: a grid can be planned without
+them, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations
@@ -108,22 +110,22 @@ def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | 
         for run in grid_runs(name, added=added, results=results):
             groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
     cells: dict[str, GridCell] = {}
-    for cell in (cell for runs in groups.values() for cell in _group(runs)):
-        same = cells.get(cell.hash)
-        cells[cell.hash] = cell if same is None else replace(same, weights=same.weights or cell.weights)
+    for cell in (cell for runs in groups.values() for cell in _group_cells(runs)):
+        duplicate = cells.get(cell.hash)
+        cells[cell.hash] = cell if duplicate is None else replace(duplicate, weights=duplicate.weights or cell.weights)
     return list(cells.values())
 
 
-def _group(runs: Sequence[GridRun]) -> Iterator[GridCell]:
+def _group_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
     """The cells of one task at one preset."""
     evaluations: list[GridCell] = []
-    for cells in (list(_baselines(runs)), *(list(_of_run(run)) for run in runs)):
+    for cells in (list(_baseline_cells(runs)), *(list(_run_cells(run)) for run in runs)):
         evaluations += [cell for cell in cells if cell.kind == "evaluate" and not cell.reason]
         yield from cells
-    yield from _summaries(evaluations)
+    yield from _summary_cells(evaluations)
 
 
-def _of_run(run: GridRun) -> Iterator[GridCell]:
+def _run_cells(run: GridRun) -> Iterator[GridCell]:
     config = run.config
     contestant = config.backbone.name
     fields: dict[str, Any] = {
@@ -146,9 +148,9 @@ def _of_run(run: GridRun) -> Iterator[GridCell]:
         yield GridCell("probe", options={"probe": probe, "contexts": contexts}, **fields)
 
 
-def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
-    """One cell for every baseline, with the options of all runs next to it. A baseline for numbers is not applicable to
-    classification, and one for classes is not applicable to regression."""
+def _baseline_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
+    """One cell for every baseline and set of episodes, with the union of the options of the runs. A baseline for
+    numbers is not applicable to classification, and one for classes is not applicable to regression."""
     from iclbench.evaluation.contestants import misfit  # needs torch
 
     card_name = cache(lambda name: load_baseline(name)[0])
@@ -160,14 +162,14 @@ def _baselines(runs: Sequence[GridRun]) -> Iterator[GridCell]:
         episodes = identity.episodes_id(task, options["seed"])
         for card in run.baseline_names:
             key = (card_name(card), episodes)
-            earlier = evaluations.setdefault(key, (card, task, options))[2]
-            evaluations[key] = (card, task, _union(earlier, options))
+            earlier_options = evaluations.setdefault(key, (card, task, options))[2]
+            evaluations[key] = (card, task, _merged_options(earlier_options, options))
     for (name, _), (card, task, options) in evaluations.items():
         preset, reason = runs[0].config.preset, misfit(card, task)
         yield GridCell("evaluate", name, name, task, preset, options=options, reason=reason, baseline=card)
 
 
-def _summaries(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
+def _summary_cells(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
     """One summary of all contestants for every set of episodes."""
     groups: dict[str, list[GridCell]] = {}
     for cell in evaluations:
@@ -175,7 +177,7 @@ def _summaries(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
     for cells in groups.values():
         options: dict[str, Any] = {}
         for cell in cells:
-            options = _union(options or cell.options, cell.options)
+            options = _merged_options(options or cell.options, cell.options)
         needs = tuple(sorted(cell.hash for cell in cells))
         yield GridCell(
             "evaluate", SUMMARY, SUMMARY, cells[0].task_config, cells[0].preset, options=options, needs=needs
@@ -191,7 +193,7 @@ def _evaluation_options(run: GridRun) -> dict[str, Any]:
     return {"shifts": shifts, "evaluators": list(run.config.task.evaluators), "seed": run.evaluation_seed}
 
 
-def _union(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """The union of two evaluations with the same seed of prompts."""
+def _merged_options(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    """The union of the options of two evaluations with the same seed."""
     lists = {key: list(dict.fromkeys([*a[key], *b[key]])) for key in ("shifts", "evaluators")}
     return {**lists, "seed": a["seed"]}

@@ -15,7 +15,7 @@ from iclbench.config.cards import read_toml
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.settings import BaseSettings, PositiveInt, validate
 
-GROUP = "iclbench.engines"
+ENTRY_POINT_GROUP = "iclbench.engines"
 ENGINES = ("local", "slurm", "ray")
 # Packages that engines need.
 _PACKAGES = {"slurm": "submitit", "ray": "ray"}
@@ -32,7 +32,7 @@ _RESERVED = ("array", "time", "output", "error", "signal", "job-name", "wrap")
 
 def _check_option(option: str) -> str:
     if option.replace("_", "-") in _RESERVED:
-        raise ValueError(f"'{option}' is set by iclbench; remove it (the time limit is set by minutes)")
+        raise ValueError(f"'{option}' is set by iclbench; remove it (set the time limit with minutes)")
     return option
 
 
@@ -117,7 +117,7 @@ def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
 
 def engine_names() -> list[str]:
     """Names of engines: those of iclbench, then those of other packages."""
-    return [*ENGINES, *(point.name for point in entry_points(group=GROUP))]
+    return [*ENGINES, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))]
 
 
 def plugin(engine: str) -> Callable[..., Any]:
@@ -127,7 +127,7 @@ def plugin(engine: str) -> Callable[..., Any]:
     function that prints a line.
     """
     executor_class: Callable[..., Any] = next(
-        point for point in entry_points(group=GROUP) if point.name == engine
+        point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == engine
     ).load()
     return executor_class
 

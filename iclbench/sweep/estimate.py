@@ -205,9 +205,9 @@ class Estimates:
         """Mean seconds of recorded cells, by the keys of similar cells."""
         rows = self._finished_rows
         runs = zip(rows["run"], rows["seed"], strict=True)
-        rows = rows.assign(sort=[_contestant_kind(run, pd.isna(seed)) for run, seed in runs])
+        rows = rows.assign(contestant_kind=[_contestant_kind(run, pd.isna(seed)) for run, seed in runs])
         means: dict[tuple[str, ...], float] = {}
-        for columns in _SIMILAR:
+        for columns in _SIMILAR_COLUMNS:
             means |= _means_by(rows, ["kind", *columns], "seconds")
         return means
 
@@ -225,7 +225,12 @@ class Estimates:
 
 
 # Columns in which a recorded cell must agree with a cell to do, the most specific first.
-_SIMILAR = (["task", "preset", "contestant"], ["preset", "contestant"], ["task", "preset", "sort"], ["preset", "sort"])
+_SIMILAR_COLUMNS = (
+    ["task", "preset", "contestant"],
+    ["preset", "contestant"],
+    ["task", "preset", "contestant_kind"],
+    ["preset", "contestant_kind"],
+)
 
 
 def _similar_keys(cell: GridCell) -> list[tuple[str, ...]]:
@@ -233,9 +238,9 @@ def _similar_keys(cell: GridCell) -> list[tuple[str, ...]]:
         "task": cell.task,
         "preset": cell.preset,
         "contestant": cell.contestant,
-        "sort": _contestant_kind(cell.run, cell.config is None),
+        "contestant_kind": _contestant_kind(cell.run, cell.config is None),
     }
-    return [(cell.kind, *(values[column] for column in columns)) for columns in _SIMILAR]
+    return [(cell.kind, *(values[column] for column in columns)) for columns in _SIMILAR_COLUMNS]
 
 
 def _contestant_kind(run: str, untrained: bool) -> str:

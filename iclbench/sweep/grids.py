@@ -58,7 +58,7 @@ class Evaluate(BaseSettings):
     and under all `shifts`.
 
     Attributes:
-        shifts: shifts for all runs, also with the examples of `extrapolate`.
+        shifts: shifts of all runs, with up to `extrapolate` examples if it is set.
         shifts_of: further shifts of single tasks, at the trained length.
         extrapolate: largest number of examples by preset: 500, or "4x" the trained length.
         baselines: baselines in place of those of each task's card; those that do not fit the task are left out. The
@@ -81,7 +81,7 @@ class Evaluate(BaseSettings):
     @classmethod
     def _known_baselines(cls, value: list[str]) -> list[str]:
         for name in value:
-            _in_one_line(load_baseline, name)
+            _call_in_validator(load_baseline, name)
         return value
 
 
@@ -155,27 +155,27 @@ class GridPart(BaseSettings):
     @classmethod
     def _known_backbones(cls, value: list[str]) -> list[str]:
         for name in value:
-            _in_one_line(BACKBONES.entry, name)
+            _call_in_validator(BACKBONES.entry, name)
         return value
 
     @field_validator("overrides")
     @classmethod
-    def _sound_overrides(cls, value: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+    def _valid_overrides(cls, value: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
         for variants in value.values():
             for variant, settings in variants.items():
                 if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", variant):
                     raise ValueError(
-                        f"a variant is part of run names: lower-case letters, digits, '-', got {variant!r}"
+                        f"a variant is part of run names: expected lower-case letters, digits and '-', got {variant!r}"
                     )
-                _in_one_line(parse_overrides, settings)
+                _call_in_validator(parse_overrides, settings)
         return value
 
     @model_validator(mode="after")
     def _known_tasks_and_presets(self) -> GridPart:
         for task in self.tasks:
-            _, card = _in_one_line(load_task, task)
+            _, card = _call_in_validator(load_task, task)
             for preset in self.presets:
-                _in_one_line(card.preset, preset, task)
+                _call_in_validator(card.preset, preset, task)
         preset_tables = {
             "evaluate.extrapolate": self.evaluate.extrapolate if self.evaluate else {},
             "probe.contexts": self.probe.contexts if self.probe else {},
@@ -225,7 +225,7 @@ class GridCard(GridPart):
 
     @model_validator(mode="after")
     def _pairs_are_trained(self) -> GridCard:
-        _in_one_line(lambda: self.parts)
+        _call_in_validator(lambda: self.parts)
         return self
 
     @property
@@ -286,16 +286,16 @@ class GridRun:
         from iclbench.evaluation.contestants import misfit  # needs torch
 
         results_option = _options("--results", [results] if results else [])
-        size = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
+        run_options = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
         settings = _options("-o", self.overrides)
-        yield shlex.join(["iclbench", "train", self.task, self.backbone, *size, *settings, *results_option])
+        yield shlex.join(["iclbench", "train", self.task, self.backbone, *run_options, *settings, *results_option])
         if self.evaluate:
             longer = [] if self.extrapolate is None else [self.extrapolate]
             evaluation = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
             names = (name for name in self.baseline_names if not misfit(name, self.config.task))
             baselines = _options("--baseline", names if self.baselines else ())
-            prompts = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
-            yield shlex.join(["iclbench", "eval", self.name, *evaluation, *baselines, *prompts, *results_option])
+            seed_option = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
+            yield shlex.join(["iclbench", "eval", self.name, *evaluation, *baselines, *seed_option, *results_option])
         for kind in self.probes:
             # A representation depends only on the input.
             sizes = [] if kind == "representation" else _options("--context", self.contexts or ())
@@ -355,15 +355,15 @@ def _with_added(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[Gri
     """The parts of a grid. Each is followed by parts with the added backbones, for the tasks and presets that it is the
     first to have without variants."""
     pairs = [(part, preset) for part in parts for preset in part.presets if not part.overrides.get(preset)]
-    done = {(preset, task, each) for part, preset in pairs for task in part.tasks for each in part.backbones}
+    done = {(preset, task, backbone) for part, preset in pairs for task in part.tasks for backbone in part.backbones}
     for part in parts:
         yield part
         for preset in part.presets:
             if part.overrides.get(preset):
                 continue
             for task in part.tasks:
-                if missing := [each for each in added if (preset, task, each) not in done]:
-                    done |= {(preset, task, each) for each in missing}
+                if missing := [backbone for backbone in added if (preset, task, backbone) not in done]:
+                    done |= {(preset, task, backbone) for backbone in missing}
                     yield part.model_copy(
                         update={"tasks": [task], "presets": [preset], "backbones": missing, "overrides": {}}
                     )
@@ -408,7 +408,7 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
         variants = part.overrides.get(preset) or {"": []}
         for task in part.tasks:
             for variant, settings in variants.items():
-                typed = user_tables(settings)
+                setting_tables = user_tables(settings)
                 first_runs = [
                     _first_run(part, task, backbone, preset, variant if settings else "", settings, results)
                     for backbone in part.backbones
@@ -419,7 +419,7 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
                             continue
                         run = _with_seed(run, seed, part)
                         if results is not None:
-                            config = keep_started_rates(results, run.config, run.name, typed.get("train", {}))
+                            config = keep_started_rates(results, run.config, run.name, setting_tables.get("train", {}))
                             run = replace(run, config=config)
                         yield run
 
@@ -442,9 +442,9 @@ def _first_run(
 
 def _with_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
     """The same run with another seed."""
-    ending, other = (f"-{run.config.preset}-s{each}" for each in (run.config.seed, seed))
+    ending, new_ending = (f"-{run.config.preset}-s{number}" for number in (run.config.seed, seed))
     config = run.config.model_copy(update={"seed": seed})
-    return replace(run, name=run.name.removesuffix(ending) + other, config=config, weights=seed in part.weights)
+    return replace(run, name=run.name.removesuffix(ending) + new_ending, config=config, weights=seed in part.weights)
 
 
 def _name_and_head(task: str) -> tuple[str, str]:
@@ -452,14 +452,14 @@ def _name_and_head(task: str) -> tuple[str, str]:
     return name, card.head
 
 
-def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
+def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
     trained_length, preset = config.task.points, config.preset
     extrapolate: int | None = None
     shifts: tuple[str, ...] = ()
     contexts: tuple[int, ...] | None = None
-    if card.evaluate:
-        if preset in card.evaluate.extrapolate:
-            extrapolate = _examples(card.evaluate.extrapolate[preset], trained_length)
+    if part.evaluate:
+        if preset in part.evaluate.extrapolate:
+            extrapolate = _examples(part.evaluate.extrapolate[preset], trained_length)
             if extrapolate <= trained_length:
                 raise UsageError(
                     f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
@@ -468,11 +468,11 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
                 )
         family = config.task.build()
         shifts = (
-            *_shifts(card.evaluate.shifts, family, extrapolate),
-            *_shifts(card.evaluate.shifts_of.get(task, []), family, None),
+            *_shifts(part.evaluate.shifts, family, extrapolate),
+            *_shifts(part.evaluate.shifts_of.get(task, []), family, None),
         )
-    if card.probe:
-        contexts = tuple(_examples(length, trained_length) for length in card.probe.contexts.get(preset, ["1x"]))
+    if part.probe:
+        contexts = tuple(_examples(length, trained_length) for length in part.probe.contexts.get(preset, ["1x"]))
     ending = f"-{preset}-s{config.seed}"
     name = run_name(config).removesuffix(ending) + (f"-{variant}" if variant else "") + ending
     return GridRun(
@@ -481,16 +481,16 @@ def _run(card: GridPart, task: str, backbone: str, config: RunConfig, variant: s
         backbone,
         config,
         tuple(settings),
-        evaluate=card.evaluate is not None,
+        evaluate=part.evaluate is not None,
         extrapolate=extrapolate,
         shifts=shifts,
-        baselines=tuple(card.evaluate.baselines if card.evaluate else ()),
-        evaluation_seed=card.evaluate.seed if card.evaluate else 0,
+        baselines=tuple(part.evaluate.baselines if part.evaluate else ()),
+        evaluation_seed=part.evaluate.seed if part.evaluate else 0,
         contexts=contexts,
-        probes=tuple(card.probe.of if card.probe else ()),
-        exclusion=card.without_reason(task, backbone),
-        cost=tuple(sorted({trained_length, *card.cost.points})) if card.cost else (),
-        weights=config.seed in card.weights,
+        probes=tuple(part.probe.of if part.probe else ()),
+        exclusion=part.without_reason(task, backbone),
+        cost=tuple(sorted({trained_length, *part.cost.points})) if part.cost else (),
+        weights=config.seed in part.weights,
     )
 
 
@@ -509,7 +509,7 @@ def _options(flag: str, values: Iterable[object]) -> list[str]:
     return [word for value in values for word in (flag, str(value))]
 
 
-def _in_one_line(function: Any, *arguments: Any) -> Any:
+def _call_in_validator(function: Any, *arguments: Any) -> Any:
     """The function's value. Its `UsageError` becomes a `ValueError`, which a validator may raise."""
     try:
         return function(*arguments)

@@ -52,7 +52,7 @@ class Files:
 
     @classmethod
     def of(cls, bundle: str) -> Files:
-        """The files next to that of a bundle."""
+        """The files of the bundle in a file."""
         path = Path(bundle)
         return cls(path.parent, path.stem)
 

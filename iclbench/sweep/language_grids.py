@@ -83,7 +83,7 @@ class LanguageGridCard(BaseSettings):
     def _valid_names(cls, value: dict[str, Variant]) -> dict[str, Variant]:
         for name in value:
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name):
-                raise ValueError(f"a variant's name is lower-case letters, digits, '-', got {name!r}")
+                raise ValueError(f"a variant's name: expected lower-case letters, digits and '-', got {name!r}")
         return value
 
 

@@ -56,7 +56,7 @@ class LocalPool:
         self._workers: dict[int, _Worker] = {}
         self._stopping = threading.Event()
         self._threads = [
-            threading.Thread(target=self._slot, args=(index, arguments), name=f"slot {index}", daemon=True)
+            threading.Thread(target=self._run_calls, args=(index, arguments), name=f"slot {index}", daemon=True)
             for index, arguments in enumerate(set_ups)
         ]
         for thread in self._threads:
@@ -108,7 +108,7 @@ class LocalPool:
                 if call is not None:
                     call.future.cancel()
 
-    def _slot(self, index: int, arguments: tuple[Any, ...]) -> None:
+    def _run_calls(self, index: int, arguments: tuple[Any, ...]) -> None:
         """Run calls, one at a time, until there are no more."""
         while (call := self._calls.get()) is not None:
             if not call.future.set_running_or_notify_cancel():

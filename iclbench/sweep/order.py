@@ -30,12 +30,12 @@ class Order:
         self._reasons: dict[str, str] = {}
         self._open_needs = {cell.hash: {need for need in cell.needs if need in self._todo} for cell in plan.todo}
         self._followers: dict[str, list[str]] = {}
-        for name, open_needs in self._open_needs.items():
+        for cell_hash, open_needs in self._open_needs.items():
             for need in open_needs:
-                self._followers.setdefault(need, []).append(name)
+                self._followers.setdefault(need, []).append(cell_hash)
         self._sorter = TopologicalSorter(self._open_needs)
         self._sorter.prepare()
-        ranks = {name: i for i, name in enumerate(dict.fromkeys(cell.affinity for cell in plan.cells))}
+        ranks = {affinity: i for i, affinity in enumerate(dict.fromkeys(cell.affinity for cell in plan.cells))}
         self._position = {cell.hash: (ranks[cell.affinity], i) for i, cell in enumerate(plan.todo)}
         self._few_trainings = 2 * slots
         self._unsettled_trainings = sum(cell.kind == "train" for cell in plan.todo)
@@ -63,8 +63,8 @@ class Order:
     def followers(self, cells: Iterable[GridCell]) -> list[GridCell]:
         """The cells that wait only for these cells, in the plan's order, and can be computed directly after them."""
         before = {cell.hash for cell in cells}
-        names = {name for cell in before for name in self._followers.get(cell, ()) if self._open_needs[name] <= before}
-        cells_after = [self._todo[name] for name in names - before]
+        followers = {follower for cell in before for follower in self._followers.get(cell, ())}
+        cells_after = [self._todo[cell] for cell in followers - before if self._open_needs[cell] <= before]
         ready = [
             cell
             for cell in cells_after
@@ -81,7 +81,7 @@ class Order:
         todo = [self._todo[cell.hash] for cell in cells if cell.hash in self._todo]
         for cell in todo:
             if cell.hash in self._queued:
-                self._claim(cell)
+                self._withdraw(cell)
                 self._running.add(cell.hash)
         return bool(todo)
 
@@ -93,7 +93,7 @@ class Order:
         """Whether the cell waits for no other cell and is not settled."""
         return cell.hash in self._running or cell.hash in self._queued
 
-    def _claim(self, cell: GridCell) -> None:
+    def _withdraw(self, cell: GridCell) -> None:
         """Remove a cell from the queues and from the running cells."""
         self._running.discard(cell.hash)
         if cell.hash in self._queued:
@@ -114,14 +114,14 @@ class Order:
 
     def settle(self, cell: GridCell, outcome: Outcome) -> None:
         """Record the outcome of a cell and release the cells that waited for it."""
-        self._claim(cell)
+        self._withdraw(cell)
         self._states[cell.hash] = outcome.status
         self._unsettled_trainings -= cell.kind == "train"
         if outcome.reason:
             self._reasons[cell.hash] = outcome.reason
         self._sorter.done(cell.hash)
-        for name in self._followers.get(cell.hash, ()):
-            self._open_needs[name].discard(cell.hash)
+        for follower in self._followers.get(cell.hash, ()):
+            self._open_needs[follower].discard(cell.hash)
         self._queue_ready()
 
     def cells_without_work(self) -> Iterator[tuple[GridCell, Outcome]]:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outlook:
-    """A plan without the cells that take no work.
+    """What a sweep will do: a plan without the cells that need no work, and the cells that will fail.
 
     Attributes:
         plan: the rest of the plan; existing cells count as done.
-        existing: number of cells with results and without a row, by kind.
+        existing: number of cells that have results but no row, by kind.
         refusals: reasons why a sweep will refuse runs, by name of the run.
         failing_cells: number of cells that will fail because of refusals.
         missing_data: tasks whose data cannot be read, by reason. Their cells will fail.
@@ -109,7 +109,7 @@ def refusal(results: Path, cell: GridCell) -> str | None:
 def conflict_message(error: SettingsChangedError) -> str:
     """The message about another run in a folder that a grid needs, with the fix."""
     return (
-        f"{error.run.path} holds a run of this name that was trained under other settings: move it away, or delete "
+        f"{error.run.path} holds a run of this name that was trained with other settings: move it away, or delete "
         f"it with iclbench rm {error.run.name}, and the same command trains the run ({error.difference})"
     )
 
@@ -126,7 +126,7 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
     prompt_set_count = len(cell.options["shifts"]) + len(cell.options["evaluators"])
     folders = results.glob(f"tables/{cell.group}-*")
     if sum((folder / f"{cell.run}.values.parquet").is_file() for folder in folders) < prompt_set_count:
-        return False  # without drawing episodes, reading weights or importing torch
+        return False  # decided without drawing episodes, reading weights or importing torch
     from iclbench.evaluation import contestants
     from iclbench.evaluation.cells import is_done
     from iclbench.evaluation.evaluate import prompt_sets
@@ -143,8 +143,10 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
             family,
         )
         if cell.baseline is not None:
-            return all(is_done(results, contestants.baselines(each, [cell.baseline])[0], each) for each in sets)
+            return all(
+                is_done(results, contestants.baselines(prompts, [cell.baseline])[0], prompts) for prompts in sets
+            )
         run = contestants.backbone(Run(results / "runs" / cell.run), data_dir=data_dir)
-        return all(is_done(results, run, each) for each in sets)
+        return all(is_done(results, run, prompts) for prompts in sets)
     except IclbenchError:  # the sweep will report it
         return False

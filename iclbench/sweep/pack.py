@@ -135,9 +135,9 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
         )
     if len(lost_rows):
         raise UsageError(
-            f"{path} holds {len(lost_rows)} finished cells that would be lost ('{lost_rows['run'].iloc[0]}' and "
-            f"others), since they are not in this grid or not done in {store.results}: pack into another folder, or "
-            "remove them with --replace",
+            f"{path} holds {plural(len(lost_rows), 'finished cell')} that would be lost (such as "
+            f"'{lost_rows['run'].iloc[0]}'), since they are not in this grid or not done in "
+            f"{store.results}: pack into another folder, or remove them with --replace",
             code="exists",
         )
 
@@ -150,8 +150,9 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
     packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
     if lost_runs := entries.keys() - {cell.run for cell in packed_cells}:
         raise UsageError(
-            f"{archive} holds the weights of {plural(len(lost_runs), 'run')} that would be lost ('{min(lost_runs)}' "
-            "and others), since this grid does not pack them: pack into another folder, or remove them with --replace",
+            f"{archive} holds the weights of {plural(len(lost_runs), 'run')} that would be lost (such as "
+            f"'{min(lost_runs)}'), since this grid does not pack them: pack into another folder, or "
+            "remove them with --replace",
             code="exists",
         )
     for cell in packed_cells:
@@ -180,19 +181,19 @@ def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedW
 def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
     """Write the files of one task at one preset. The table of cells is last, since it marks the others as complete."""
     task, preset = cells[0].task, cells[0].preset
-    sources_of = {table: list(_sources(table, cells, store)) for table in TABLES}
+    sources_by_table = {table: list(_sources(table, cells, store)) for table in TABLES}
     # Summaries of this folder may have rows of runs that were trained on another task; no grid has such runs. If a card
     # has changed without an effect on the hashes of these cells, the current card gives the same rows.
-    sources_of["values"] = [
+    sources_by_table["values"] = [
         replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].task_config.card))
-        for source in sources_of["values"]
+        for source in sources_by_table["values"]
     ]
-    sources_of["values"] += _scores_before_summary(cells, store, out, sources_of["values"])
-    values = _union("values", [source.rows for source in sources_of["values"]])
+    sources_by_table["values"] += _scores_before_summary(cells, store, out, sources_by_table["values"])
+    values = _union("values", [source.rows for source in sources_by_table["values"]])
     paired_errors = _PairedErrors(values)
     cell_files: dict[str, list[str]] = {cell.hash: [] for cell in cells}
     packed_tables: dict[TableName, pd.DataFrame] = {}
-    for table, sources in sources_of.items():
+    for table, sources in sources_by_table.items():
         parts = [
             (source, paired_errors.select(source.rows) if table == "errors" else source.rows) for source in sources
         ]
@@ -227,8 +228,8 @@ def _scores_before_summary(
     summaries = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
     for path in [*summaries, *([packed] if packed.is_file() else [])]:
         rows = tables.read("values", path)
-        scored = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(finished) & rows["trained_on"].isna()
-        yield _Source(path, rows[scored & rows["prompt_set"].isin(sorted(prompt_sets))], frozenset())
+        is_comparison = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(finished) & rows["trained_on"].isna()
+        yield _Source(path, rows[is_comparison & rows["prompt_set"].isin(sorted(prompt_sets))], frozenset())
 
 
 def _pack_weights(
@@ -382,8 +383,8 @@ def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The mean height of every episode's curve, as in `auc`. Packed rows are unchanged, and so are sums over episodes
-    (`n_events`), which replace the curves of their run."""
+    """The mean height of every episode's curve, as in `auc`. Packed rows are unchanged, and so are sums over the events
+    of an episode (`n_events`), which replace the curves of their run."""
     yield errors[errors["n_context"].isna()]
     curves, keys = errors[errors["n_context"].notna()], ["run", "prompt_set", "metric"]
     summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])

@@ -15,14 +15,14 @@ from iclbench.sweep.cells import GridCell
 
 @dataclass(frozen=True)
 class Plan:
-    """A grid against a results folder.
+    """The cells of a grid, compared with a results folder.
 
     Attributes:
         cells: all cells of the grid.
         states: the state of each cell, by hash.
         todo: the cells to do, each after the cells that it needs. Among them are finished training runs whose
             missing weights another cell needs, and packed evaluations whose scores by episode a summary needs.
-        waiting: cells to do that need cells that are left out.
+        waiting: selected cells that are not in `todo`, because they need cells that were not selected.
     """
 
     cells: tuple[GridCell, ...]
@@ -53,7 +53,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
         # A summary changes with every contestant.
         if cell.is_summary and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
-            if by_episode(cell.task_config):
+            if is_compared_by_episode(cell.task_config):
                 needs = [by_hash[need] for need in cell.needs if store.is_packed(need)]
                 todo.update(need.hash for need in needs if not store.has_episodes(need))
     for cell in cells:
@@ -66,33 +66,35 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
 def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
     """The plan restricted to cells of these kinds and contestants (default: all contestants), without cells that need
     excluded cells. A summary then covers all evaluations that are done by then."""
-    excluded, waiting, partial = set[str](), list[GridCell](), dict[str, GridCell]()
-    of_contestants = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
+    excluded, waiting, partial_summaries = set[str](), list[GridCell](), dict[str, GridCell]()
+    contestant_hashes = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
     for cell in plan.todo:
         needs, excluded_needs = set(cell.needs), excluded & set(cell.needs)
-        is_summary = contestants is not None and cell.is_summary and bool(of_contestants & (needs - excluded_needs))
-        is_selected = cell.kind in kinds and (cell.hash in of_contestants or is_summary)
+        is_summary = contestants is not None and cell.is_summary and bool(contestant_hashes & (needs - excluded_needs))
+        is_selected = cell.kind in kinds and (cell.hash in contestant_hashes or is_summary)
         not_done = excluded_needs and all(plan.states[need] != "done" for need in excluded_needs)
         if is_selected and is_summary and not_done:
-            partial[cell.hash] = replace(cell, needs=tuple(need for need in cell.needs if need not in excluded_needs))
+            partial_summaries[cell.hash] = replace(
+                cell, needs=tuple(need for need in cell.needs if need not in excluded_needs)
+            )
             excluded_needs = set()
         if is_selected and (cell.reason is not None or not excluded_needs):
             continue
         excluded.add(cell.hash)
         if is_selected:
             waiting.append(cell)
-    states = plan.states | {cell.hash: store.state(cell) for cell in partial.values()}
-    todo = [partial.get(cell.hash, cell) for cell in plan.todo if cell.hash not in excluded]
+    states = plan.states | {cell.hash: store.state(cell) for cell in partial_summaries.values()}
+    todo = [partial_summaries.get(cell.hash, cell) for cell in plan.todo if cell.hash not in excluded]
     changed = {cell.hash for cell in todo}
     return Plan(
-        tuple(partial.get(cell.hash, cell) for cell in plan.cells),
+        tuple(partial_summaries.get(cell.hash, cell) for cell in plan.cells),
         states,
         tuple(cell for cell in todo if states[cell.hash] != "done" or not cell.is_summary or changed & set(cell.needs)),
         tuple(waiting),
     )
 
 
-def by_episode(task: TaskConfig) -> bool:
+def is_compared_by_episode(task: TaskConfig) -> bool:
     """Whether the summary of a task compares episode by episode, for which values are not enough."""
     return task.question == "targets" and bool(task.oracles)
 

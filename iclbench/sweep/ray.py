@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.core.errors import Interrupted, UsageError, one_line
-from iclbench.core.formats import plural
 from iclbench.core.signals import ignore_ctrl_c
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, plain_outcomes
@@ -27,10 +26,10 @@ from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.jobs import Files, JobBundle, JobExecutor, do_bundle, not_shared, result_of
 
 
-def _task(bundle: str, work: str, threads: int, folder: str, path: list[str]) -> dict[str, Any] | None:
+def _task(bundle: str, work: str, threads: int, folder: str, import_path: list[str]) -> dict[str, Any] | None:
     """The work of a Ray task; returns the result of `do_bundle`, or None if the node does not see the results
     folder."""
-    sys.path[:0] = [folder for folder in path if folder not in sys.path]
+    sys.path[:0] = [entry for entry in import_path if entry not in sys.path]
     files = Files.of(bundle)
     if not Path(bundle).is_file():
         return None
@@ -57,7 +56,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
     """An `Executor` whose workers are Ray tasks.
 
     Raises:
-        UsageError: there is no cluster at the address, or it has another version.
+        UsageError: there is no cluster at the address, or it runs another version of Ray or Python.
     """
 
     engine, jobs = "ray", "Ray tasks"
@@ -135,7 +134,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         return [node for node in nodes if node.get("CPU")]
 
     def _shortage(self) -> str | None:
-        """The resource that no node has, for which tasks would wait forever; None if there is none."""
+        """A message about a resource that no node has, for which tasks would wait forever; None if there is none."""
         nodes = self._nodes()
         for name, needed in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
             largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
@@ -150,7 +149,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         self._next_check = time.monotonic() + self._settings.poll
         shortage = self._shortage()
         if shortage is not None and shortage != self._reported_shortage:
-            self._say(f"{shortage}: {plural(waiting_count, 'task')} wait until one joins")
+            self._say(f"{shortage}; tasks that wait for such a node: {waiting_count}")
         self._reported_shortage = shortage
 
     @property

@@ -26,14 +26,14 @@ from iclbench.evaluation.evaluate import Shipped
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.archives import results_folders
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.plan import by_episode
+from iclbench.sweep.plan import is_compared_by_episode
 
 log = logging.getLogger("iclbench")
 
 # A folder's name and its packed tables of one task and preset.
 _Group: TypeAlias = tuple[str, dict[tables.TableName, pd.DataFrame]]
 
-_COPIED: tuple[tables.TableName, ...] = ("values", "errors", "examples")
+_COPIED_TABLES: tuple[tables.TableName, ...] = ("values", "errors", "examples")
 
 
 class PackedBaselines:
@@ -49,7 +49,11 @@ class PackedBaselines:
 
     def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
         """The cell of a baseline; None if it is not in packed results."""
-        if contestant.kind == "backbone" or by_episode(prompts.task) or not _is_shipped_card(contestant, prompts):
+        if (
+            contestant.kind == "backbone"
+            or is_compared_by_episode(prompts.task)
+            or not _is_shipped_card(contestant, prompts)
+        ):
             return None
         key = (prompts.task_name, prompts.preset)
         if key not in self._groups:
@@ -74,7 +78,7 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
         try:
             frames = {
                 name: tables.read(name, table_path) if table_path.is_file() else tables.frame(name, [])
-                for name in (*_COPIED, "cells")
+                for name in (*_COPIED_TABLES, "cells")
                 for table_path in [path.with_name(tables.packed_name(name, task, preset))]
             }
         except tables.TableError as error:
@@ -88,17 +92,19 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
     source, packed_tables = group
     values = packed_tables["values"]
     # Only rows of evaluations, without summaries and probes.
-    tests = [prompts.task.question, *prompts.family.evaluators()]
-    is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(tests)
+    evaluators = [prompts.task.question, *prompts.family.evaluators()]
+    is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(evaluators)
     values = values[is_evaluation & ~values["metric"].isin(tables.COMPARING)]
     row = _cell_row(packed_tables["cells"], values, contestant, prompts)
-    if row is None or cells.lacks(values[values["prompt_set"].eq(prompts.id)], prompts, _metrics(row)):
+    if row is None or cells.uncomputed_metrics(
+        values[values["prompt_set"].eq(prompts.id)], prompts, _recorded_metrics(row)
+    ):
         return None
     libraries = json.loads(str(row["libraries"]))
     if not _same_libraries(contestant, libraries):
         return None
     shipped_tables: cells.Tables = {}
-    for name in _COPIED:
+    for name in _COPIED_TABLES:
         rows = values if name == "values" else packed_tables[name][packed_tables[name]["run"].eq(contestant.run)]
         if len(rows := rows[rows["prompt_set"].eq(prompts.id)]):
             shipped_tables[name] = rows.reset_index(drop=True)
@@ -125,7 +131,7 @@ def _cell_row(
     return rows.iloc[0] if len(rows) else None
 
 
-def _metrics(row: pd.Series) -> str:
+def _recorded_metrics(row: pd.Series) -> str:
     return "" if pd.isna(row["metrics"]) else str(row["metrics"])
 
 

@@ -36,7 +36,7 @@ from iclbench.sweep.jobs import Files, JobBundle, JobExecutor, do_bundle, not_sh
 
 log = logging.getLogger("iclbench")
 
-# The signal of SLURM. submitit reads it at import, in the parent and in the job.
+# The environment variable with the signal of SLURM. submitit reads it at import, in the parent and in the job.
 _SIGNAL = {"SUBMITIT_PREEMPT_SIGNAL": "TERM"}
 # Seconds before the time limit at which a job is signalled.
 _NOTICE_SECONDS = 90
@@ -47,7 +47,7 @@ _END_STATES = {
 }  # fmt: skip
 # Seconds to wait for a file of a node: if the job has completed, and if it has probably not written the file.
 _FILE_SECONDS, _FAILURE_SECONDS = 90.0, 5.0
-# Time-outs of one job, after each of which it continues from its checkpoint.
+# Maximum number of time-outs of a job, after each of which it continues from its checkpoint.
 _MAX_TIMEOUTS = 10
 # Number of jobs that fail before their start, after which all jobs fail if no job has started.
 _MAX_FAILED_STARTS = 3
@@ -130,8 +130,8 @@ def _refresh(folder: Path) -> None:
 
 
 def _has_ended() -> bool:
-    """Whether the scheduler has ended this job, which it signals in the same way: the job was cancelled, or SLURM has
-    put it back."""
+    """Whether this job was signalled because it was cancelled or because SLURM has put it back, and not because of its
+    time limit."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         output = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
         return any(f"JobState={state}" in output for state in ("CANCELLED", "COMPLETING", "PENDING"))
@@ -265,7 +265,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
                 self._pending = refused + self._pending
                 refused = []
         if retry and not refused:
-            self._say_once(reason, f"{reason}; tried again after the end of other jobs")
+            self._say_once(reason, f"{reason}; it will be submitted again when other jobs have ended")
         for future, _, _ in refused:
             future.set_exception(WorkerStartError(reason))
 
@@ -419,21 +419,21 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
 
     def _failure(self, bundle: _SlurmBundle, state: State) -> IclbenchError:
         """The error of a job that has ended without an end file."""
-        job, log = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
+        job, log_path = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
         message = f"job {job} is no longer in the queue" if state.name == "GONE" else f"job {job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
             message += f" (exit code {state.exit_code})"
         if state.name == "FAILED" and not bundle.files.start_file.exists():
-            if not log.exists():
+            if not log_path.exists():
                 return WorkerStartError(f"{message}; {not_shared(self.folder, state.node)}", code="missing-file")
             self._failed_starts += 1
             has_started = any(files.start_file.exists() for files in self._all_files)
             if self._failed_starts == _MAX_FAILED_STARTS and not has_started:
                 return WorkerStartError(
-                    f"{message} before the start of iclbench, like other jobs; see {log}, and setup and python in "
+                    f"{message} before the start of iclbench, like other jobs; see {log_path}, and setup and python in "
                     f"{user_file()}"
                 )
-        return WorkerDiedError(f"{message}; see {log}", bundle.files.stored_outcomes())
+        return WorkerDiedError(f"{message}; see {log_path}", bundle.files.stored_outcomes())
 
 
 def states(jobs: Sequence[str]) -> dict[str, State]:
@@ -452,16 +452,18 @@ def states(jobs: Sequence[str]) -> dict[str, State]:
                 fields.get("NodeList", ""),
             )
             if "ArrayJobId" in fields:
-                job_states |= {f"{fields['ArrayJobId']}_{n}": state for n in _tasks(fields.get("ArrayTaskId", ""))}
+                job_states |= {
+                    f"{fields['ArrayJobId']}_{n}": state for n in _task_numbers(fields.get("ArrayTaskId", ""))
+                }
             else:
                 job_states[fields["JobId"]] = state
     return {job: job_states[job] for job in jobs if job in job_states}
 
 
-def _tasks(text: str) -> Iterator[int]:
+def _task_numbers(text: str) -> Iterator[int]:
     """The task numbers of an array.
 
-    >>> list(_tasks("3")), list(_tasks("0-2,5%4"))
+    >>> list(_task_numbers("3")), list(_task_numbers("0-2,5%4"))
     ([3], [0, 1, 2, 5])
     """
     for number_range in text.partition("%")[0].split(","):

@@ -2,8 +2,8 @@
 
 Processors of different vendors, and libraries that choose their kernels by processor, sum in different orders. A second
 criterion therefore allows small differences: every value of the evaluation and every end of its interval moves by less
-than a tenth of half the interval, which is less than the effect of other episodes. The criterion does not apply to
-training curves, which have no intervals.
+than a tenth of the half-width of the interval, which is less than the effect of other episodes. The criterion does not
+apply to training curves, which have no intervals.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class VerifiedCell:
         rows: number of compared rows of `values`, including those of its training.
         difference: the first difference; None if all rows are equal to the last digit.
         share: the largest difference, as a share of the half-width of its row's interval. None without a difference, or
-            if columns other than training curves and numbers with intervals differ.
-        environment: differences between the first environment (of the evaluation and its training) and this one:
-            hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
+            if anything differs except training curves and numbers with intervals.
+        environment: differences between the environment of the stored cells (the evaluation and its training) and
+            this one: hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
         seconds: seconds of the recomputation.
         total: number of cells that are recomputed.
     """

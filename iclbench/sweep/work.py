@@ -128,12 +128,12 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
     run = _run(cell, context)
     with run.lock(wait=True):
         if run.finished and (damaged_files := [path for path in run.training_files if not is_intact(path)]):
-            # Reading each file raises an error if it is intact and the file system fails temporarily.
+            # If the file system fails temporarily, a file may be intact, and reading it raises an error.
             for path in damaged_files:
                 with suppress(FileNotFoundError):
                     path.read_bytes()
             run.weights.unlink(missing_ok=True)
-    # `wait` lets another sweep train the run instead.
+    # If another sweep is training the run, `wait` waits for it.
     train(run, context, monitor=Monitor, wait=True)
     return run.training_files
 

@@ -168,7 +168,7 @@ def test_no_file_remains_of_a_run_that_is_deleted_during_its_evaluation(
         run,
         ("none", "orthants"),
         baseline_names=["zero"],
-        begins=lambda contestant, prompts: delete(contestant.run) if when == "before the first cell" else None,
+        on_start=lambda contestant, prompts: delete(contestant.run) if when == "before the first cell" else None,
     )
 
     def delete(name: str) -> None:

@@ -83,9 +83,9 @@ def test_options_apply_to_all_cells(config: RunConfig, loaded: list, tmp_path: P
     run = create(tmp_path / "runs", config)
     begun: list[tuple[str, str]] = []
     options = {"seed": 7, "baseline_names": ["mean"], "summaries": False}
-    begins = lambda one, prompts: begun.append((one.name, prompts.shift))  # noqa: E731
+    on_start = lambda one, prompts: begun.append((one.name, prompts.shift))  # noqa: E731
     results = []
-    for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options, begins=begins):
+    for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options, on_start=on_start):
         results.append(cell)
         assert len(begun) == len(results), "called before each cell"
         assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
@@ -151,15 +151,15 @@ def test_data_methods_and_lookups_are_passed_on(
     monkeypatch.setattr(contestants, "thinking", thinking)
     monkeypatch.setattr(evaluation, "evaluate_cells", lambda *arguments: cells_calls.append(arguments) or iter(()))
     monkeypatch.setattr(evaluation, "write_published", lambda *arguments: published_calls.append(arguments))
-    method, lookup, begins = Method("deep-thinking", DeepThinking(passes=2)), lambda *_: None, lambda *_: None
+    method, lookup, on_start = Method("deep-thinking", DeepThinking(passes=2)), lambda *_: None, lambda *_: None
     assert not list(evaluate_run(Context(tmp_path, tmp_path), run, ("none", "points-3"), baseline_names=["zero"]))
     assert data_dirs[0] == tmp_path and published_calls == [(tmp_path, config.task)]
-    options = {"baseline_names": ["zero"], "summaries": False, "lookup": lookup, "begins": begins, "method": method}
+    options = {"baseline_names": ["zero"], "summaries": False, "lookup": lookup, "on_start": on_start, "method": method}
     assert not list(evaluate_run(Context(tmp_path), run, ("none", "points-3"), fresh=True, **options))  # type: ignore[arg-type]
     assert [(one.name, used_method) for one, used_method in thinking_calls] == [("gpt2", method)]  # type: ignore[attr-defined]
     names = [[one.name for one in models] for _, _, models, *_ in cells_calls]  # type: ignore[attr-defined]
     assert names == [["gpt2", "zero"]] * 2 + [["gpt2", "thinking", "zero"]] * 2
-    plain, with_options = (tmp_path, None, False, None), (tmp_path, lookup, True, begins)
+    plain, with_options = (tmp_path, None, False, None), (tmp_path, lookup, True, on_start)
     assert [(results, *more) for results, _, _, *more in cells_calls] == [plain] * 2 + [with_options] * 2
     data_dirs.clear()
     assert not list(evaluate_baseline(Context(tmp_path, tmp_path), config.task, "smoke", "zero", ["none"], []))
@@ -236,7 +236,7 @@ def test_the_question_of_the_task_decides_how_cells_are_scored(
     def failed(question: str, one: PredictorContestant, prompts: PromptSet) -> cells.Tables:
         return {"values": [{"status": "failed", "reason": question}]}
 
-    monkeypatch.setattr(evaluation, "_SCORED_BY", {name: partial(failed, name) for name in ("targets", "next")})
+    monkeypatch.setattr(evaluation, "_SCORERS", {name: partial(failed, name) for name in ("targets", "next")})
     monkeypatch.setattr(cells, "write", lambda *arguments: None)
     for question in ("targets", "next"):
         prompts = PromptSet(task.model_copy(update={"question": question}), "smoke")

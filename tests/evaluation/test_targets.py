@@ -109,7 +109,9 @@ def test_an_oracle_is_given_the_truth_of_each_episode(prompts):
     expected = [((y[mask] - scale) ** 2).mean() for y, mask, scale in zip(queries.y, queries.mask, scales, strict=True)]
     actual = scoring.target_scores(Lengthscale(), prompts).scores["squared_error"][:, 0]
     np.testing.assert_allclose(actual, expected, rtol=1e-4)
-    rows = examples.predicted(contestant(Lengthscale(), "lengthscale", "oracle"), prompts).query("role == 'predicted'")
+    rows = examples.prediction_rows(contestant(Lengthscale(), "lengthscale", "oracle"), prompts).query(
+        "role == 'predicted'"
+    )
     np.testing.assert_allclose(
         rows["value"].astype(float).groupby(rows["episode"]).agg(["min", "max"]).T, [scales[:4].numpy()] * 2
     )
@@ -327,7 +329,7 @@ def test_joint_scores_and_their_gaps_are_those_of_all_targets_of_an_episode(prom
 
 def test_examples_have_joint_samples_of_the_first_episode(prompts, tmp_path: Path):
     rows = {
-        one: examples.predicted(contestant(predictor, one), prompts).query("role == 'drawn'")
+        one: examples.prediction_rows(contestant(predictor, one), prompts).query("role == 'drawn'")
         for one, predictor in (("functions", Functions()), ("prior", Prior()), ("counter", Counter()))
     }
     inputs = len(range(0, len(prompts.family.display_inputs()), examples.SPACING))
@@ -500,10 +502,10 @@ def test_only_means_over_scores_that_are_not_finite_fail(tmp_path: Path):
 
 def test_examples_have_the_number_of_related_datasets():
     prompts = PromptSet(resolve_task("gp-mixture", "smoke", SMALL | {"max_related": 3})[0], "smoke")
-    rows = examples.predicted(contestant(Counter(), "counter"), prompts).query("role == 'predicted'")
+    rows = examples.prediction_rows(contestant(Counter(), "counter"), prompts).query("role == 'predicted'")
     assert (rows["value"] == rows["n_related"]).all()
     assert sorted(rows["n_related"].unique()) == [0, 1, 3], "none, one and all"
-    rows_without = examples.predicted(contestant(Prior(), "prior"), prompts)
+    rows_without = examples.prediction_rows(contestant(Prior(), "prior"), prompts)
     assert rows_without["n_related"].unique().tolist() == [0], "the predictor does not use related datasets"
 
 
@@ -520,7 +522,7 @@ def test_the_band_of_an_example_is_the_interval_of_the_prediction(prompts, kind)
             mixture = (0 * means[..., 0], means, 0 * means + 1)
             return kind(*{Point: (zero,), Gaussian: (zero, zero + 1), Mixture: mixture}[kind])
 
-    rows = examples.predicted(contestant(Answer(), "answer"), prompts)
+    rows = examples.prediction_rows(contestant(Answer(), "answer"), prompts)
     drawn = [None if pd.isna(rows[name].iloc[0]) else float(rows[name].iloc[0]) for name in ("value", "low", "high")]
     expected = {
         Point: [0, None, None],

@@ -325,4 +325,4 @@ def test_many_backbones_have_a_panel_per_order_and_a_line_each(report_results: R
 
 def test_captions_of_figures_without_backbones_do_not_describe_seeds() -> None:
     rows = pd.DataFrame({"kind": ["baseline"], "contestant": ["ridge"], "series": ["ridge"], "band": [False]})
-    assert learning.bands_reading(rows) == []
+    assert learning.band_descriptions(rows) == []

@@ -194,7 +194,7 @@ def test_the_start_of_every_cell_is_reported(task: TaskConfig, tmp_path: Path) -
     steps: list[str] = []
     baselines = contestants.baselines(prompts, ["zero", "knn-3"])
     record_start = lambda contestant, prompts: steps.append(contestant.name)  # noqa: E731
-    for cell in evaluate_cells(tmp_path, prompts, baselines, begins=record_start):
+    for cell in evaluate_cells(tmp_path, prompts, baselines, on_start=record_start):
         assert cells.is_done(tmp_path, cell.contestant, prompts)
         steps.append(f"{cell.contestant.name} done")
     assert steps == ["zero", "zero done", "knn-3", "knn-3 done"]

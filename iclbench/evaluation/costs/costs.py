@@ -11,7 +11,7 @@ state and weights. Work that needs less than a few pages has no row of bytes.
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
 machines. FLOPs of a training step count loss and gradients, without the optimiser (about ten per parameter).
 FLOPs of a training run (phase `train`) are the FLOPs of one step times the number of steps, including the steps of
-branches; a curriculum reduces them. Methods that compute outside torch have no row of FLOPs.
+branches. With a curriculum, this is an upper bound. Methods that compute outside torch have no row of FLOPs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from iclbench.store import identity
 from iclbench.store.runs import writing
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
-# Bounds of the number of repetitions that fit into the given time; memory is measured the smaller number of times.
+# Bounds of the number of repetitions, which depends on the given time. Memory is measured `_MIN_REPEATS` times.
 _MIN_REPEATS, _MAX_REPEATS = 3, 20
 
 
@@ -118,8 +118,8 @@ class Measurement(NamedTuple):
     Attributes:
         path: the written file.
         messages: a message for each size that was not measured, and for old rows that were removed.
-        failed: number of sizes that were not measured because the memory was not sufficient. The contestant does not
-            support the other sizes that were not measured.
+        failed: number of sizes that were not measured because the memory was not sufficient. All other sizes that
+            were not measured are not supported by the contestant.
     """
 
     path: Path
@@ -139,7 +139,7 @@ def measure_costs(
     seconds: float = 1.0,
     train: TrainSettings | None = None,
 ) -> Measurement:
-    """Measure one contestant and write the rows to its file.
+    """Measure the costs of one contestant and write them to its file.
 
     New rows replace old rows of the same sizes. Rows of other sizes remain if they have the same configuration, task
     and version of iclbench. Each device and number of threads has its own file.

@@ -4,7 +4,7 @@ The conventions (the first is common; the others differ between tools):
 
     a multiplication with an addition                               2
     elementwise arithmetic, a comparison of numbers                 1 per output element
-    exp, tanh, sigmoid, GELU, a power and others, derivatives       1 per output element
+    exp, tanh, GELU, powers and similar functions, and derivatives  1 per output element
     a sum, mean, maximum, cumulative sum                            1 per input element
     layer norm, group norm                                          7 per element, backward 13
     softmax                                                         5 per element, backward 4
@@ -67,31 +67,31 @@ def _convolution_backward(args: Sequence[Any], out: Any) -> int:
     return products + (args[0].numel() if args[-1][2] else 0)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
+def _pairs_and_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
     """Pairs of a query and a key over all heads, and the widths of keys and values."""
     return prod(q.shape[:-1]) * k.shape[-2], q.shape[-1], v.shape[-1]
 
 
 def _attention_forward(args: Sequence[Any], out: Any) -> int:
     """Two products, the scaling, the softmax."""
-    pairs, keys, values = _attention(*args[:3])
-    return pairs * (2 * (keys + values) + 1 + 5)
+    pairs, key_width, value_width = _pairs_and_widths(*args[:3])
+    return pairs * (2 * (key_width + value_width) + 1 + 5)
 
 
 def _attention_backward(args: Sequence[Any], out: Any) -> int:
     """Recomputed scores and weights (scaling, subtraction, exp), the gradients of weights, values, scores (three),
     queries and keys, and the inner products of the output and its gradient."""
-    pairs, keys, values = _attention(*args[1:4])
-    return pairs * (2 * (3 * keys + 2 * values) + 3 + 3) + 2 * args[0].numel()
+    pairs, key_width, value_width = _pairs_and_widths(*args[1:4])
+    return pairs * (2 * (3 * key_width + 2 * value_width) + 3 + 3) + 2 * args[0].numel()
 
 
 def _fourier(real: Callable[[Sequence[Any], Any], Tensor] | None) -> Formula:
     """5 N log2 N for each transform, half of it for real numbers; `real` selects the real tensor of length N."""
 
     def formula(args: Sequence[Any], out: Any) -> int:
-        points = real(args, out) if real else out
-        size = prod(points.shape[axis] for axis in args[1])
-        return round((2.5 if real else 5) * points.numel() * log2(size))
+        signal = real(args, out) if real else out
+        size = prod(signal.shape[axis] for axis in args[1])
+        return round((2.5 if real else 5) * signal.numel() * log2(size))
 
     return formula
 
@@ -137,11 +137,13 @@ def _lstm_backward(args: Sequence[Any], out: Any) -> int:
 
 
 def _first(out: Any) -> Tensor:
+    """The output of an operation, or the first of several."""
     tensor: Tensor = out[0] if isinstance(out, list | tuple) else out
     return tensor
 
 
 def _parts(tensor: Tensor) -> int:
+    """Numbers per element: 2 if it is complex, otherwise 1."""
     return 2 if tensor.is_complex() else 1
 
 
@@ -208,7 +210,7 @@ FORMULAS: dict[str, Formula] = {
 }
 
 # Operations that copy, create, select or sort numbers without arithmetic.
-_MOVING = """
+_WITHOUT_ARITHMETIC = """
     _conj_physical _fused_sdp_choice _linalg_check_errors _local_scalar_dense _reshape_alias _to_copy _unique2
     _unsafe_view alias arange argsort as_strided as_strided_scatter bernoulli cat clone complex conj_physical
     constant_pad_nd copy detach diag_embed diagonal_backward diagonal_scatter embedding empty empty_like empty_strided
@@ -220,4 +222,4 @@ _MOVING = """
     select_scatter set slice_backward slice_scatter sort split_with_sizes_copy squeeze stack topk transpose tril triu
     uniform unsafe_split unsqueeze view_copy where zero zeros zeros_like
 """
-MOVING = frozenset(_MOVING.split())
+WITHOUT_ARITHMETIC = frozenset(_WITHOUT_ARITHMETIC.split())

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iclbench.core.errors import IclbenchError
-from iclbench.evaluation.costs.flop_formulas import FORMULAS, MOVING, Formula, per_input, per_output
+from iclbench.evaluation.costs.flop_formulas import FORMULAS, WITHOUT_ARITHMETIC, Formula, per_input, per_output
 
 
 class UncountedError(IclbenchError):
@@ -44,9 +44,9 @@ def count_flops(work: Callable[[], object]) -> int:
         UncountedError: an operation has no formula, or some of the work is done outside torch.
     """
     counter = _Counter()
-    with counter.arrays, counter:
+    with counter.array_detector, counter:
         work()
-    if uncounted := sorted(counter.uncounted | counter.arrays.uncounted):
+    if uncounted := sorted(counter.uncounted | counter.array_detector.uncounted):
         raise UncountedError(f"cannot be counted: {', '.join(uncounted)}")
     return counter.flops
 
@@ -58,7 +58,7 @@ class _Counter(TorchDispatchMode):
         super().__init__()
         self.flops = 0
         self.uncounted: set[str] = set()
-        self.arrays = _ArrayDetector()
+        self.array_detector = _ArrayDetector()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -88,7 +88,7 @@ class _Counter(TorchDispatchMode):
                 return func.decompose(*args, **kwargs)
         implementation = custom._backend_fns.get("cpu") or custom._backend_fns[None]
         flops_before = self.flops
-        with torch.no_grad(), self.arrays, self:
+        with torch.no_grad(), self.array_detector, self:
             out = implementation(*args, **kwargs)
         if self.flops == flops_before:  # it computes outside torch
             self.uncounted.add(_name(func))
@@ -115,7 +115,7 @@ def _formula(func: OpOverload) -> Formula | None:
     name = _name(func)
     if name in FORMULAS:
         return FORMULAS[name]
-    if name in MOVING or _is_view(func):
+    if name in WITHOUT_ARITHMETIC or _is_view(func):
         return _zero
     if _has(func, torch.Tag.pointwise):
         return per_output()

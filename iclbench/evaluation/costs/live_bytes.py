@@ -1,8 +1,8 @@
 """The peak size of all tensors alive at the same time, which is the same on all machines and in all runs.
 
-The resident set of a process (`measure`) also has free memory of the allocator, and is rounded to pages. Here, each
-storage that an operation of torch returns counts from its allocation until it is freed. Memory that an operation uses
-only internally does not count.
+The resident set of a process (`measure`) also includes free memory of the allocator and is rounded to pages. Here,
+each storage that an operation of torch returns counts from its allocation until it is freed. Memory that an operation
+uses only internally does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts in a block: `with LiveBytes() as count: ...`, then `count.peak`. Tensors from before do not count."""
+    """Counts bytes in a block: `with LiveBytes() as count: ...`, then `count.peak`. Older tensors do not count."""
 
     def __init__(self) -> None:
         super().__init__()

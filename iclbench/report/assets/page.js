@@ -46,10 +46,10 @@
     const { spec, rows } = await content(plot.closest("figure"));
     const where = Object.entries(JSON.parse(plot.dataset.where));
     const panelRows = rows.filter((row) => where.every(([key, value]) => row[key] === value));
-    const complete = { ...structuredClone(spec), datasets: { rows: panelRows } };
-    const many = plot.closest(".many");
-    if (many && !complete.usermeta) complete.height = many.children.length === 2 ? 280 : 200;
-    const { view } = await vegaEmbed(plot, complete, { mode: "vega-lite", actions: false, renderer: "canvas" });
+    const panelSpec = { ...structuredClone(spec), datasets: { rows: panelRows } };
+    const panels = plot.closest(".many");
+    if (panels && !panelSpec.usermeta) panelSpec.height = panels.children.length === 2 ? 280 : 200;
+    const { view } = await vegaEmbed(plot, panelSpec, { mode: "vega-lite", actions: false, renderer: "canvas" });
     plot.style.minHeight = "0";
     return view;
   }
@@ -90,8 +90,8 @@
     } else {
       const names = new Set(JSON.parse(button.dataset.names));
       const entries = [...figure.querySelectorAll(".entry")].filter((entry) => names.has(entry.dataset.name));
-      const all = entries.every((entry) => entry.getAttribute("aria-pressed") === "true");
-      for (const entry of entries) entry.setAttribute("aria-pressed", String(!all));
+      const arePressed = entries.every((entry) => entry.getAttribute("aria-pressed") === "true");
+      for (const entry of entries) entry.setAttribute("aria-pressed", String(!arePressed));
     }
     highlight(figure);
   }
@@ -171,15 +171,15 @@
   }
 
   function filter() {
-    const wanted = filters.map((select) => [select.dataset.by, select.value]);
+    const selections = filters.map((select) => [select.dataset.by, select.value]);
     for (const section of sections) {
-      section.hidden = !wanted.every(([by, name]) => meets(section, by, name));
+      section.hidden = !selections.every(([by, name]) => meets(section, by, name));
       const link = document.querySelector(`nav a[href="#${section.id}"]`);
       if (link) link.parentElement.hidden = section.hidden;
     }
     for (const list of document.querySelectorAll(".menu ul[aria-labelledby]")) {
-      const none = [...list.children].every((item) => item.hidden);
-      list.hidden = document.getElementById(list.getAttribute("aria-labelledby")).hidden = none;
+      const isEmpty = [...list.children].every((item) => item.hidden);
+      list.hidden = document.getElementById(list.getAttribute("aria-labelledby")).hidden = isEmpty;
     }
     const shown = sections.filter((section) => !section.hidden).length;
     document.querySelector(".filter .count").textContent =
@@ -208,16 +208,16 @@
   // Draw figures when they are near the screen, so that a large page opens at once, and all of them before printing.
   const margin = 600;
   const plots = document.querySelectorAll(".plot");
-  const near = new IntersectionObserver(
+  const observer = new IntersectionObserver(
     (entries) => {
       for (const entry of entries) {
         if (!entry.isIntersecting) continue;
-        near.unobserve(entry.target);
+        observer.unobserve(entry.target);
         draw(entry.target);
       }
     },
     { rootMargin: `${margin}px` },
   );
-  for (const plot of plots) near.observe(plot);
+  for (const plot of plots) observer.observe(plot);
   window.addEventListener("beforeprint", () => plots.forEach(draw));
 })();

@@ -13,7 +13,7 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 
 GUESSING = "chance"
-# The baseline for all accuracies in context, 0.8 to 0.9 without training.
+# The baseline for all accuracies in context, which is at 0.8 to 0.9 without training.
 NEAREST = "pixel-1nn"
 # A line with more steps has no dots.
 _MAX_DOTS = 30

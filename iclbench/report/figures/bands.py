@@ -37,7 +37,7 @@ def figure(
         title: title of the figure.
         caption: caption, which the description of marks follows.
         panels: the examples of one episode and the contestant of each panel.
-        oracle: drawn dashed in every panel with its predictions; None without an oracle.
+        oracle: name of the oracle, which is dashed in every panel with its predictions; None without an oracle.
         looks: looks of all contestants and of the oracle.
         columns: panels in a row.
     """

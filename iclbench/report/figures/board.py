@@ -34,9 +34,9 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
     # The area under a curve has the kind of axis of the curve.
     is_area = any(curve.area == measure.name and curve.logarithmic for curve in METRICS.values())
     scale = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))
-    low, high = curves.domain(rows, scale) if scale.logarithmic else _linear(rows, measure)
+    low, high = curves.domain(rows, scale) if scale.logarithmic else _linear_range(rows, measure)
     drawn = rows.assign(**{f"{end}_drawn": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")})
-    beyond = [name for name in order if not drawn.set_index("contestant")["value"].between(low, high)[name]]
+    names_beyond = [name for name in order if not drawn.set_index("contestant")["value"].between(low, high)[name]]
     marks = Marks({name: looks[name] for name in order}, False)
     better = "lower" if measure.lower_is_better else "higher"
     axis = f"{measure.label} ({f'{measure.unit}; ' if measure.unit else ''}{better} is better)"
@@ -47,7 +47,9 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
         return alt.X(f"{column}_drawn:Q", title=axis, scale=bounds, axis=alt.Axis(format="~g", tickCount=6))
 
     y = alt.Y("contestant:N", sort=order, title=None)
-    titles = alt.TitleParams(title, subtitle=f"beyond the axis: {', '.join(beyond)}" if beyond else alt.Undefined)
+    titles = alt.TitleParams(
+        title, subtitle=f"beyond the axis: {', '.join(names_beyond)}" if names_beyond else alt.Undefined
+    )
     base = alt.Chart(drawn, title=titles)
     ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
     points = base.mark_point(size=90, strokeWidth=2, opacity=1)
@@ -62,7 +64,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
     )
 
 
-def _linear(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
+def _linear_range(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
     """The range of the intervals of contestants near the better half."""
     if measure.is_share:
         return 0.0, 1.0

@@ -22,10 +22,10 @@ _PHASES = {
     "query": "a query after n points",
     "update": "an update after n points",
 }
-# The metrics, each with the end of its caption.
-_READINGS = {
+# The last sentence of the caption, by metric.
+_LAST_SENTENCES = {
     "seconds": "A flat line is a constant cost per query or update.",
-    "bytes": "Without inputs, state and weights.",
+    "bytes": "Inputs, state and weights are not included.",
     "flops": "A flat line is a constant cost per query or update.",
     "state_bytes": "A flat line is a state of constant size.",
 }
@@ -57,7 +57,7 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
         conditions += f", {plural(int(batch), 'episode')} per batch"
     if len(batches) > 1:
         conditions += f"; not shown: {plural(int(batches.iloc[1:].sum()), 'row')} of other machines or batch sizes"
-    for name, reading in _READINGS.items():
+    for name, last_sentence in _LAST_SENTENCES.items():
         cost = metric(name)
         title, unit = cost.label, f"{cost.unit} per episode"
         drawn = data[data["metric"].eq(name) & (data["value"] > 0 if cost.logarithmic else True)]
@@ -77,14 +77,14 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             unit="points",
             log_x=True,
         )
-        split = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]
-        make_static, make_live = curves.specifications(split, axes, looks)
+        panel_rows = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]
+        make_static, make_live = curves.specifications(panel_rows, axes, looks)
         task, preset = str(rows["task"].iloc[0]), str(rows["preset"].iloc[0])
         yield Figure(
             name=f"{slug(task, preset)}-costs-{slug(title)}",
             title=f"{task}, {preset}: {title} against the number of points",
             caption=f"{unit[0].upper()}{unit[1:]} against the number of points, one line per run ({conditions}). "
-            f"{reading}",
+            f"{last_sentence}",
             alt=f"{task}, {preset}: {unit} of {', '.join(looks)} against the number of points.",
             data=drawn,
             make_static=make_static,

@@ -108,7 +108,7 @@ def _python_values(column: pd.Series) -> list[Any]:
 
 
 def spans_a_decade(data: pd.DataFrame) -> bool:
-    """Whether the positive values of backbones (of all contestants without backbones) differ by a factor of ten."""
+    """Whether the positive values of backbones (without backbones, of all contestants) differ by a factor of ten."""
     backbone_values = data.loc[data["kind"] == "backbone", "value"]
     values = (
         (backbone_values if len(backbone_values) else data["value"])
@@ -197,7 +197,7 @@ class _Layers:
             )
         ]
         # One layer per width, the thinnest first, as a scale of widths would need an ordered field. Expressions contain
-        # no names, because names of users may contain any character.
+        # no names, because user-defined names may contain any character.
         seed_width = [SEED_WIDTH] * self.has_seeds
         for width in sorted({*seed_width, *(look.width for look in self.looks.values())}):
             rows = chart.transform_filter(f"datum.kind !== 'published' && datum.width === {width}")
@@ -251,6 +251,6 @@ def _ticks(axes: Axes) -> alt.Axis:
 
 
 def layer(chart: alt.Chart) -> dict[str, Any]:
-    """A layer without the properties of a complete chart; it is not validated, which tests do."""
+    """A layer without the properties of a complete chart. It is not validated here, but in tests."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data", "datasets")}

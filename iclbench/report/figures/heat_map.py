@@ -1,7 +1,7 @@
 """A heat map of scores: a row per family, a column per contestant, and the score in each cell.
 
 Colours run from orange (below 0) through white (0) to blue (1) and dark blue (beyond). The two sides differ under all
-common kinds of colour blindness, and cells are darker with the distance from 0. Numbers are black or white, whichever
+common kinds of colour blindness, and cells get darker with the distance from 0. Numbers are black or white, whichever
 has the stronger contrast with the cell, at least 4.5.
 """
 
@@ -25,8 +25,9 @@ COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "h
 # Colours of scores as red, green and blue: interpolated between these scores, and constant beyond them.
 KNOTS = {-1.0: (0xB3, 0x58, 0x06), 0.0: (0xFA, 0xFA, 0xFA), 1.0: (0x21, 0x66, 0xAC), 1.25: (0x05, 0x30, 0x61)}
 NO_SCORE = "#E4E4E4"
+# The text of a cell without a score, by status.
 MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?", "not asked": ""}
-# In pixels.
+# The size of a cell in pixels.
 _CELL_WIDTH, _ROW_HEIGHT = 33, 22
 
 
@@ -51,8 +52,8 @@ def contrast(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
 def white_beyond() -> tuple[float, float]:
     """The scores below and above which numbers are white."""
     scores = [i / 200 for i in range(-200, 251)]
-    black = [s for s in scores if contrast(colour(s), (0, 0, 0)) >= contrast(colour(s), (255, 255, 255))]
-    return min(black), max(black)
+    black_scores = [s for s in scores if contrast(colour(s), (0, 0, 0)) >= contrast(colour(s), (255, 255, 255))]
+    return min(black_scores), max(black_scores)
 
 
 def label(score: Number) -> str:
@@ -97,7 +98,7 @@ def figure(
         for score, status in zip(cells["score"], cells["status"], strict=True)
     ]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    rows_of = {
+    panel_rows = {
         panel: [row for row in rows if row in set(cells.loc[cells["panel"].eq(panel), "row"])] for panel in panels
     }
     contestants = [name for names in panels.values() for name in names]
@@ -109,13 +110,13 @@ def figure(
             {
                 "title": panel,
                 "width": _CELL_WIDTH * len(names),
-                "height": _ROW_HEIGHT * len(rows_of[panel]),
+                "height": _ROW_HEIGHT * len(panel_rows[panel]),
                 "layer": _layers(
-                    rows_of[panel],
+                    panel_rows[panel],
                     names,
                     user_backbones,
                     headings,
-                    row_labels=panel == first_panel or rows_of[panel] != rows,
+                    row_labels=panel == first_panel or panel_rows[panel] != rows,
                     legend=True,
                 ),
                 "data": {"values": records(cells[cells["panel"] == panel])},
@@ -170,7 +171,7 @@ def _layers(
     row_axis = alt.Axis(
         title=None, labels=row_labels, ticks=False, domain=False, labelLimit=120, labelFontSize=11, labelOverlap=False
     )
-    is_users = f"indexof({json.dumps(sorted(user_backbones))}, datum.value) >= 0"
+    is_user_backbone = f"indexof({json.dumps(sorted(user_backbones))}, datum.value) >= 0"
     column_axis = alt.Axis(
         title=None,
         orient="top",
@@ -183,8 +184,8 @@ def _layers(
         labelExpr=f"{json.dumps(headings)}[datum.value] || datum.label" if headings else alt.Undefined,
         minExtent=86,
         maxExtent=86,
-        labelFontWeight=alt.condition(is_users, alt.value("bold"), alt.value("normal")),
-        labelColor=alt.condition(is_users, alt.value(ACCENT), alt.value(INK)),
+        labelFontWeight=alt.condition(is_user_backbone, alt.value("bold"), alt.value("normal")),
+        labelColor=alt.condition(is_user_backbone, alt.value(ACCENT), alt.value(INK)),
     )
     x = alt.X(
         "contestant",

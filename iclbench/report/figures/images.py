@@ -138,5 +138,5 @@ def _png(image: Float[np.ndarray, "height width outputs"]) -> bytes:
     level = np.rint(255 * np.clip(np.nan_to_num(image), 0, 1)).astype(np.uint8)
     colour: UInt8[np.ndarray, "height width 3"] = np.broadcast_to(level, (*is_observed.shape, 3)).copy()
     colour[~is_observed] = _UNOBSERVED
-    times = max(1, -(-_SIDE // min(is_observed.shape)))
-    return encode(colour.repeat(times, 0).repeat(times, 1))
+    factor = max(1, -(-_SIDE // min(is_observed.shape)))
+    return encode(colour.repeat(factor, 0).repeat(factor, 1))

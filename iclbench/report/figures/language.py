@@ -123,8 +123,8 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
         language.cells[(language.cells["metric"] == HEADLINE) & (language.cells["shift"] == "none")]
     )
     rows = rows[rows["kind"] == "backbone"]
-    other = "order" if axis == "demo_seed" else "demo_seed"
-    rows = rows[rows[other] == rows.groupby("task")[other].transform("min")]
+    other_axis = "order" if axis == "demo_seed" else "demo_seed"
+    rows = rows[rows[other_axis] == rows.groupby("task")[other_axis].transform("min")]
     rows = rows[rows.groupby(["task", "contestant"])[axis].transform("nunique") > 1]
     if rows.empty:
         return None
@@ -216,7 +216,7 @@ def lines(
 
 
 def looks_of(language: Language, data: pd.DataFrame) -> dict[str, Look]:
-    """The looks of contestants in the data, models first and the majority last; dotted on the development split."""
+    """The looks of contestants in the data, models first and the majority last. The development split is dotted."""
     names = [name for model in language.contestants for name in (model, model + DEVELOPMENT)]
     dotted = {name + DEVELOPMENT: replace(look, dash=(1, 3)) for name, look in language.looks.items()}
     looks = language.looks | dotted

@@ -84,7 +84,7 @@ def _figure(
         band="95 % interval",
         ticks=tuple(passes) if len(passes) <= 8 else (),
     )
-    split = "; development: the queries for choosing the number of passes" if is_development.any() else ""
+    split_note = "; development: the queries for choosing the number of passes" if is_development.any() else ""
     return language.lines(
         results,
         data,
@@ -92,6 +92,6 @@ def _figure(
         axes,
         name=name,
         title=title,
-        caption=f"{caption}, {panel_meaning}. Bands: 95 % intervals over sets of demonstrations{split}.",
+        caption=f"{caption}, {panel_meaning}. Bands: 95 % intervals over sets of demonstrations{split_note}.",
         levels=False,
     )

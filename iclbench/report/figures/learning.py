@@ -53,8 +53,8 @@ def figure(
     panel_slices = dict.fromkeys(panels, task) if slices is None else slices
     all_lengths = task if slices is None else replace(task, length=None)
     if is_split := has_many_backbones(rows):
-        complete = {panel: panel_slices[panel].complete_curves(frame) for panel, frame in panels.items()}
-        panels = complete if has_backbones(complete) else panels  # every backbone may have a failed run
+        complete_panels = {panel: panel_slices[panel].complete_curves(frame) for panel, frame in panels.items()}
+        panels = complete_panels if has_backbones(complete_panels) else panels  # every backbone may have a failed run
     panels = {
         panel: with_means(
             frame, panel_slices[panel].complete_curves(over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
@@ -86,7 +86,7 @@ def figure(
         looks,
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _reading(axes, looks, data),
+        caption=caption + _mark_descriptions(axes, looks, data),
         alt=alt,
     )
 
@@ -235,7 +235,7 @@ def with_look_columns(rows: pd.DataFrame, looks: Mapping[str, Look], field: str)
     )
 
 
-def bands_reading(data: pd.DataFrame) -> list[str]:
+def band_descriptions(data: pd.DataFrame) -> list[str]:
     """Descriptions of lines and bands, for captions."""
     backbone_rows = data[data["kind"] == "backbone"]
     if backbone_rows.empty:
@@ -250,7 +250,7 @@ def bands_reading(data: pd.DataFrame) -> list[str]:
     return parts + ["lines of one colour without a band: seeds of a model with a failed seed"] * bool(has_no_mean.any())
 
 
-def marks_reading(parts: Sequence[str]) -> str:
+def as_sentence(parts: Sequence[str]) -> str:
     """Descriptions of marks as one sentence for the end of a caption."""
     text = "; ".join(parts)
     return f" {text[0].upper()}{text[1:]}." if text else ""
@@ -262,8 +262,8 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
     return entries | ({curves.OTHERS: BACKGROUND} if len(entries) < len(looks) else {})
 
 
-def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
-    parts = bands_reading(data)
+def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
+    parts = band_descriptions(data)
     if axes.rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
         parts.append(f"dashed rule: the trained length ({lengths} examples)")
@@ -274,4 +274,4 @@ def _reading(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> s
     if BACKGROUND in looks.values():
         parts.append("grey: other baselines")
     parts.append("the legend is in the order of the lines' ends")
-    return marks_reading(parts)
+    return as_sentence(parts)

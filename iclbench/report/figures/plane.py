@@ -30,7 +30,7 @@ COLUMNS = [
 ]
 # The shape of peaks, which no contestant has.
 STAR = "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z"
-READING = (
+MARKS_CAPTION = (
     "Accuracy in context (ICL) against accuracy in weights (IWL) of trained models, mean and range over seeds. Faint "
     "lines: the course of training; stars: its highest mean ICL accuracy;"
 )
@@ -69,7 +69,7 @@ def figure(
     return Figure(
         name=name,
         title=title,
-        caption=f"{READING} {caption}",
+        caption=f"{MARKS_CAPTION} {caption}",
         alt=f"{title}: accuracy on ICL against accuracy on IWL of {', '.join(looks)}; panels: {'; '.join(panels)}.",
         data=rows,
         make_static=make_static,

@@ -127,8 +127,8 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         looks,
         slug("probe", shift, "gamma"),
         "search for gamma",
-        "Mean normalised squared error of GD++ after its last step against gamma, on tasks for the search only. Dots: "
-        "the best gamma, which the figures above use.",
+        "Mean normalised squared error of GD++ after its last step against gamma, on tasks that only this search uses. "
+        "Dots: the best gamma, which the figures above use.",
         "panel",
         sizes,
     )

@@ -57,10 +57,14 @@ def figure(
     """
     rows = pd.concat(panels.values(), ignore_index=True)
     keys = dict.fromkeys(["metric", "kind", "contestant", "n_related", x_axis.field, "level", "note"])
-    complete = {panel: _complete(task, frame) for panel, frame in panels.items()}
+    complete_panels = {panel: _complete_rows(task, frame) for panel, frame in panels.items()}
     if is_crowded := learning.has_many_backbones(rows):
-        panels = complete if learning.has_backbones(complete) else panels  # every backbone may have a failed run
-    means = {panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete.items()}
+        panels = (
+            complete_panels if learning.has_backbones(complete_panels) else panels
+        )  # every backbone may have a failed run
+    means = {
+        panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete_panels.items()
+    }
     panels = {panel: learning.with_means(frame, means[panel], seeds=not is_crowded) for panel, frame in panels.items()}
     looks = learning.drawn_looks(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn_rows(frame, looks, x_axis).assign(panel=panel) for panel, frame in panels.items()])
@@ -86,12 +90,12 @@ def figure(
         looks,
         name=f"{task.id}-{name}",
         title=title,
-        caption=caption + _reading(data, looks),
+        caption=caption + _mark_descriptions(data, looks),
         alt=alt,
     )
 
 
-def _complete(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
+def _complete_rows(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without those at which a run of the contestant failed."""
     rows = rows.reset_index(drop=True)
     is_published = rows["kind"].eq("published")
@@ -115,10 +119,10 @@ def _domain(data: pd.DataFrame, measure: Metric) -> tuple[float, float]:
     return curves.domain(main_rows if (main_rows["kind"] == "backbone").any() else data, measure)
 
 
-def _reading(data: pd.DataFrame, looks: Mapping[str, Look]) -> str:
-    parts = learning.bands_reading(data)
+def _mark_descriptions(data: pd.DataFrame, looks: Mapping[str, Look]) -> str:
+    parts = learning.band_descriptions(data)
     if (data["kind"] == "published").any():
         parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
         parts.append("grey: other baselines")
-    return learning.marks_reading(parts)
+    return learning.as_sentence(parts)

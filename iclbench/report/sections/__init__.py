@@ -116,7 +116,7 @@ def jobs(results: Results, selection: Collection[str]) -> list[Job]:
         ]
 
     of_task = [section for section in OF_TASK if _name(section) in selection]
-    tasks = [Job(task.title, partial(_task, task, of_task)) for task in results.slices if of_task]
+    tasks = [Job(task.title, partial(_task_section, task, of_task)) for task in results.slices if of_task]
     return [*of_results(OPENING), *tasks, *of_results(CLOSING)]
 
 
@@ -126,7 +126,7 @@ def report(results: Results, only: Collection[str] = ()) -> list[Section]:
     return [section for section in sections if section is not None]
 
 
-def _task(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) -> Section | None:
+def _task_section(task: Slice, sections: Sequence[Callable[[Slice], Section | None]]) -> Section | None:
     """The section of a task, with a part for each of `sections` that is not empty."""
     parts = tuple(part for part in (section(task) for section in sections) if part is not None)
     if not parts:

@@ -22,9 +22,9 @@ from iclbench.report.cost_table import of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.tables.means import over_seeds
 
-_READING = (
-    "Models of one task have about as many parameters and train the same number of steps. The cost of a step is not "
-    "made equal."
+_INTRODUCTION = (
+    "Models of one task have about as many parameters and train the same number of steps. The costs of a step "
+    "may differ."
 )
 # Column -> phase and metric of the cost whose smallest and largest value over the backbones of a task is shown.
 _COSTS = {
@@ -53,7 +53,7 @@ def section(results: Results) -> Section | None:
             blocks.append(
                 Text(f"Learning rates of preset {preset} that were tuned on another task", lines, folded=True)
             )
-    return Section("equal-budget", "Equal budget", (Text(_READING), *blocks)) if blocks else None
+    return Section("equal-budget", "Equal budget", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
 def budgets(tasks: list[Slice]) -> pd.DataFrame:
@@ -111,14 +111,14 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         if preset is None:
             continue
         tuned = Rates.of(task.preset, task.task, results=task.results.folder)
-        optional = {name: _rate_of_runs(task, name) or learning_rate(preset, tuned, name) for name in backbones}
-        if of_task := {name: rate for name, rate in optional.items() if rate is not None}:
-            rates[task.name] = of_task
+        rates_or_none = {name: _rate_of_runs(task, name) or learning_rate(preset, tuned, name) for name in backbones}
+        if known_rates := {name: rate for name, rate in rates_or_none.items() if rate is not None}:
+            rates[task.name] = known_rates
     return _by_contestant(rates)
 
 
 def tuned_on_other_tasks(tasks: list[Slice]) -> dict[str, list[str]]:
-    """By task, the number of backbones whose learning rate was tuned on another task, as "12 of 16 on linear"."""
+    """By task, the number of backbones whose learning rate was tuned on another task, such as "12 of 16 on linear"."""
     texts = {}
     for task in tasks:
         _, backbones = _current_preset(task)

@@ -55,10 +55,12 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
 
 def _by_trained_length(task: Slice) -> list[Figure]:
     """In-distribution figures with a panel for each number of examples in training; empty if all runs share one."""
-    slices = {f"trained with {each.length} examples": each for each in task.siblings if each.length is not None}
+    slices = {
+        f"trained with {sibling.length} examples": sibling for sibling in task.siblings if sibling.length is not None
+    }
     if not slices:
         return []
-    lines = [_extrapolated_lines(each).assign(panel=panel) for panel, each in slices.items()]
+    lines = [_extrapolated_lines(sibling).assign(panel=panel) for panel, sibling in slices.items()]
     rows = pd.concat(lines, ignore_index=True)
     figures = []
     for (points, evaluator, name), group in rows[rows["shifted"] == IN_DISTRIBUTION].groupby(
@@ -96,7 +98,7 @@ def _extrapolated_lines(task: Slice) -> pd.DataFrame:
 
 
 def _curves(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
-    """The same curves averaged over runs."""
+    """The curves of these rows, averaged over runs."""
     curves, first = task.curves, rows.iloc[0]
     of_line = curves["shift"].eq(first["shift"]) & curves["evaluator"].eq(first["evaluator"])
     return curves[of_line & curves["metric"].eq(first["metric"])]

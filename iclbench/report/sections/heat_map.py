@@ -25,7 +25,7 @@ NOT_LEARNED = "not significantly different from 0"
 _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
 # Number of columns for baselines next to the best one; baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
-_READING = (
+_INTRODUCTION = (
     "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
     "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline; on tables, images "
     "and in-weight labels it means no error. Scores are means over seeds; blue is better, orange is worse than "
@@ -37,8 +37,8 @@ def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
         contests = trained_contests(normalised.contests(results, preset))
-        blocks += _of_preset(results, preset, contests) if contests else ()
-    return Section("heat-map", "Scores by family and model", (Text(_READING), *blocks)) if blocks else None
+        blocks += _preset_blocks(results, preset, contests) if contests else ()
+    return Section("heat-map", "Scores by family and model", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
@@ -57,7 +57,7 @@ def main_scores(results: Results, contests: Sequence[Contest]) -> pd.DataFrame:
     return scores[~scores["contestant"].isin(results.variants)].reset_index(drop=True)
 
 
-def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
+def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     scores = main_scores(results, contests)
     rows = [contest.title for contest in contests]
     backbones = ordered_backbones(results, contests, scores)
@@ -155,21 +155,21 @@ def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str
     return names
 
 
-def _of_baselines(scores: pd.DataFrame) -> pd.DataFrame:
+def _baseline_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """The scores of baselines, without guesses and without methods that are given the truth."""
     return scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSING_BASELINES | GIVEN_TRUTH)]
 
 
 def _frequent_baselines(scores: pd.DataFrame) -> list[str]:
-    """The baselines that are evaluated on most rows, by their mean score."""
-    by_name = _of_baselines(scores).groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
+    """The baselines that are evaluated on the most rows, by their mean score."""
+    by_name = _baseline_scores(scores).groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
     frequent = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_MAX_BASELINES)
     return [str(name) for name in frequent.sort_values("mean", ascending=False)["contestant"]]
 
 
 def best_baselines(scores: pd.DataFrame) -> pd.DataFrame:
     """The score of the best baseline of each row, under the name `BEST`; `reason` is the name of the baseline."""
-    ordered = _of_baselines(scores).sort_values(["score", "contestant"], ascending=[False, True])
+    ordered = _baseline_scores(scores).sort_values(["score", "contestant"], ascending=[False, True])
     best = ordered.drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST)
 
@@ -186,7 +186,7 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
         cells["row"], cells["contestant"], cells["score"], cells["reason"].astype(object), strict=True
     ):
         reasons = all_reasons.get((row, name), {})
-        text = "; ".join(reason for of_status in reasons.values() for reason in of_status)
+        text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
         missing = next((status for status in MISSING if status in reasons), "not run")
         statuses.append(missing if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
@@ -205,8 +205,8 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
     """Whether a score with an interval that begins below 0 is not significantly different from the score of guessing.
 
-    Compared by episode if both have the same episodes, which removes the variance of their difficulty; otherwise by
-    `high`, the upper end of the interval.
+    They are compared by episode if both have the same episodes, which removes the variance of their difficulty;
+    otherwise by `high`, the upper end of the interval.
     """
     gap = None if contest.guess is None else contest.difference(name, contest.guess)
     return high >= 0 if gap is None else not gap.is_significant
@@ -217,8 +217,8 @@ def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, s
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
 
     def add(row: str, name: object, status: object, reason: str) -> None:
-        of_status = reasons.setdefault((row, str(name)), {}).setdefault(str(status), [])
-        of_status += [reason] if reason not in of_status else []
+        status_reasons = reasons.setdefault((row, str(name)), {}).setdefault(str(status), [])
+        status_reasons += [reason] if reason not in status_reasons else []
 
     cells = results.cells
     cells = cells[cells["kind"].isin(["train", "evaluate"]) & cells["status"].ne("done")]
@@ -231,8 +231,8 @@ def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, s
             add(contest.title, name, status, f"{run}: {reason}")
         for name, run, reason in task.diverged[["contestant", "run", "reason"]].itertuples(index=False):
             add(contest.title, name, "diverged", f"{run}: {reason}")
-        of_task = cells[cells["task"].eq(task.task) & cells["preset"].eq(task.preset)]
-        for name, status, run, reason in of_task[columns].itertuples(index=False):
+        task_cells = cells[cells["task"].eq(task.task) & cells["preset"].eq(task.preset)]
+        for name, status, run, reason in task_cells[columns].itertuples(index=False):
             add(contest.title, name, status, str(reason) if status == "skipped" else f"{run}: {reason}")
     return reasons
 
@@ -245,9 +245,9 @@ def _reasons_of_baselines(
     merged: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), reasons in all_reasons.items():
         if name in baselines:
-            of_row = merged.setdefault((row, BEST), {})
+            row_reasons = merged.setdefault((row, BEST), {})
             for status, texts in reasons.items():
-                of_row[status] = list(dict.fromkeys([*of_row.get(status, []), *texts]))
+                row_reasons[status] = list(dict.fromkeys([*row_reasons.get(status, []), *texts]))
     return merged
 
 
@@ -299,8 +299,8 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
         columns=(
             Column("row", "family"),
             Column("contestants", "models", integer, numeric=True),
-            Column("gap", "gap between quartiles", _three, numeric=True),
-            Column("sd", "sd over seeds", _three, numeric=True),
+            Column("gap", "gap between quartiles", _three_decimals, numeric=True),
+            Column("sd", "sd over seeds", _three_decimals, numeric=True),
             Column("ratio", "gap / sd", _one_decimal, numeric=True),
             Column("tells", "separates"),
         ),
@@ -329,8 +329,8 @@ def _related_table(contests: Sequence[Contest], name: str) -> Table | None:
             Column("contestant", "contestant"),
             Column("row", "family"),
             Column("kind", "kind"),
-            *(Column(f"n{n}", f"{integer(n)} related", _three, numeric=True) for n in counts),
-            Column("adds", "gain", _three, numeric=True),
+            *(Column(f"n{n}", f"{integer(n)} related", _three_decimals, numeric=True) for n in counts),
+            Column("adds", "gain", _three_decimals, numeric=True),
         ),
         group="row",
     )
@@ -344,5 +344,5 @@ def _two_decimals(score: float) -> str:
     return fixed(score, 2)
 
 
-def _three(score: float) -> str:
+def _three_decimals(score: float) -> str:
     return fixed(score, 3)

@@ -10,7 +10,7 @@ from iclbench.report.figures import language as figures
 from iclbench.report.figures import language_passes
 from iclbench.report.sections import language_comparisons, language_records, language_tables
 
-_READING = (
+_INTRODUCTION = (
     "Frozen language models answer queries after demonstrations in their prompt.",
     (
         "Accuracy: share of right answers. With candidates, the answer is the candidate with the highest summed "
@@ -65,7 +65,7 @@ def section(results: Results) -> Section | None:
             ],
         ),
     )
-    return Section("language", "Pretrained language models", (Text(*_READING),), tuple(p for p in parts if p))
+    return Section("language", "Pretrained language models", (Text(*_INTRODUCTION),), tuple(p for p in parts if p))
 
 
 def _part(name: str, title: str, blocks: Sequence[Block | None]) -> Section | None:

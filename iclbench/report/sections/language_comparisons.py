@@ -33,9 +33,9 @@ def gains(language: Language) -> Table | None:
     accuracies = language.scores[language.scores["metric"] == HEADLINE]
     frame = rows[["family", *_KEYS, "model", "value", "low", "high"]].rename(columns={"value": "gain"})
     for name, shift in (("none", "none"), ("shuffled", SHUFFLED)):
-        of_shift = accuracies[accuracies["shift"] == shift]
-        with_method = of_shift[[*_KEYS, "value"]].rename(columns={"value": f"{name}_method"})
-        plain = of_shift[of_shift["method"] == ""][["task", "model", "n_context", "value"]]
+        shift_scores = accuracies[accuracies["shift"] == shift]
+        with_method = shift_scores[[*_KEYS, "value"]].rename(columns={"value": f"{name}_method"})
+        plain = shift_scores[shift_scores["method"] == ""][["task", "model", "n_context", "value"]]
         plain = plain.rename(columns={"value": f"{name}_plain"})
         frame = frame.merge(with_method, "left", _KEYS).merge(plain, "left", ["task", "model", "n_context"])
     frame = pd.concat([frame.sort_values(["family", *_KEYS]), _mean_gains(rows)], ignore_index=True)
@@ -67,10 +67,10 @@ def gains(language: Language) -> Table | None:
 def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
     """The mean gain of each method with several tasks, over all of its tasks; `task` says how many they are."""
     means, n_tasks = [], rows["task"].nunique()
-    for contestant, of_method in rows.groupby("contestant"):
-        tasks = sorted(of_method["task"].unique())
+    for contestant, method_rows in rows.groupby("contestant"):
+        tasks = sorted(method_rows["task"].unique())
         if len(tasks) > 1:
-            mean = mean_over_tasks(of_method, tasks, ["contestant"]).rename(columns={"value": "gain"})
+            mean = mean_over_tasks(method_rows, tasks, ["contestant"]).rename(columns={"value": "gain"})
             name = ALL if len(tasks) == n_tasks else f"mean of its {len(tasks)} tasks"
             means.append(mean.assign(task=name, contestant=contestant))
     return pd.concat(means, ignore_index=True) if means else pd.DataFrame(columns=["task", "contestant", "gain"])
@@ -90,14 +90,16 @@ def published(language: Language) -> list[Table]:
         return []
     rows = pd.concat([pd.concat(ours).assign(whose="ours"), theirs.assign(whose="published")], ignore_index=True)
     # If a task has several published numbers of demonstrations, each of them has a row.
-    several = rows.groupby("task")["n_context"].transform("nunique").groupby(rows["contestant"]).transform("max") > 1
-    rows["n"] = rows["n_context"].where(several).astype("Int64")
+    has_several_counts = (
+        rows.groupby("task")["n_context"].transform("nunique").groupby(rows["contestant"]).transform("max") > 1
+    )
+    rows["n"] = rows["n_context"].where(has_several_counts).astype("Int64")
     keys = ["whose", "contestant", "n"]
     frame = rows[keys].drop_duplicates().sort_values(keys, ignore_index=True)
     for name in evaluated:
         renamed = {"value": name, "low": f"{name} low", "high": f"{name} high"}
-        of_task = rows[rows["task"] == name].drop_duplicates(keys)
-        frame = frame.merge(of_task[[*keys, *renamed]].rename(columns=renamed), "left", keys)
+        task_rows = rows[rows["task"] == name].drop_duplicates(keys)
+        frame = frame.merge(task_rows[[*keys, *renamed]].rename(columns=renamed), "left", keys)
     headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in evaluated.items()}
     our_data = {name: _our_data(language, tasks) for name, tasks in evaluated.items()}
     theirs = theirs.assign(our_data=theirs["task"].map(our_data).astype("string"))
@@ -120,7 +122,8 @@ def published(language: Language) -> list[Table]:
 
 
 def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """Our scores at each published number of demonstrations of a task; at the task's main number for NaN."""
+    """Our scores at each published number of demonstrations of a task. If that number is missing (NaN), they are at the
+    task's main number."""
     rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
     complete, first_token = (rows[rows["metric"] == metric] for metric in (HEADLINE, _FIRST_TOKEN))
     # The accuracy on the first token is the same if all answers have one token.

@@ -126,7 +126,7 @@ def costs(language: Language) -> Table | None:
         Column("contestant", "contestant"),
         Column("n_points", "demonstrations", integer, numeric=True),
         Column("tasks", "tasks", integer, numeric=True),
-        Column("seconds", "seconds a cell", metric("seconds").show, numeric=True),
+        Column("seconds", "seconds per cell", metric("seconds").show, numeric=True),
         Column("bytes", "peak memory", metric("bytes").show, numeric=True),
         Column("device", "device"),
         Column("threads", "threads", integer, numeric=True),

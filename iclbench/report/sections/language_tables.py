@@ -18,8 +18,8 @@ ALL = "mean of all tasks"
 _MAX_UNFOLDED_MODELS = 3
 _IN_CONTEXT, _SHUFFLED_LABELS = "in context", ", shuffled labels"
 _NUMBERS = ("value", "sd", "low", "high")
-_READING = (
-    "Accuracy: mean ± standard deviation over sets of demonstrations, or the 95 % interval over queries with one set. "
+_ACCURACY_CAPTION = (
+    "Accuracy: mean ± standard deviation over sets of demonstrations or, with one set, the 95 % interval over queries. "
     "Majority: always the most frequent answer; a dash: not evaluated, or failed."
 )
 # Metric of an answer -> header of its column.
@@ -36,22 +36,27 @@ _HEADERS = {
 
 def by_model(language: Language) -> list[Table]:
     """A table of tasks x contestants at the number of demonstrations of each task, and one per large family."""
-    rows = language.at_main_shots(_of_backbones(language, HEADLINE))
+    rows = language.at_main_shots(_backbone_scores(language, HEADLINE))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
     columns = {name: name for name in language.contestants if name in set(rows["column"])}
     return _by_task(
-        language, with_majority(language, rows), columns, "language-accuracy", "Accuracy by task and model", _READING
+        language,
+        with_majority(language, rows),
+        columns,
+        "language-accuracy",
+        "Accuracy by task and model",
+        _ACCURACY_CAPTION,
     )
 
 
 def controls(language: Language) -> list[Text | Table]:
     """The controls of each model: no demonstrations, shuffled labels, repeated demonstrations."""
-    accuracies = _of_backbones(language, HEADLINE)
+    accuracies = _backbone_scores(language, HEADLINE)
     is_plain = (accuracies["method"] == "") & (accuracies["shift"] == "none")
     zero_shot = accuracies[is_plain & (accuracies["n_context"] == 0)]
     main = language.at_main_shots(accuracies)
     main = main[main["n_context"] > 0]
-    balanced = language.at_main_shots(_of_backbones(language, "balanced_accuracy"))
+    balanced = language.at_main_shots(_backbone_scores(language, "balanced_accuracy"))
     balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none") & (balanced["n_context"] > 0)]
     methods = main["method"].str.removeprefix("+").where(main["method"] != "", _IN_CONTEXT)
     is_shuffled = main["shift"] == SHUFFLED
@@ -66,8 +71,8 @@ def controls(language: Language) -> list[Text | Table]:
     models = sorted(rows["model"].unique())
     blocks: list[Text | Table] = []
     for model in models:
-        of_model = rows[rows["model"] == model]
-        names = set(of_model["column"])
+        model_rows = rows[rows["model"] == model]
+        names = set(model_rows["column"])
         if names <= {_IN_CONTEXT, "balanced"}:
             continue
         columns = {"zero-shot": "zero-shot"} if "zero-shot" in names else {}
@@ -76,7 +81,7 @@ def controls(language: Language) -> list[Text | Table]:
         blocks += [Text(f"{model}:")] if 1 < len(models) <= _MAX_UNFOLDED_MODELS else []
         blocks += _by_task(
             language,
-            with_majority(language, of_model),
+            with_majority(language, model_rows),
             columns,
             f"language-controls-{slug(model)}",
             f"{model} and its controls",
@@ -99,7 +104,7 @@ def scores(language: Language) -> Table | None:
     if rows.empty:
         return None
     keys = ["family", "task", "contestant"]
-    frame = _widened(rows[keys].drop_duplicates(), rows, keys, list(_HEADERS))
+    frame = _with_columns(rows[keys].drop_duplicates(), rows, keys, list(_HEADERS))
     frame = frame.sort_values(keys, ignore_index=True)
     columns = (
         _column(name, header, shaded=name != "log_likelihood") for name, header in _HEADERS.items() if name in frame
@@ -118,14 +123,14 @@ def scores(language: Language) -> Table | None:
 
 def by_shots(language: Language) -> Table | None:
     """A row per task and contestant, a column per number of demonstrations."""
-    rows = _of_backbones(language, HEADLINE)
+    rows = _backbone_scores(language, HEADLINE)
     rows = rows[rows["shift"] == "none"]
     sizes = sorted(int(n) for n in rows["n_context"].dropna().unique())
     if sum(n > 0 for n in sizes) < 2:
         return None
     rows = rows.assign(column="n" + rows["n_context"].astype("string"))
     keys = ["family", "task", "contestant"]
-    frame = _widened(rows[keys].drop_duplicates(), rows, keys, [f"n{n}" for n in sizes])
+    frame = _with_columns(rows[keys].drop_duplicates(), rows, keys, [f"n{n}" for n in sizes])
     return Table(
         name="language-shots",
         title="Numbers behind the figure",
@@ -164,7 +169,7 @@ def _by_task(
 
     def table(entries: pd.DataFrame, stem: str, heading: str, text: str, is_folded: bool) -> Table:
         keys = ["family", "place", "name"]
-        frame = _widened(entries[keys].drop_duplicates(), entries, keys, list(headers))
+        frame = _with_columns(entries[keys].drop_duplicates(), entries, keys, list(headers))
         frame = frame.assign(shots=frame["name"].map(language.shots).astype("Int64"))
         frame = frame.sort_values(["place", "name"], ignore_index=True).drop(columns="place")
         accuracies = (_column(key, header, shaded=True) for key, header in headers.items() if key in frame)
@@ -175,8 +180,8 @@ def _by_task(
     reference = f" Further tables below: {', '.join(large)}." if large else ""
     tables = [table(without_large, name, title, caption + reference, folded)]
     for family in large:
-        of_family = entries[entries["family"] == family]
-        tables.append(table(of_family, f"{name}-{slug(family)}", f"{title}: {family}", caption, True))
+        family_entries = entries[entries["family"] == family]
+        tables.append(table(family_entries, f"{name}-{slug(family)}", f"{title}: {family}", caption, True))
     return tables
 
 
@@ -203,20 +208,20 @@ def with_means(rows: pd.DataFrame, families: Mapping[str, Sequence[str]]) -> pd.
     )
 
 
-def _of_backbones(language: Language, name: str) -> pd.DataFrame:
+def _backbone_scores(language: Language, name: str) -> pd.DataFrame:
     rows = language.scores
     return rows[(rows["metric"] == name) & (rows["kind"] == "backbone")]
 
 
-def _widened(frame: pd.DataFrame, rows: pd.DataFrame, keys: list[str], names: Sequence[str]) -> pd.DataFrame:
+def _with_columns(frame: pd.DataFrame, rows: pd.DataFrame, keys: list[str], names: Sequence[str]) -> pd.DataFrame:
     """The frame with columns for each of `names`: the value, standard deviation and interval of the rows that have this
     name in `column`."""
     for name in names:
-        of_name = rows[rows["column"] == name]
-        if of_name.empty:
+        named_rows = rows[rows["column"] == name]
+        if named_rows.empty:
             continue
         renamed = {number: name if number == "value" else f"{name} {number}" for number in _NUMBERS}
-        frame = frame.merge(of_name[[*keys, *_NUMBERS]].rename(columns=renamed), "left", keys)
+        frame = frame.merge(named_rows[[*keys, *_NUMBERS]].rename(columns=renamed), "left", keys)
     return frame
 
 

@@ -11,7 +11,7 @@ from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
 from iclbench.tables.runs import joined_names, runs_of
 
-# Context sizes in a table.
+# Largest number of context sizes in a table.
 MAX_SIZES = 8
 
 

@@ -123,7 +123,7 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     """Backbone, "everything" and command of backbones of the preset without rows on this task.
 
-    Without those that a sweep lists, as the section on its coverage has the reason.
+    Backbones that a sweep lists are omitted, as the section on its coverage has the reason.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}

@@ -16,7 +16,7 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import dots
 
-_READING = (
+_INTRODUCTION = (
     "Score differences of pairs that were named in a grid card before training. Intervals (Welch) are over training "
     "seeds, not over episodes, and are missing while a seed is missing."
 )
@@ -29,7 +29,7 @@ def section(results: Results) -> Section | None:
             drawn = rows[rows["gaps"].map(len) > 0]
             blocks += [_figure(drawn, preset, results)] if len(drawn) else []
             blocks.append(_table(rows, preset))
-    return Section("named-pairs", "Named pairs", (Text(_READING), *blocks)) if blocks else None
+    return Section("named-pairs", "Named pairs", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
 def scores(pair: Pair, contest: Contest) -> pd.DataFrame:
@@ -41,10 +41,10 @@ def scores(pair: Pair, contest: Contest) -> pd.DataFrame:
     return wide[[pair.a, pair.b]].set_axis(["a", "b"], axis=1).dropna().astype(float)
 
 
-def mean_difference(pair: Pair, of_pair: pd.DataFrame) -> tuple[Difference, float] | None:
+def mean_difference(pair: Pair, pair_scores: pd.DataFrame) -> tuple[Difference, float] | None:
     """The mean score of a minus that of b, with Welch's interval over the seeds, and the p-value of Welch's test; None
     while a seed is missing."""
-    return welch(of_pair["a"].to_numpy(), of_pair["b"].to_numpy()) if len(of_pair) == len(pair.seeds) else None
+    return welch(pair_scores["a"].to_numpy(), pair_scores["b"].to_numpy()) if len(pair_scores) == len(pair.seeds) else None
 
 
 def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
@@ -70,29 +70,29 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
             scored = {pair.a, pair.b} & set(contest.rows["contestant"])
             if contest.task.task not in pair.tasks or not scored:
                 continue
-            of_pair = scores(pair, contest)
-            mean, p_value = mean_difference(pair, of_pair) or (None, np.nan)
-            gaps = of_pair["a"] - of_pair["b"]
+            pair_scores = scores(pair, contest)
+            mean, p_value = mean_difference(pair, pair_scores) or (None, np.nan)
+            gaps = pair_scores["a"] - pair_scores["b"]
             yield {
                 "a": pair.a,
                 "b": pair.b,
                 "pair": f"{pair.a} − {pair.b}",
                 "row": contest.title,
-                "seeds": f"{len(of_pair)} of {len(pair.seeds)}",
+                "seeds": f"{len(pair_scores)} of {len(pair.seeds)}",
                 "each": ", ".join(signed(gap) for gap in gaps),
                 "value": float(gaps.mean()) if len(gaps) else np.nan,
                 "low": np.nan if mean is None else mean.low,
                 "high": np.nan if mean is None else mean.high,
                 "p": p_value,
-                "verdict": _verdict(pair, of_pair, mean),
+                "verdict": _verdict(pair, pair_scores, mean),
                 "gaps": gaps.tolist(),
             }
 
 
-def _verdict(pair: Pair, of_pair: pd.DataFrame, mean: Difference | None) -> str:
+def _verdict(pair: Pair, pair_scores: pd.DataFrame, mean: Difference | None) -> str:
     """The better model of a pair; without a mean gap, the seeds that are missing."""
     if mean is None:
-        missing = [str(seed) for seed in pair.seeds if seed not in set(of_pair.index)]
+        missing = [str(seed) for seed in pair.seeds if seed not in set(pair_scores.index)]
         seeds, verb = ("seed", "is") if len(missing) == 1 else ("seeds", "are")
         return f"{seeds} {', '.join(missing)} {verb} missing"
     if not mean.is_significant:

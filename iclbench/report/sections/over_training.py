@@ -16,7 +16,7 @@ from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
 from iclbench.report.sections.pareto import FLOPS, mean_costs
 
-_READING = (
+_INTRODUCTION = (
     "Scores by number of steps and by training FLOPs. Shorter training runs branch off each full run, and decay their "
     "learning rate as the full run does."
 )
@@ -25,8 +25,8 @@ _READING = (
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        blocks += _of_preset(results, preset, normalised.contests(results, preset))
-    return Section("over-training", "Scores over training", (Text(_READING), *blocks)) if blocks else None
+        blocks += _preset_blocks(results, preset, normalised.contests(results, preset))
+    return Section("over-training", "Scores over training", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
 def scores_by_steps(contest: Contest) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def scores_by_steps(contest: Contest) -> pd.DataFrame:
     return rows.assign(flops=rows["cost"] * rows["steps"], panel=contest.title)
 
 
-def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> list[Block]:
+def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -> list[Block]:
     by_contest = _with_three_models({contest.title: scores_by_steps(contest) for contest in contests})
     if not by_contest:
         return []

@@ -14,7 +14,8 @@ from iclbench.tables.evaluators import HEADLINE, INSIDE
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (
-    "Log-likelihood: of a target under the predicted distribution, in nats, the mean over targets; higher is better. "
+    "Log-likelihood: the log-density of a target under the predicted distribution, in nats, mean over targets; higher "
+    "is better. "
     "Gap: the oracle's log-likelihood minus the model's; lower is better."
 )
 _SCORE = (

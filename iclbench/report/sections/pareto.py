@@ -20,7 +20,7 @@ from iclbench.tables.means import over_seeds
 
 _ALL = "all tasks"
 _MARKS = "Dashed: the Pareto front, with the names of its models."
-_READING = (
+_INTRODUCTION = (
     "A model is on the Pareto front if no other model is both as cheap and as good. Fronts are computed from means "
     "over seeds, without a test of significance."
 )
@@ -30,8 +30,8 @@ _READING = (
 class Cost:
     """A cost by its phase and metric in the table of costs.
 
-    A `sized` cost is measured after several numbers of points, of which the largest counts. Of a cost that depends on
-    the machine, only the machine with the most runs counts.
+    A `sized` cost is measured after several numbers of points, and the largest one is used. For a cost that depends
+    on the machine, only values from the machine with the most runs are used.
     """
 
     title: str
@@ -51,15 +51,15 @@ COSTS = (
     Cost("bytes of the state", "condition", "state_bytes", sized=True),
     Cost("parameters", "model", "parameters"),
 )
-# Costs that differ by a smaller factor are not plotted, as parameters are nearly equal by design of a preset.
+# Costs that differ by a smaller factor are not plotted, as the parameters of a preset are nearly equal by design.
 _MIN_COST_RATIO = 1.2
 
 
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        blocks += _of_preset(results, preset, normalised.contests(results, preset))
-    return Section("pareto", "Score against cost", (Text(_READING), *blocks)) if blocks else None
+        blocks += _preset_blocks(results, preset, normalised.contests(results, preset))
+    return Section("pareto", "Score against cost", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
 def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
@@ -109,7 +109,7 @@ def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
     return means[["contestant", "cost"]].astype({"cost": float})
 
 
-def _of_preset(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
+def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
     by_panel = {cost: points(contests, cost) for cost in COSTS}
     by_panel = {cost: rows for cost, rows in by_panel.items() if _costs_differ(rows)}
     if not by_panel:

@@ -35,10 +35,10 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     marks = [_marks(task).assign(panel=titles[task.task], note="") for task in tasks]
     panels = [titles[task.task] for task in tasks]
     if len(tasks) > 1:
-        of_all = pd.concat(marks)
-        of_all = of_all[of_all["part"].eq("final") | of_all["contestant"].eq(GUESSING)]
-        notes = of_all["panel"].where(of_all["part"] == "final", "")
-        marks.insert(0, of_all.assign(panel=_ALL, note=notes).drop_duplicates())
+        all_marks = pd.concat(marks)
+        all_marks = all_marks[all_marks["part"].eq("final") | all_marks["contestant"].eq(GUESSING)]
+        notes = all_marks["panel"].where(all_marks["part"] == "final", "")
+        marks.insert(0, all_marks.assign(panel=_ALL, note=notes).drop_duplicates())
         panels = [_ALL, *panels]
     data = pd.concat(marks, ignore_index=True)
     has_nearest = data["contestant"].eq(NEAREST).any()

@@ -9,7 +9,7 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.figures import probing
 
-_READING = (
+_INTRODUCTION = (
     "Error of each layer's output, decoded by the model's own final norm and read-out. For each task, a scale and a "
     "shift are fitted on some queries and evaluated on others."
 )
@@ -19,14 +19,14 @@ def section(task: Slice) -> Section | None:
     rows = task.probes[task.probes["n_context"].notna()]
     if not ((rows["axis"] == "layer") & (rows["metric"] == "squared_error")).any():
         return None
-    blocks: list[Block] = [Text(_READING)]
-    for shift, of_shift in rows.groupby("shift"):
-        layers = of_shift[(of_shift["axis"] == "layer") & (of_shift["metric"] == "squared_error")]
+    blocks: list[Block] = [Text(_INTRODUCTION)]
+    for shift, shift_rows in rows.groupby("shift"):
+        layers = shift_rows[(shift_rows["axis"] == "layer") & (shift_rows["metric"] == "squared_error")]
         if layers.empty:
             continue
         sizes = sorted(int(n) for n in layers["n_context"].unique())
         main_size = task.trained_length if task.trained_length in sizes else sizes[0]
-        probes, gamma_search = (of_shift[of_shift["evaluator"] == name] for name in ("probe", "gamma_search"))
+        probes, gamma_search = (shift_rows[shift_rows["evaluator"] == name] for name in ("probe", "gamma_search"))
         at_main_size = probes[probes["n_context"] == main_size]
         blocks.append(probing.error(task, str(shift), at_main_size))
         if len(sizes) > 1:
@@ -37,7 +37,7 @@ def section(task: Slice) -> Section | None:
         ]
         if len(gamma_search):
             blocks.append(probing.gamma_search(task, str(shift), gamma_search))
-        blocks.append(_table(task, str(shift), of_shift))
+        blocks.append(_table(task, str(shift), shift_rows))
     return Section(f"{task.id}-probing", "Layers", tuple(blocks))
 
 

@@ -14,7 +14,7 @@ from iclbench.core.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 
-_READING = (
+_INTRODUCTION = (
     "Models in the order of their mean rank over tasks. Neighbours are compared by Wilcoxon's signed-rank test over "
     "tasks, with p-values corrected by Holm's method."
 )
@@ -23,11 +23,11 @@ _READING = (
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        blocks += _of_preset(preset, normalised.contests(results, preset))
-    return Section("ranking", "Ranking", (Text(_READING), *blocks)) if blocks else None
+        blocks += _preset_blocks(preset, normalised.contests(results, preset))
+    return Section("ranking", "Ranking", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
-def _of_preset(preset: str, contests: Sequence[Contest]) -> list[Block]:
+def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if not any(contest.rows["kind"].eq("backbone").any() for contest in contests):
         return []
     frame, lacking = ranking(contests)

@@ -29,7 +29,7 @@ def _conditions(rate_scores: RateCurves) -> str:
     """Steps, seeds and episodes of the trials, and the direction of the metric, for a caption."""
     fewest, most = int(rate_scores.rows["seeds"].min()), int(rate_scores.rows["seeds"].max())
     seeds = plural(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
-    better = "less" if rate_scores.metric.lower_is_better else "more"
+    better = "lower" if rate_scores.metric.lower_is_better else "higher"
     return f"{rate_scores.steps:,} steps, {seeds}, validation episodes; {better} is better"
 
 

@@ -111,8 +111,8 @@ def _published(task: Slice) -> pd.DataFrame:
     rows = task.results.rows
     rows = rows[(rows["kind"] == "published") & (rows["task"] == task.task) & rows["axis"].isna()]
     rows = rows[(rows["metric"] == "log_likelihood") & rows["n_context"].isna()]
-    source = " (published, preset " + rows["preset"] + data_note(rows) + ")"
-    return rows.assign(note=source, level=False, n_related=rows["n_related"].fillna(0))
+    suffix = " (published, preset " + rows["preset"] + data_note(rows) + ")"
+    return rows.assign(note=suffix, level=False, n_related=rows["n_related"].fillna(0))
 
 
 def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:

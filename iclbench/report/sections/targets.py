@@ -27,7 +27,7 @@ def section(task: Slice) -> Section | None:
     if not rows["metric"].isin(_METRICS).any():
         return None
     has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
-    paper = () if has_areas.any() else paper_tables(task)  # otherwise in the leaderboard by area
+    paper = () if has_areas.any() else paper_tables(task)  # with areas, they are in the leaderboard by area
     return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *paper, *remarks(task, "targets")))
 
 
