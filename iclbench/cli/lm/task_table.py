@@ -83,12 +83,12 @@ def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> None:
-    """Print a table, the reasons why data are missing, and the suites and families if asked to."""
+    """Print the table of tasks, the reasons for missing data and exclusions, and optionally the suites and families."""
     columns = ["task", "family", "shots", "answers", "examples", "summary"]
     lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
     table("", columns, lines, (2, 4))
-    _reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
-    _reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
+    _print_reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
+    _print_reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
     if with_groups:
         _print_groups()
 
@@ -104,10 +104,10 @@ def _print_groups() -> None:
         lines.append([name, "suite" if name in shipped else "family", str(len(members)), summary])
     out.print()
     table("", ["group", "kind", "tasks", "summary"], lines, (2,))
-    _reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
+    _print_reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
 
 
-def _reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
+def _print_reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
     """Print every reason that is not empty, with its names."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, reason in pairs:
