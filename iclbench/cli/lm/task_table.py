@@ -10,7 +10,7 @@ from iclbench.cli.terminal import echo, out, say, table
 from iclbench.config.cards import names
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, suites
+from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, task_groups
 
 _LEFT_OUT = "excluded unless named"
 
@@ -97,7 +97,7 @@ def _print_groups() -> None:
     """Print the suites and families, and the reasons for excluded subsets."""
     shipped = names("tasks/language/suites")
     lines = []
-    for name, members in sorted(suites().items(), key=lambda item: (item[0] not in shipped, item[0])):
+    for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped, item[0])):
         summary = (
             load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
         )
