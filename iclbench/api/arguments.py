@@ -1,4 +1,4 @@
-"""Checks of the arguments of the API. Each check returns the converted value, or raises an error with the fix."""
+"""Checks of the arguments of the API. Each check returns the converted value, or raises an error that names the fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from iclbench.core.errors import UsageError
 
-# The largest number is beyond any machine. The largest seed is that of `RunConfig`.
+# `_MAX_NUMBER` is more than any machine can handle. `_MAX_SEED` is the maximum of `RunConfig.seed`.
 _MAX_NUMBER = 1_000_000_000
 _MAX_SEED = 2**63 - 1
 

@@ -27,9 +27,9 @@ class _InContext(BaseEstimator):
     """Base class of both estimators: the run, the context, and the standardised inputs.
 
     A run reads contexts up to its trained length. From a larger training set, `n_contexts` random contexts of that
-    length are drawn, and predictions are averaged over them. Features are standardised by the training set, since runs
-    are trained on inputs of mean 0 and variance 1. A feature that is constant in the training set becomes 0.
-    If there are fewer features than in training, the missing ones are 0.
+    length are drawn, and predictions are averaged over them. Features are standardised with the mean and variance of
+    the training set, since runs are trained on inputs of mean 0 and variance 1. A feature that is constant in the
+    training set becomes 0. If there are fewer features than in training, the missing ones are 0.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class _InContext(BaseEstimator):
         )
 
     def _features(self, X: np.ndarray) -> np.ndarray:
-        missing = self.trained_.model.shape.x_dim - X.shape[1]
-        return np.pad(self.standard_.apply(X), [(0, 0), (0, missing)]).clip(-1e6, 1e6)
+        n_missing = self.trained_.model.shape.x_dim - X.shape[1]
+        return np.pad(self.standard_.apply(X), [(0, 0), (0, n_missing)]).clip(-1e6, 1e6)
 
     def _queries(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "contexts_")
@@ -170,7 +170,7 @@ class InContextRegressor(RegressorMixin, _InContext):
 
 
 class InContextClassifier(ClassifierMixin, _InContext):
-    """A trained run as a classifier of as many classes as its task has, or fewer.
+    """A trained run as a classifier, for at most as many classes as its task has.
 
     Args:
         run: a finished run of a classification task, its name or its folder.

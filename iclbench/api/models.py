@@ -22,7 +22,7 @@ from iclbench.registry import BACKBONES
 
 
 @guarded
-def configured(
+def run_config(
     task: Task,
     name: str,
     seed: int,
@@ -87,7 +87,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
     Args:
         name: `iclbench list backbones`, or `package.module:Class`.
         task: the task that determines inputs, outputs and head.
-        seed: seed of the initial weights. A run with this seed has the same ones.
+        seed: seed of the initial weights. A run with this seed starts from the same weights.
         settings: settings of the backbone (`iclbench show NAME`). Without settings the task's preset determines its
             size.
 
@@ -99,7 +99,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
     >>> backbone("s4d", task("linear", "smoke"), layers=1, width=8).parameter_count
     473
     """
-    return configured(task, name, seed, settings).build(task.family)
+    return run_config(task, name, seed, settings).build(task.family)
 
 
 def check_fits(model: Backbone, task: Task) -> None:

@@ -33,8 +33,8 @@ def next_event(
 
     Args:
         model: a backbone for event sequences, a `Trained` model or a finished run.
-        times: `(N,)`, increasing. For a run, in the unit of its training file, for any `time_scale`. For a backbone, in
-            the unit of its episodes.
+        times: `(N,)`, increasing. For a run, in the unit of its training file, whatever its `time_scale`. For a
+            backbone, in the unit of its episodes.
         marks: `(N,)`, whole numbers from 0 (default: all 0).
         start: start of the observation. With "first" it is the first of the times, which then is not an event
             (default: `task.start` of the run, or 0 for a backbone).
@@ -45,8 +45,8 @@ def next_event(
         interval of the gap), `mark` (the most likely mark) and `p0`, `p1`, ... (probabilities of all marks).
 
     Raises:
-        UsageError: the model does not read events, times or marks are not valid, or they are on a scale with infinite
-            predictions.
+        UsageError: the model does not read events, times or marks are not valid, or the predictions are infinite on the
+            scale of the times.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.tasks import task

@@ -46,7 +46,7 @@ def learning_curves(
 
     Args:
         values: rows of the table `values`.
-        task, preset: which rows, if there are several tasks or presets.
+        task, preset: the task and preset to draw, if the rows have several.
         metric: a value of the column `metric` (default: the squared error if it was measured).
 
     Raises:
@@ -58,7 +58,7 @@ def learning_curves(
     'linear: learning curves'
     """
     return _chart(
-        curves_section.section(_slice(_of_metric(_rows(values), metric), task, preset)),
+        curves_section.section(_slice(_rows_of_metric(_rows(values), metric), task, preset)),
         "rows of learning curves (question: next)",
     )
 
@@ -75,7 +75,7 @@ def extrapolation(
     'linear: up to 20 examples'
     """
     return _chart(
-        extrapolation_section.section(_slice(_of_metric(_rows(values), metric), task, preset)),
+        extrapolation_section.section(_slice(_rows_of_metric(_rows(values), metric), task, preset)),
         "rows with more examples than in training (extrapolate=N)",
     )
 
@@ -91,12 +91,14 @@ def shifts(
     >>> shifts(scores).to_dict()["title"]["text"]
     'linear: shifted prompts'
     """
-    return _chart(shifts_section.section(_slice(_of_metric(_rows(values), metric), task, preset)), "rows under a shift")
+    return _chart(
+        shifts_section.section(_slice(_rows_of_metric(_rows(values), metric), task, preset)), "rows under a shift"
+    )
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
-    """Accuracy of linear probes at every layer, from rows of `iclbench probe`: `open_results(...).values()`. Arguments
-    as in `learning_curves`."""
+    """Error of the output of every layer, decoded by the read-out of the model, from rows of `iclbench probe`:
+    `open_results(...).values()`. Arguments as in `learning_curves`."""
     return _chart(probing_section.section(_slice(_rows(values), task, preset)), "rows of a probe")
 
 
@@ -104,7 +106,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     """The normalised score of every backbone on every task.
 
     Raises:
-        UsageError: scores cannot be computed, since the baseline zero is not among the contestants.
+        UsageError: scores cannot be computed, for example without the baseline zero.
 
     >>> from iclbench.api.architectures import GPT2
     >>> from iclbench.api.score import evaluate
@@ -136,8 +138,8 @@ def leaderboard(
 
     Args:
         values: rows of the table `values`.
-        task, preset: which rows, if there are several tasks or presets.
-        shift: the distribution of the prompts.
+        task, preset: the task and preset to draw, if the rows have several.
+        shift: shift of the prompts; "none" is the training distribution.
         evaluator: the question, or a test of the family (default: the question of the task).
         metric: the metric of the ranking (default: the area under the learning curve; for targets the first measured
             one of log-likelihood, squared error and accuracy).
@@ -161,7 +163,7 @@ def leaderboard(
         ("shift", shift, []),
         ("metric", metric, scores.HEADLINES),
     ):
-        selection[column] = _selected(rows, column, value, preferred)
+        selection[column] = _selected_value(rows, column, value, preferred)
         rows = rows[rows[column].eq(selection[column])]
     ranking = scores.leaderboard(slice_, selection["evaluator"], selection["shift"], selection["metric"], partial=True)
     means = ranking[ranking["metric"].eq(selection["metric"]) & ranking["failed_seeds"].eq(0)]
@@ -176,7 +178,7 @@ def leaderboard(
     return board.chart(means, known_metric(selection["metric"]), slice_.looks, title)
 
 
-def _selected(rows: pd.DataFrame, column: str, value: str | None, preferred: Sequence[str]) -> str:
+def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferred: Sequence[str]) -> str:
     """A value of a column: the given one, in either spelling, or by default the first preferred one that occurs.
 
     Raises:
@@ -236,13 +238,13 @@ def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
     return results
 
 
-def _of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     """The rows of one metric, and the rows without a number of examples."""
-    measured = values.loc[values["n_context"].notna(), "metric"].unique()
+    metrics = values.loc[values["n_context"].notna(), "metric"].unique()
     if metric is None:
-        metric = next((name for name in ("nll", "squared_error", "log_likelihood") if name in measured), None)
-    elif arguments.text("metric", metric) not in measured:
-        raise UnknownNameError("metric", metric, map(str, measured))
+        metric = next((name for name in ("nll", "squared_error", "log_likelihood") if name in metrics), None)
+    elif arguments.text("metric", metric) not in metrics:
+        raise UnknownNameError("metric", metric, map(str, metrics))
     return values if metric is None else values[values["metric"].eq(metric) | values["n_context"].isna()]
 
 

@@ -254,9 +254,9 @@ class _Prompt:
 
     def sample(self, n: int, seed: int) -> torch.Tensor:
         """Samples from the joint distribution of all outputs, `(n, B, Q, ...)`."""
-        draw = generator(seed, "sample_y", device=self.queries.device)
+        random_generator = generator(seed, "sample_y", device=self.queries.device)
         with eval_mode(self.model), torch.no_grad():
-            return self.model.sample_targets(self.context, self.queries, n, draw)
+            return self.model.sample_targets(self.context, self.queries, n, random_generator)
 
 
 def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
@@ -275,7 +275,7 @@ def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
 def columns_of(values: Any) -> list[Any]:
     """The column names of a frame, of any type; empty if the value is not a frame."""
     names = list(getattr(values, "columns", ()))
-    return [None if isinstance(name, float) and name != name else name for name in names]  # NaN equals nothing
+    return [None if isinstance(name, float) and name != name else name for name in names]  # NaN does not equal itself
 
 
 def column_mismatch(expected: list[Any], actual: list[Any]) -> tuple[Any, Any, bool] | None:
@@ -341,7 +341,7 @@ def plain_numbers(name: str, values: Any, dtype_kinds: str = "fiub") -> np.ndarr
     """An array of float64.
 
     Raises:
-        UsageError: the values are not an array, or `dtype_kinds` does not contain the kind of their dtype.
+        UsageError: the values cannot be converted to an array, or `dtype_kinds` does not contain the kind of its dtype.
     """
     array = plain_array(name, values, "numbers")
     if array.dtype.kind not in dtype_kinds:
@@ -353,7 +353,7 @@ def plain_array(name: str, values: Any, content: str) -> np.ndarray:
     """A NumPy array. Missing values of a frame and masked values become NaN.
 
     Raises:
-        UsageError: the values are not an array, such as a ragged list or a list of tensors with gradients.
+        UsageError: the values cannot be converted, such as a ragged list or a list of tensors with gradients.
 
     >>> plain_array("y", np.ma.masked_array([1, 2], mask=[False, True]), "numbers")
     array([ 1., nan])

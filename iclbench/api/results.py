@@ -107,7 +107,7 @@ def write_report(
         The path of the HTML page.
 
     Raises:
-        UsageError: there is nothing to report, or the folder holds a page, tables or figures that are not of a report.
+        UsageError: there is nothing to report, or the folder holds a page, tables or figures that no report wrote.
         UnknownNameError: a task or a contestant has no results.
 
     >>> from tempfile import TemporaryDirectory

@@ -53,8 +53,8 @@ def evaluate(
             from names to these. The default name of a model is its backbone's name, with the suffix `@TASK` if it was
             trained on another task.
         task: the task of the prompts. Its preset sets the number of episodes.
-        shifts: changes of the distribution (`iclbench show TASK`). "none" is the training distribution, "all" are all
-            shifts of the card.
+        shifts: changes of the distribution (`iclbench show TASK`). "none" is the training distribution, "all" means
+            all shifts of the card.
         evaluators: tests of the family, such as `icl` and `iwl` of bursty sequences (default: those of the card; use
             `()` for no tests).
         extrapolate: also evaluate with up to this number of examples in context.
@@ -83,15 +83,15 @@ def evaluate(
         family, config.evaluators if evaluators is None else arguments.names("evaluators", evaluators)
     )
     entries = _entries(models, task, chosen_device(device))
-    pending = prompt_sets(config, task.preset, shift_names, tests, seed, task.data_dir, family)
-    if not entries or not pending:
+    prompt_queue = prompt_sets(config, task.preset, shift_names, tests, seed, task.data_dir, family)
+    if not entries or not prompt_queue:
         raise UsageError(
             "nothing to evaluate: give a model or the name of a baseline, and a shift such as 'none'",
             code="nothing-to-do",
         )
     frames = []
-    while pending:
-        prompts = pending.pop(0)  # popped, so that its episodes are freed after the iteration
+    while prompt_queue:
+        prompts = prompt_queue.pop(0)  # popped, so that its episodes are freed after the iteration
         predictors = (
             contestants.baselines(prompts, [entry])[0] if isinstance(entry, str) else entry for entry in entries
         )

@@ -114,14 +114,17 @@ class Task:
         if points is not None:
             examples = arguments.integer("points", points)
             parsed_shift.with_examples(examples)  # raises if the shift sets the number
-        draw = generator(arguments.seed(seed), "sample", device=chosen_device(device))
+        random_generator = generator(arguments.seed(seed), "sample", device=chosen_device(device))
         request = Request(
-            arguments.integer("episodes", episodes), self.config.point_count(examples), draw, shift=parsed_shift.name
+            arguments.integer("episodes", episodes),
+            self.config.point_count(examples),
+            random_generator,
+            shift=parsed_shift.name,
         )
         with memory_advice("fewer episodes or points"):
-            sampled = self.family.sample(request)
-        check_episodes(self.family, "sample", sampled)
-        return sampled
+            new_episodes = self.family.sample(request)
+        check_episodes(self.family, "sample", new_episodes)
+        return new_episodes
 
     def __repr__(self) -> str:
         changes = "".join(f", {key}={value!r}" for key, value in self.changes.items())
@@ -156,7 +159,7 @@ def task(name: str | Path, preset: str = "small", *, data_dir: str | Path | None
 
 
 def checked_task(value: Any) -> Task:
-    """The argument, which must be a task.
+    """Return the argument if it is a task.
 
     Raises:
         UsageError: the argument is not a task.

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from iclbench.api import arguments
-from iclbench.api.models import check_trains, configured, registered_name
+from iclbench.api.models import check_trains, registered_name, run_config
 from iclbench.api.progress import progress_bar
 from iclbench.api.record import MemoryTraining, add_training
 from iclbench.api.tasks import Task, checked_task
@@ -59,7 +59,7 @@ def fit(
         settings: other training settings, those of `-o train.` on the command line: `batch=64, schedule="constant"`.
 
     Returns:
-        A frame with the columns step and loss, the mean training loss since the row before.
+        A frame with the columns step and loss. The loss is the mean training loss since the previous row.
 
     Raises:
         UsageError: a setting is not valid, or the model cannot be trained.
@@ -92,10 +92,12 @@ def fit(
     if steps is not None:
         preset_training = resolve_training(task.config, task.sizes, name, {}, rates=rates)
         steps = arguments.integer("steps", steps)
-        scaled = preset_training.scaled_to(steps) | {"log_every": min(preset_training.log_every, max(1, steps // 20))}
+        scaled_settings = preset_training.scaled_to(steps) | {
+            "log_every": min(preset_training.log_every, max(1, steps // 20))
+        }
         if isinstance(curriculum := train_settings.get("curriculum"), Mapping) and curriculum:
-            train_settings["curriculum"] = {**scaled["curriculum"], **curriculum}
-        train_settings = {**scaled, **train_settings}
+            train_settings["curriculum"] = {**scaled_settings["curriculum"], **curriculum}
+        train_settings = {**scaled_settings, **train_settings}
     # Only runs are evaluated during training. In memory, callbacks can evaluate the model.
     train_settings = {"evaluate_every": 0, "branches": []} | train_settings
     if lr is not None:
@@ -173,7 +175,7 @@ def train(
     trackers, folder = arguments.names("log", log), arguments.folder("results", results)
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
-    config, device = configured(task, backbone, seed, settings, training, folder), chosen_device(device)
+    config, device = run_config(task, backbone, seed, settings, training, folder), chosen_device(device)
     config = keep_started_rates(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
     return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)
@@ -188,7 +190,7 @@ def train_run(
     trackers: Sequence[str] = (),
     processes: Processes = SINGLE_PROCESS,
 ) -> Run:
-    """Train a run to its end, or continue it, for `train` and the command `train`. A finished run is not changed.
+    """Train or continue a run until it is finished, for `train` and `iclbench train`. A finished run is not changed.
 
     Args:
         config: configuration of the run.

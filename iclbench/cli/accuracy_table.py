@@ -1,4 +1,4 @@
-"""The table of an evaluation with class labels: contestants by tests, best first, chance level last."""
+"""The table of an evaluation with class labels: contestants by tests, best first, and the chance level last."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
         names = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
-        same_prompts = (group for group in groups if all(group.get(test, name) == name for test, name in names.items()))
-        if (compatible_group := next(same_prompts, None)) is None:
+        compatible = (group for group in groups if all(group.get(test, name) == name for test, name in names.items()))
+        if (compatible_group := next(compatible, None)) is None:
             groups.append(names)
         else:
             compatible_group |= names
@@ -52,9 +52,8 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracies with half the width of their intervals, ordered by the first test."""
     ok = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
     ok = ok.assign(test=ok["evaluator"].where(ok["evaluator"].ne("targets"), _shift_titles(ok["shift"])))
-    tests = sorted(
-        ok["test"].unique(), key=lambda name: name in set(_shift_titles(ok["shift"]))
-    )  # tests of the family first
+    shift_titles = set(_shift_titles(ok["shift"]))
+    tests = sorted(ok["test"].unique(), key=lambda name: name in shift_titles)  # tests of the family first
     by_run = ok.set_index(["run", "test"])
     is_chance = by_run.index.isin(["chance"], "run")
     best = ok[~is_chance].pivot_table("value", "run", "test").reindex(columns=tests)
@@ -74,5 +73,5 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _shift_titles(shift: pd.Series) -> pd.Series:
-    """Titles of further episodes of the task: "as trained", or the shift."""
+    """Titles of the evaluations on new episodes of the task: "as trained", or the name of the shift."""
     return shift.where(shift.ne("none"), "as trained")

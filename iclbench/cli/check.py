@@ -30,14 +30,14 @@ def command(
     set_up_torch("cpu", threads)
     from iclbench.cli.check_class import check_class, classes, oracle_claims, summary
 
-    contracts, broken_contracts = 0, list[str]()
+    contract_count, broken_contracts = 0, list[str]()
     for cls in classes(target):
         for name, problem in check_class(cls, target, data_dir):
-            contracts += 1
+            contract_count += 1
             broken_contracts += [name] * (problem is not None)
             out.print(f"{'FAILED' if problem else 'ok    '} {name}{': ' + problem if problem else ''}")
     for line in oracle_claims(target):
         out.print(line)
-    out.print(summary(contracts, broken_contracts))
+    out.print(summary(contract_count, broken_contracts))
     if broken_contracts:
         raise typer.Exit(1)

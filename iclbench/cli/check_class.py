@@ -26,13 +26,15 @@ from iclbench.families.base import Family
 from iclbench.families.linear import SparseLinear
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
-# Numbers of related datasets. A model uses different methods for tasks with and without them.
+# Numbers of related datasets to check with. A model runs other code for tasks with related datasets.
 RELATED = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
-    """Name and problem (None if it holds) of every contract that applies to the class. An estimator has the settings of
-    its card, a backbone a few thousand parameters. A backbone is also sized to the budgets of the presets.
+    """Check every contract that applies to the class, and yield its name and its problem (None if it holds).
+
+    An estimator is checked with the settings of its card, a backbone with a few thousand parameters. For a backbone,
+    this also checks that a size meets each budget of the presets.
 
     Raises:
         DataError: the data of a family cannot be read.
@@ -45,7 +47,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         else:
             family = checked_class(checked_class.Parameters(), data_dir)
         if family.needs_data:
-            _ = family.fingerprint  # missing data raise one error, instead of one broken contract each
+            _ = family.fingerprint  # missing data raise one error, and do not break every contract
         for family_contract in FAMILY_CONTRACTS:
             yield family_contract.__name__, _problem(family_contract, family)
         return
@@ -55,9 +57,9 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
         settings = checked_class.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
         for budget in _budgets():
-            size = f"a_size_meets_the_budget ({count(budget)} parameters)"
+            contract_name = f"a_size_meets_the_budget ({count(budget)} parameters)"
             shape = example_shape(checked_class.heads[0])
-            yield size, _problem(budget_settings, target, checked_class, budget, shape, settings)
+            yield contract_name, _problem(budget_settings, target, checked_class, budget, shape, settings)
         cases = _backbones(target, checked_class, settings)
     elif families := _families_of(target):
         raise UsageError(
@@ -72,7 +74,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
 
 
 def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """Estimators to check on episodes without and with related datasets, with the suffix of the contracts' names."""
+    """The estimator to check, on episodes without and with related datasets, with a suffix for the contracts' names."""
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
     family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
@@ -100,8 +102,8 @@ def _families_of(target: str) -> list[str]:
 def _backbones(
     name: str, cls: type[Backbone], settings: Mapping[str, Any]
 ) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """Backbones to check with each of their heads: built for a task without related datasets, which reads a sequence in
-    one pass, and for a task with them, which continues from a state."""
+    """The backbone to check, with each of its heads: for a task without related datasets, where it reads a sequence in
+    one pass, and for a task with them, where it continues from a state."""
     small = small_settings(name, cls, settings)
     for head in cls.heads:
         for related in _related(head):
@@ -110,7 +112,7 @@ def _backbones(
 
 
 def _related(head: str) -> tuple[int, ...]:
-    """Numbers of related datasets; events have none."""
+    """Numbers of related datasets to check a head with; event sequences have none."""
     return (0,) if head == "event" else RELATED
 
 

@@ -13,7 +13,8 @@ from iclbench.core.files import atomic, check_replaceable
 from iclbench.families.images.glyphs import glyphs
 
 CLASSES, DRAWINGS, SIZE = 30, 20, 56
-_LINE = 200
+# Grey value of the lines between the drawings.
+_LINE_GREY = 200
 
 
 def write_glyphs(path: Path) -> str:
@@ -40,6 +41,6 @@ def write_glyphs(path: Path) -> str:
 
 def framed_grid(images: UInt8[np.ndarray, "rows columns size size"]) -> UInt8[np.ndarray, "height width"]:
     """One black-on-white picture with lines between the images."""
-    framed = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE)
+    framed = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE_GREY)
     rows, columns, height, width = framed.shape
     return framed.transpose(0, 2, 1, 3).reshape(rows * height, columns * width)

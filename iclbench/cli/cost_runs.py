@@ -27,7 +27,7 @@ def measure_all(
     sizes: Sizes,
     json: bool,
 ) -> int:
-    """Measure runs under a progress bar and then baselines; returns the number of measurements that failed."""
+    """Measure runs with a progress bar, and then baselines; returns the number of measurements that failed."""
     written: list[Path] = []
     failed = 0
 
@@ -85,7 +85,7 @@ def _baselines(
 
 
 def print_costs(written: Sequence[Path], json: bool) -> None:
-    """One table per task, preset, machine and batch, or all rows as JSON."""
+    """Print one table per task, preset, machine and batch size, or all rows as JSON."""
     frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
     if json:

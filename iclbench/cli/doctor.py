@@ -50,7 +50,7 @@ def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = F
 
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
-    """The lines of the table."""
+    """The items of the table and their values."""
     from iclbench import __version__
     from iclbench.config.cards import names
     from iclbench.core.version import commit
@@ -89,7 +89,7 @@ def _version(library: str) -> str:
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs that torch can use. A CPU build of torch, which its version shows, is not imported."""
+    """The names of the GPUs that torch can use. Torch is not imported if its version is a CPU build."""
     if _version("torch").endswith("+cpu"):
         return []
     import torch
@@ -98,10 +98,10 @@ def _gpus() -> list[str]:
 
 
 def _hub() -> str:
-    """The cache of models from the hub, and whether others are downloaded."""
+    """The cache folder of models from the hub, and whether models that are not in it are downloaded."""
     from huggingface_hub import constants
 
-    offline = "offline: only cached models" if constants.HF_HUB_OFFLINE else "others are downloaded"
+    offline = "offline: only cached models" if constants.HF_HUB_OFFLINE else "other models are downloaded"
     return f"{constants.HF_HUB_CACHE} ({offline})"
 
 

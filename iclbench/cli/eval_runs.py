@@ -59,7 +59,7 @@ def evaluate_run(
     Adds the ids of the prompt sets to `evaluated`, and remarks on their scores to `remarks`. The other arguments
     are those of `evaluation.evaluate.evaluate_run`.
     """
-    remarked: set[str] = set()
+    ids_with_remarks: set[str] = set()
     longest = None if extrapolate is None else example_count(str(extrapolate), run.config.task.points)
     task, family = replacement or (run.config.task, None)
     shifts = shifts_of(run, shift, longest, task)
@@ -88,8 +88,8 @@ def evaluate_run(
             data_changed=data_changed,
         ):
             done += 1
-            if remarks is not None and task.family == "tabular" and cell.prompts.id not in remarked:
-                remarked.add(cell.prompts.id)
+            if remarks is not None and task.family == "tabular" and cell.prompts.id not in ids_with_remarks:
+                ids_with_remarks.add(cell.prompts.id)
                 update(done, "XGBoost on all rows except the targets")
                 with memory_advice(IN_REAL_TABLES):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))

@@ -40,7 +40,7 @@ def command(
             )
     values = tables.read_all("values", results)
     for trained_run in runs:
-        rows = list(logged(trained_run, values[values["run"] == trained_run.name]))
+        rows = list(values_by_step(trained_run, values[values["run"] == trained_run.name]))
         with tracked(trained_run, log) as trackers:
             for step, values_of_step in rows:
                 for tracker in trackers:
@@ -48,10 +48,12 @@ def command(
         out.print(f"{trained_run.name}: {plural(len(rows), 'step')} for {', '.join(log)}")
 
 
-def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
-    """The values of a run by training step. The last step has the scores on prompts of the run's task:
-    `EVALUATOR/SHIFT/METRIC`, with related datasets `.../N-related`. Scores of further evaluation seeds have the names
-    of their prompt sets as a prefix."""
+def values_by_step(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
+    """The values of a run, by training step and name.
+
+    The last step also has the scores on prompts of the run's task. Their names are `EVALUATOR/SHIFT/METRIC`, or
+    `EVALUATOR/SHIFT/METRIC/N-related` with related datasets. Scores with further evaluation seeds have the name of the
+    prompt set as a prefix."""
     import pandas as pd
 
     from iclbench.store.identity import variant_id
@@ -61,10 +63,10 @@ def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, floa
     curve = ok[ok["axis"].eq("train_step").fillna(False)]
     scores = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["prompt_set"].notna()]
     by_step: dict[int, dict[str, float]] = {}
-    for evaluator, name, step, value in _columns(curve, "evaluator", "metric", "axis_value", "value"):
+    for evaluator, name, step, value in _column_tuples(curve, "evaluator", "metric", "axis_value", "value"):
         by_step.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)
     last = by_step.setdefault(run.config.train.steps, {})
-    for evaluator, shift, name, related, prompt_set, value in _columns(
+    for evaluator, shift, name, related, prompt_set, value in _column_tuples(
         scores.sort_values("prompt_set", kind="stable"),
         "evaluator",
         "shift",
@@ -78,5 +80,5 @@ def logged(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, floa
     yield from sorted(by_step.items())
 
 
-def _columns(rows: pd.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:
+def _column_tuples(rows: pd.DataFrame, *names: str) -> Iterator[tuple[Any, ...]]:
     return zip(*(rows[name].tolist() for name in names), strict=True)

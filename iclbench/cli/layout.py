@@ -76,19 +76,19 @@ def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) ->
         widths = _fit([unfolded_keys[i] for i in block_columns], width) or _fit(
             [columns[i] for i in block_columns], width
         )
-        table_blocks.append(Block(block_columns, widths or _least([columns[i] for i in block_columns])))
+        table_blocks.append(Block(block_columns, widths or _minimum_widths([columns[i] for i in block_columns])))
         rest = rest[len(block_columns) - len(keys) :]
-    return table_blocks or [Block(all_indices, _least(columns))]
+    return table_blocks or [Block(all_indices, _minimum_widths(columns))]
 
 
 def _fit(columns: Sequence[Column], width: int) -> tuple[int, ...] | None:
-    """Widths that fit: those of the lines, or the available width shared by need; None if the columns do not fit."""
+    """Widths that fit: the minimum widths, plus a share of the remaining width; None if the columns do not fit."""
     for readable in _READABLE:
         widths = [column.floor(readable) for column in columns]
         spare = width - GAP * (len(columns) - 1) - sum(widths)
         if spare < 0:
             continue
-        # Columns with the smallest need come first, since unfolded lines for them cost the others little.
+        # Columns that need the least come first: unfolding them takes little width from the others.
         order = sorted(range(len(columns)), key=lambda index: columns[index].natural - widths[index])
         for remaining_columns, index in zip(range(len(columns), 0, -1), order, strict=True):
             extra = min(columns[index].natural - widths[index], spare // remaining_columns)
@@ -98,6 +98,6 @@ def _fit(columns: Sequence[Column], width: int) -> tuple[int, ...] | None:
     return None
 
 
-def _least(columns: Sequence[Column]) -> tuple[int, ...]:
+def _minimum_widths(columns: Sequence[Column]) -> tuple[int, ...]:
     """Widths of columns that do not fit."""
     return tuple(column.floor(_READABLE[0]) for column in columns)

@@ -40,26 +40,26 @@ COMMANDS = (
 _TYPES = {"bool": "", "int": "N", "float": "X", "Path": "PATH"}
 
 
-def load(typed: str) -> Any:
+def load(words: str) -> Any:
     """The parser of a command, such as `lm eval`."""
     app = typer.Typer(add_completion=False)
-    app.command(typed.rpartition(" ")[2])(_function(typed))
-    return with_plain_help(typer.main.get_command(app), _function(typed))
+    app.command(words.rpartition(" ")[2])(_function(words))
+    return with_plain_help(typer.main.get_command(app), _function(words))
 
 
-def summary(typed: str) -> str:
+def summary(words: str) -> str:
     """The first paragraph of a command's help."""
-    return " ".join((inspect.getdoc(_function(typed)) or "").partition("\n\n")[0].split())
+    return " ".join((inspect.getdoc(_function(words)) or "").partition("\n\n")[0].split())
 
 
-def _function(typed: str) -> Callable[..., None]:
-    module = typed.replace(" ", ".").replace("-", "_")
+def _function(words: str) -> Callable[..., None]:
+    module = words.replace(" ", ".").replace("-", "_")
     return import_module(f"iclbench.cli.{module}").command
 
 
 def lazy_group(prefix: str = "") -> type[TyperGroup]:
     """A class of groups with the commands after this prefix."""
-    commands = {name: typed for typed in COMMANDS for before, _, name in [typed.rpartition(" ")] if before == prefix}
+    commands = {name: words for words in COMMANDS for before, _, name in [words.rpartition(" ")] if before == prefix}
 
     class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:

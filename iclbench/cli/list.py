@@ -12,7 +12,7 @@ from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
 from iclbench.core.errors import UnknownNameError
 
-# Columns that are too wide for a terminal. `iclbench show` prints them.
+# Columns that are printed only as JSON, because they are too wide for a terminal. `iclbench show` prints them, too.
 _FOR_SCRIPTS = {
     "tasks": {"family", "evaluators"},
     "grids": {"tasks", "backbones"},
@@ -20,7 +20,7 @@ _FOR_SCRIPTS = {
 }
 _NUMERIC = ("size", "score")
 # The line below a table.
-_MORE = {
+_FOOTERS = {
     "tasks": "tasks for language models: iclbench lm tasks",
     "grids": "tasks and backbones of a grid: iclbench show GRID",
     "runs": "score: on the task of the run; backbone and settings of a run: iclbench show RUN",
@@ -57,8 +57,8 @@ def command(
         columns = [column for column in rows[0] if column not in _FOR_SCRIPTS.get(name, ())]
         cells = [[_cell(column, row[column]) for column in columns] for row in rows]
         table(name if what == "all" else "", columns, cells, [columns.index(c) for c in _NUMERIC if c in columns])
-        if name in _MORE:
-            out.print(_MORE[name])
+        if name in _FOOTERS:
+            out.print(_FOOTERS[name])
         if what == "all":
             out.print()
 

@@ -16,7 +16,7 @@ from iclbench.sweep.language_grids import is_language_grid, load_language_grid
 
 
 def sections_of(results: Path) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """What can be listed, each with a function that reads its rows."""
+    """The kinds of entries that can be listed, each with a function that reads its rows."""
     return {
         "tasks": _tasks,
         "backbones": _backbones,
@@ -58,9 +58,9 @@ def _grids() -> list[dict[str, str]]:
     rows = []
     for name in names("grids"):
         if is_language_grid(name):
-            of_models = load_language_grid(name)[1]
-            contestants = [model.rpartition("/")[2] for model in of_models.models]
-            tasks, presets, summary = of_models.tasks, "language", of_models.summary
+            language_card = load_language_grid(name)[1]
+            contestants = [model.rpartition("/")[2] for model in language_card.models]
+            tasks, presets, summary = language_card.tasks, "language", language_card.summary
         else:
             card = load_grid(name)[1]
             tasks, contestants, presets, summary = card.tasks, card.backbones, " ".join(card.presets), card.summary

@@ -23,7 +23,7 @@ from iclbench.core.plugins import as_plugin_error
 from iclbench.core.signals import exit_on_signal, raise_if_ctrl_c, remember_ctrl_c
 
 INTERRUPTED = Interrupted.exit_code
-# Options with an optional value: the pattern of a value, and the default.
+# Options with an optional value: the pattern of the value, and the default.
 _OPTIONAL = {
     "--extrapolate": (r"-?\d+x?", "4x"),
     "--install-completion": (r"\w+", "auto"),
@@ -193,10 +193,10 @@ def _report(error: BaseException) -> int:
 
 
 def _optional_values(arguments: list[str]) -> list[str]:
-    """The arguments with a value for every option with an optional value."""
+    """The arguments, with the default added to every option whose optional value is missing."""
     completed = []
     for index, argument in enumerate(arguments):
-        value, default = _OPTIONAL.get(argument, ("", ""))
-        lacks_value = default and not re.fullmatch(value, "".join(arguments[index + 1 : index + 2]))
+        pattern, default = _OPTIONAL.get(argument, ("", ""))
+        lacks_value = default and not re.fullmatch(pattern, "".join(arguments[index + 1 : index + 2]))
         completed.append(f"{argument}={default}" if lacks_value else argument)
     return completed

@@ -114,7 +114,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
 
 
 def set_up_torch(device: str, threads: int) -> str:
-    """Import torch with this many threads; returns the device, also for `auto`.
+    """Import torch with this many threads; returns the device, which `auto` selects.
 
     Raises:
         UsageError: the device is not available.

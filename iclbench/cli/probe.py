@@ -68,8 +68,8 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Apply the read-out of the model to every layer, up to a scale and a shift per function, and compare them with GD
-    and GD++. Alternatively, measure the rank of the predictions, or probe the sample representation."""
+    """Apply the read-out of the model to every layer, with a scale and a shift fitted per function, and compare the
+    layers with GD and GD++. Alternatively, measure the rank of the predictions, or probe the sample representation."""
     from iclbench.core.context import Context
 
     if rank and representation:
@@ -77,8 +77,8 @@ def command(
     if representation and (context or shift != "none"):
         raise UsageError("--representation cannot be used with --context or --shift", code="conflict")
     layer_sizes, rank_sizes = (
-        _set_options(tasks=tasks, fit=fit, test=test),
-        _set_options(contexts=contexts, queries=queries),
+        _options_with_values(tasks=tasks, fit=fit, test=test),
+        _options_with_values(contexts=contexts, queries=queries),
     )
     if rank_sizes and not rank:
         raise UsageError(f"--{next(iter(rank_sizes))} needs --rank", code="missing-value")
@@ -94,6 +94,6 @@ def command(
     )
 
 
-def _set_options(**options: int | None) -> dict[str, int]:
+def _options_with_values(**options: int | None) -> dict[str, int]:
     """The options with a value."""
     return {name: value for name, value in options.items() if value is not None}

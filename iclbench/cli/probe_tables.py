@@ -41,7 +41,7 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _error_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """The error after a number of quarters; empty if they are not an integer number of layers, or without a value."""
+    """The error after this number of quarters of the depth; empty if that is not an integer, or has no value."""
     layer, remainder = divmod(quarters * depth, 4)
     return "" if remainder or layer not in by_depth.index else short(by_depth[layer])
 
@@ -55,7 +55,7 @@ def _with_spread(values: pd.Series, metric: str) -> str:
 def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: effective rank, and the number of non-zero singular values, by the number of contexts;
     smallest first."""
-    by_contexts = _measured(values, "rank", "contexts")
+    by_contexts = _rows_along_axis(values, "rank", "contexts")
     lines: list[tuple[float, list[str]]] = []
     for run, rows in by_contexts.groupby("run", sort=False):
         ranks = rows.pivot_table("value", "axis_value", "metric")
@@ -66,18 +66,18 @@ def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def rank_title(values: pd.DataFrame) -> str:
-    """The title of the numbers."""
+    """The title of the table of ranks."""
     return f"{examples_in_context(values)}effective rank (rank) of m contexts, "
 
 
 def representation_title(values: pd.DataFrame) -> str:
-    """The title of the numbers. A linear map without intercept can be worse than the mean, so R² can be below 0."""
+    """The title of the table of R². A linear map without intercept can be worse than the mean, so R² can be below 0."""
     return "R² of the true features, decoded by a linear map without intercept, "
 
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: R² of every true feature and their mean; best first."""
-    by_feature = _measured(values, "representation", "feature").pivot_table("value", "run", "axis_value")
+    by_feature = _rows_along_axis(values, "representation", "feature").pivot_table("value", "run", "axis_value")
     means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]
     lines = [
         [
@@ -90,7 +90,7 @@ def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str
     return ["contestant", *(f"R² {int(n)}" for n in by_feature.columns), "mean R²"], lines
 
 
-def _measured(values: pd.DataFrame, evaluator: str, axis: str) -> pd.DataFrame:
+def _rows_along_axis(values: pd.DataFrame, evaluator: str, axis: str) -> pd.DataFrame:
     return values[values["status"].eq("ok") & values["evaluator"].eq(evaluator) & values["axis"].eq(axis)]
 
 

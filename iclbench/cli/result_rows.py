@@ -29,7 +29,7 @@ def print_shipped(results: Path, values: pd.DataFrame) -> None:
 
 
 def print_failed(values: pd.DataFrame) -> None:
-    """Print one line for every cell with missing values."""
+    """Print one line for every contestant and reason of a failure."""
     failures = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
     for _, row in failures.iterrows():
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")

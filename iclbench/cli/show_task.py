@@ -47,8 +47,8 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
     out.print()
     columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
     rows = [_preset_cells(name, preset, shared) for name, preset in presets.items()]
-    width = len(columns) if any(row[-1] for row in rows) else -1
-    table("", columns[:width], [row[:width] for row in rows], range(1, 7))
+    end = len(columns) if any(row[-1] for row in rows) else -1
+    table("", columns[:end], [row[:end] for row in rows], range(1, 7))
     if values["published"]:
         out.print()
         _print_published(values["published"])

@@ -43,27 +43,41 @@ def answer_all(
     write: Callable[[Answer], str],
     header: bool,
 ) -> None:
+    """Answer the queries of a stream as they arrive, and save the state at the end, even after an error or Ctrl-C.
+
+    Args:
+        backbone: the model.
+        lines: the lines of the stream.
+        path: the file of the lines; None for standard input.
+        state: the file of the initial state.
+        save: the file to save the state to.
+        related: files of related datasets.
+        window: maximum number of points in the context.
+        clock: the clock of a stream of events.
+        write: the text of an answer.
+        header: whether to print the names of the columns first.
+    """
     source = str(path or "stdin")
     start, clock = _start(backbone, state, clock)
-    columns = _columns(backbone, clock)
-    related_sets = read_related(backbone, related, columns) if related else None
+    line_format = _line_format(backbone, clock)
+    related_sets = read_related(backbone, related, line_format) if related else None
     is_interactive = path is None or not path.is_file()
     try:
         stream = Stream(backbone, start, related_sets, is_interactive, source, window, clock)
     except DataError as error:
         raise DataError(f"--state {state}: {error}", code=error.code) from error
     if header:
-        typer.echo(",".join([*columns.inputs, *heading(backbone.shape)]))
+        typer.echo(",".join([*line_format.inputs, *heading(backbone.shape)]))
     start_time = time.monotonic()
     try:
-        for answer in stream.run(columns.read(limits.lines(lines, source), source)):
+        for answer in stream.run(line_format.read(limits.lines(lines, source), source)):
             typer.echo(write(answer))
             sys.stdout.flush()
     finally:
         noun = "point" if clock is None else "event"
         seconds = max(time.monotonic() - start_time, 1e-9)
         if save:
-            with defer_signals(signal.SIGINT, signal.SIGTERM):  # a second signal does not stop the saving
+            with defer_signals(signal.SIGINT, signal.SIGTERM):  # a second signal does not interrupt the save
                 _save(backbone, stream, save)
         say(
             f"{stream.points} {noun}{'s' * (stream.points != 1)} and "
@@ -93,10 +107,10 @@ def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple
         start = backbone.load_state(state)
         return start, None if clock is None else Clock.of_state(read_about(state))
     except DataError as error:
-        raise DataError(f"--state: {error}; give a file of --save of this run", code=error.code) from error
+        raise DataError(f"--state: {error}; give a file that --save wrote for this run", code=error.code) from error
 
 
-def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
+def _line_format(backbone: Backbone, clock: Clock | None) -> LineFormat:
     float_info = torch.finfo(next(backbone.parameters()).dtype)
     if clock is None:
         return LineFormat.of(backbone.shape, float_info.max)
@@ -105,7 +119,7 @@ def _columns(backbone: Backbone, clock: Clock | None) -> LineFormat:
 
 def _size(state: State, noun: str) -> str:
     if isinstance(state, WindowState):
-        return f"window of {plural(state.points.count, noun)}, its state of {state.state.nbytes} bytes"
+        return f"window of {plural(state.points.count, noun)} with a state of {state.state.nbytes} bytes"
     return f"state of {state.nbytes} bytes"
 
 

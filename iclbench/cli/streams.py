@@ -1,5 +1,4 @@
-"""Standard streams that have a limited encoding or are closed, and file names that are not text. None of these is an
-error."""
+"""Standard output and error that print every text, even if their encoding is limited or a file name is not text."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import io
 import sys
 import unicodedata
 
-# The letters beyond ASCII in tables and texts, with their ASCII spelling.
+# The non-ASCII characters in tables and texts, with their ASCII spelling.
 _PLAIN = {
     "±": "+-",
     "–": "-",
@@ -35,18 +34,18 @@ _PLAIN = {
 
 
 def plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """An error handler for encoders: a letter's nearest spelling in ASCII, or the byte of a file name that is not text.
+    """An error handler for encoders: the ASCII spelling of a character, or the byte of a file name that is not text.
 
     >>> plain(UnicodeEncodeError("ascii", "±1", 0, 1, "not in ASCII"))
     ('+-', 1)
     """
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    letter, end = error.object[error.start], error.start + 1
-    if "\udc80" <= letter <= "\udcff":
-        return bytes([ord(letter) & 0xFF]), end
-    nearest = unicodedata.normalize("NFKD", letter).encode("ascii", "ignore").decode()
-    return _PLAIN.get(letter) or nearest or "?", end
+    character, end = error.object[error.start], error.start + 1
+    if "\udc80" <= character <= "\udcff":
+        return bytes([ord(character) & 0xFF]), end
+    nearest = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+    return _PLAIN.get(character) or nearest or "?", end
 
 
 def set_encoding_fallback() -> None:

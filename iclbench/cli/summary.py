@@ -23,8 +23,8 @@ from iclbench.tables.runs import trained_runs
 
 
 def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
-    """Print a leaderboard per prompt set, or for class labels one over all prompt sets of a task; or all rows as JSON.
-    Runs in `without`, whose code has changed, are omitted."""
+    """Print a leaderboard per prompt set, but a single table over all prompt sets of a task with class labels. With
+    `json`, print all rows instead. Runs in `without`, whose code has changed, are omitted."""
     frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
     with_labels = {name: values for name, values in frames.items() if has_labels(values)}
     other_sets = [name for name in prompt_sets if name not in with_labels]
@@ -81,18 +81,18 @@ def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFram
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:
     """The lines below the table of one prompt set."""
-    return [*about_oracles(results, values), *about_targets(results, values)]
+    return [*oracle_notes(results, values), *target_notes(results, values)]
 
 
-def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes below a table of the question `targets`: the episodes of the numbers, the reference of adjusted scores, and
-    the gains of related datasets, with the median and the share of a single dominating episode."""
+def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
+    """Notes below a table of the question `targets`: the numbers of episodes, the reference of adjusted scores, and
+    the gains from related datasets, with their median and the share of a single dominating episode."""
     ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
     lines, max_episodes = [], likelihood["n_episodes"].max()
     if (likelihood["n_episodes"] < max_episodes).any():
         lines.append(
-            f"in brackets: number of episodes, the first of {int(max_episodes)}; gaps: the episodes of all oracles"
+            f"in brackets: number of episodes, if fewer than {int(max_episodes)}; gaps: only episodes of all oracles"
         )
     teacher_forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
     if len(teacher_forced):
@@ -121,7 +121,7 @@ def about_targets(results: Path, values: pd.DataFrame) -> list[str]:
     return lines
 
 
-def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
+def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
     """Notes on the oracles of one prompt set: oracles that are beaten, and the reference of score 1 if it is not an
     oracle."""
     oracles = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
@@ -137,7 +137,7 @@ def about_oracles(results: Path, values: pd.DataFrame) -> list[str]:
 
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: contestants by the area under their curve, with the error at about `size_count` context
-    sizes. Contestants without an area, some of whose predictions are not numbers, come last."""
+    sizes. Contestants without an area, because some of their predictions are not numbers, come last."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
     next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
@@ -145,14 +145,14 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     curves = ok[ok["metric"].eq(curve_metric(ok["metric"])) & ok["n_context"].notna()]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
-    sizes = _spread(curves[curves["run"].isin(areas.index)], size_count)
+    sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)
     ranking = of_runs(values, "next", by="auc")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
-    ranked = ranking.loc[~is_failed, "contestant"].tolist()
+    ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
     intervals = {run: interval(row) for run, row in areas.iterrows()}
     rows = []
-    for run in ranked:
+    for run in ranked_runs:
         curve = curves[curves["run"] == run].set_index("n_context")
         cells = [short(curve.loc[n, "value"]) if n in curve.index else "" for n in sizes]
         rows.append(
@@ -178,11 +178,11 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     that predict single values follow, by their error."""
     ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
-    counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
+    related_counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
     ranking = of_runs(values, "targets", by="log_likelihood").drop_duplicates("contestant")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
-    names = ranking.loc[~is_failed, "contestant"].tolist()
+    ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
     adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
     joint = ok[ok["metric"].eq("log_likelihood_joint")]
     if not _differ(joint, likelihood):
@@ -192,7 +192,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     failed_keys = set(zip(failures["run"], failures["n_related"], strict=True))
 
     def cell(scores: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
-        """The number, and the number of its episodes if others have more."""
+        """The score of a run as text, with its number of episodes if other scores have more."""
         if (run, n) not in scores.index:
             return ""
         row: Any = scores.loc[(run, n)]
@@ -200,12 +200,12 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         return write(row) + (f" ({int(row['n_episodes'])})" if has_fewer else "")
 
     rows = []
-    for run in names:
+    for run in ranked_runs:
         cells = [
             "failed" if (run, n) in failed_keys else cell(likelihood, run, n, lambda row: f"{row['value']:.3f}")
-            for n in counts
+            for n in related_counts
         ]
-        related_count = max(n for n in counts if (run, n) in error.index or (run, n) in failed_keys)
+        related_count = max(n for n in related_counts if (run, n) in error.index or (run, n) in failed_keys)
         cells += [cell(scores, run, related_count, interval) for scores in (gap, adjusted) if len(scores)]
         cells += [cell(joint, run, related_count, lambda row: f"{row['value']:.3f}")] if len(joint) else []
         error_cell = (
@@ -217,13 +217,17 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     failed_runs = ranking.loc[is_failed, "contestant"].tolist()
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     for run in failed_runs:
-        blank = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
-        rows.append([styled_name(run, kinds[run]), *[statuses[run]] * (len(counts) or 1), *blank, statuses[run]])
-    related = [f"LL, {n} related" for n in counts] if len(counts) > 1 else [metric("log_likelihood").label]
+        blanks = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
+        rows.append(
+            [styled_name(run, kinds[run]), *[statuses[run]] * (len(related_counts) or 1), *blanks, statuses[run]]
+        )
+    likelihood_titles = (
+        [f"LL, {n} related" for n in related_counts] if len(related_counts) > 1 else [metric("log_likelihood").label]
+    )
     extra_columns = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
     columns = [
         "contestant",
-        *related,
+        *likelihood_titles,
         *(name for name, scores in extra_columns.items() if len(scores)),
         "squared error",
     ]
@@ -235,7 +239,7 @@ def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
     return bool(((joint["value"] - marginal["value"].reindex(joint.index)).abs() > 1e-4).any())
 
 
-def _spread(curves: pd.DataFrame, count: int) -> list[int]:
+def _shared_sizes(curves: pd.DataFrame, count: int) -> list[int]:
     """Context sizes that all contestants have, spread over the range."""
     sizes_by_run = curves.groupby("run")["n_context"].agg(set)
     if sizes_by_run.empty:

@@ -156,8 +156,8 @@ def command(
         )
     kinds = parsed_names("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
-        kind, gpus = devices(device) if cluster is None else (cluster.device(device), [])
-        context, store = Context(results, data_dir, kind), Store(results)
+        device_type, gpus = devices(device) if cluster is None else (cluster.device(device), [])
+        context, store = Context(results, data_dir, device_type), Store(results)
         cells = selected_cells(preset, tasks, cells_of(grid, add or [], results))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
@@ -169,13 +169,15 @@ def command(
         if (note := missing_results_note(grid, cells, results)) is not None:
             say(note)
         all_contestants = {cell.contestant for cell in cells if not cell.is_summary}
-        selected = parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
-        plan = plans.only(plans.plan(cells, store), store, kinds, selected)
+        selected_contestants = (
+            parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
+        )
+        plan = plans.only(plans.plan(cells, store), store, kinds, selected_contestants)
         check_data(plan, context)
         worker_gpus = gpus_of_workers(gpus, per_gpu, workers)
         if cluster is not None:
             cluster.sweep(plan, store, context, dry_run, json, add or [])
         elif dry_run:
-            print_dry_run(plan, store, kind, data_dir, len(worker_gpus), json, added=add or [])
+            print_dry_run(plan, store, device_type, data_dir, len(worker_gpus), json, added=add or [])
         else:
             work_through(plan, store, worker_gpus, context, json)

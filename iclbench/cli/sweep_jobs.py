@@ -85,9 +85,9 @@ class Cluster:
     detach: bool = False
     status: bool = False
 
-    def device(self, typed: str) -> str:
+    def device(self, option: str) -> str:
         """The device of cells on the cluster, which may differ from that of this machine."""
-        return "cuda" if typed.startswith("cuda") or (typed == "auto" and self.settings.gpus) else "cpu"
+        return "cuda" if option.startswith("cuda") or (option == "auto" and self.settings.gpus) else "cpu"
 
     def sweep(
         self, plan: Plan, store: Store, context: Context, dry_run: bool, json: bool, added: Sequence[str]

@@ -39,13 +39,15 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         durations = {cell.hash: seconds(cell) for cell in plan.todo}
         return Bundling(settings.worth, lambda cell: durations[cell.hash])
 
-    bundling, best = cached_bundling(recorded.seconds), cached_bundling(measured.seconds)
-    sizes = simulate(plan, settings.jobs, bundling).jobs
+    recorded_bundling, measured_bundling = cached_bundling(recorded.seconds), cached_bundling(measured.seconds)
+    cell_counts = simulate(plan, settings.jobs, recorded_bundling).jobs
     makespans = []
     for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
-        reliable = simulate(plan, jobs, bundling, _START_SECONDS, cell_seconds=best.expected)
+        reliable = simulate(plan, jobs, recorded_bundling, _START_SECONDS, cell_seconds=measured_bundling.expected)
         unreliable = [
-            simulate(plan, jobs, bundling, _START_SECONDS, _FAILURE_SHARE, seed, best.expected).seconds
+            simulate(
+                plan, jobs, recorded_bundling, _START_SECONDS, _FAILURE_SHARE, seed, measured_bundling.expected
+            ).seconds
             for seed in range(_SIMULATIONS)
         ]
         makespans.append(
@@ -53,15 +55,17 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
             | {"seconds_with_deaths": fmean(unreliable)}
         )
     return {
-        "jobs": len(sizes),
-        "cells_per_job": [min(sizes), max(sizes)] if sizes else None,
+        "jobs": len(cell_counts),
+        "cells_per_job": [min(cell_counts), max(cell_counts)] if cell_counts else None,
         "cpus": settings.cpus,
         "gpus": settings.gpus,
         "memory": settings.memory,
         "minutes": settings.minutes,
         "at_once": settings.jobs,
         "devices": measured.devices,
-        "cells_of_unknown_length": sum(best.estimate(cell) is None for cell in plan.todo if cell.reason is None),
+        "cells_of_unknown_length": sum(
+            measured_bundling.estimate(cell) is None for cell in plan.todo if cell.reason is None
+        ),
         "makespan": makespans,
     }
 

@@ -86,10 +86,10 @@ def print_verified(
         table("", columns, rows, numeric=[3, 5, 7])
     if any(each.environment and not each.equal for each in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
-    if close := sum(each.agrees and not each.equal for each in verified_cells):
+    if almost_equal := sum(each.agrees and not each.equal for each in verified_cells):
         say(
-            f"{close} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth of "
-            "the half-width of their intervals"
+            f"{almost_equal} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth "
+            "of the half-width of their intervals"
         )
     return all(each.agrees for each in verified_cells)
 

@@ -63,8 +63,8 @@ def run(
         finally:
             workers.shutdown()
     if was_interrupted:
-        stored, open_count = plural(progress.settled, "cell"), len(plan.todo) - progress.settled
-        raise Interrupted(f"interrupted; {stored} stored; the same command computes the other {open_count}")
+        stored_cells, n_remaining = plural(progress.settled, "cell"), len(plan.todo) - progress.settled
+        raise Interrupted(f"interrupted; {stored_cells} stored; the same command computes the other {n_remaining}")
     failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), progress.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))

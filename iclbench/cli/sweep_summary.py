@@ -43,11 +43,14 @@ def print_dry_run(
     backbones; existing results without rows and runs that will be refused; and the jobs of an engine."""
     outlook = outlook_of(plan, Context(store.results, data_dir))
     plan, added = outlook.plan, [name if ":" in name else canonical(name) for name in added]
-    step, size = partial(measure_step, data_dir=data_dir, device=device), partial(count_parameters, data_dir=data_dir)
+    step_timer = partial(measure_step, data_dir=data_dir, device=device)
+    parameter_counter = partial(count_parameters, data_dir=data_dir)
     can_measure = engine is None or device == "cpu"  # an engine's GPUs are on other machines
     by_group = groups(plan)
     with measuring() as on_measure:
-        estimates = Estimates(store, device, step if can_measure else None, size, on_measure=on_measure)
+        estimates = Estimates(
+            store, device, step_timer if can_measure else None, parameter_counter, on_measure=on_measure
+        )
         amounts = {group: estimates.amount(cell for cell in plan.todo if cell.group == group) for group in by_group}
         parameters = parameter_range(plan, estimates)
         total_work = estimates.amount(plan.todo)
@@ -73,7 +76,7 @@ def print_dry_run(
             "there": outlook.existing,
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
-            "untuned": [list(each) for each in untuned_in(plan, store.results)],
+            "untuned": [list(each) for each in untuned_backbones(plan, store.results)],
             "added": {name: to_do(plan, contestant=name) for name in added},
         } | ({} if jobs is None else {"jobs": jobs})
         print_json({"tasks": records, "total": total})
@@ -124,7 +127,7 @@ def print_dry_run(
             f"disk: {nbytes(total_work.bytes)}"
         )
     if plan.repeated:
-        out.print(f"{len(plan.repeated)} of these are done and will be recomputed: {_repeated_line(plan)}")
+        out.print(f"{len(plan.repeated)} of the cells to do are done and will be recomputed: {_repeated_line(plan)}")
     if estimates.measured:
         steps = plural(len(estimates.measured), "pair")
         say(f"training steps of {steps} of task and backbone measured on this machine at its current load")
@@ -153,7 +156,7 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
     return len(failed)
 
 
-def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
+def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     """Preset, task and backbone of the training runs to do whose backbone has no learning rate in the table of their
     preset."""
     training_cells = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
@@ -169,7 +172,7 @@ def untuned_in(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
     """The `tune` commands for backbones without a chosen rate, a line for every preset and backbone."""
     by_backbone: dict[tuple[str, str], dict[str, None]] = {}
-    for preset, task, backbone in untuned_in(plan, results):
+    for preset, task, backbone in untuned_backbones(plan, results):
         by_backbone.setdefault((preset, backbone), {})[task] = None
     for (preset, backbone), tasks in by_backbone.items():
         tuned_tasks = sorted({tuning_task(preset, task) for task in tasks})
@@ -180,7 +183,7 @@ def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
 
 
 def waiting_line(plan: Plan) -> str:
-    """The number of cells that need excluded cells, as a line."""
+    """A line with the number of cells that are skipped because they need excluded cells."""
     return f"{plural(len(plan.waiting), 'cell')} skipped, since they need cells that the options exclude"
 
 
@@ -193,7 +196,7 @@ def groups(plan: Plan) -> dict[str, list[GridCell]]:
 
 
 def columns_of(plan: Plan) -> list[str]:
-    """The states with a column in a table: "diverged" only if there are any."""
+    """The states that have a column in a table; "diverged" has one only if a cell diverged."""
     return [state for state in _STATES if state != "diverged" or state in plan.states.values()]
 
 
@@ -245,7 +248,7 @@ def _existing_lines(outlook: Outlook) -> Iterator[str]:
 
 def _refusal_lines(outlook: Outlook) -> Iterator[str]:
     if outlook.refusals:
-        yield f"{plural(outlook.failing_cells, 'cell')} of these will fail; their time is not included:"
+        yield f"{plural(outlook.failing_cells, 'cell')} of those to do will fail; their time is not included:"
     yield from (f"  {run}: {reason}" for run, reason in outlook.refusals.items())
 
 

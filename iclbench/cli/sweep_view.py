@@ -106,7 +106,7 @@ class View:
 
 @contextmanager
 def view(plan: Plan, store: Store, slots: int, device: str = "cpu") -> Iterator[View]:
-    """A view that is drawn within the block, if there is a terminal."""
+    """A view of a sweep; within the block, it is drawn on stderr if that is a terminal."""
     if not err.is_terminal:
         yield View(plan, store, slots, device)
         return

@@ -38,12 +38,12 @@ _FAST_ROWS = 200
 
 
 def print_json(value: Any) -> None:
-    """Plain data as JSON on stdout."""
+    """Print plain data as JSON on stdout."""
     typer.echo(json.dumps(value, indent=2, default=lambda number: number.item()))
 
 
 def print_rows(rows: pd.DataFrame) -> None:
-    """The rows of a table as JSON, with all digits of numbers; missing values are null."""
+    """Print the rows of a table as JSON, with all digits of numbers; missing values are null."""
     print_json(rows.astype(object).where(rows.notna(), None).to_dict("records"))
 
 
@@ -60,7 +60,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
     start = last = time.monotonic()
     first_step = done
 
-    def line(step: int, text: str = "") -> None:
+    def print_line(step: int, text: str = "") -> None:
         nonlocal last
         now = time.monotonic()
         if step < total and now - last < _LINE_INTERVAL:
@@ -70,7 +70,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
         remaining = f", {(total - step) / rate:.0f} s left" if rate > 0 and step < total else ""
         err.print(f"{label} {step}/{total} {text}{remaining}")
 
-    yield line
+    yield print_line
 
 
 @contextmanager

@@ -74,21 +74,23 @@ def command(
     check_trackers(log)
     torch_device = set_up_torch(device, threads)
     tables = user_tables(override or [], config)
-    frozen = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
-    run_folder = Run(results / "runs" / (check_name(name) if name else run_name(frozen)))
-    if not run_folder.is_started:  # the size of a begun run is fixed
+    resolved_config = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
+    target_run = Run(results / "runs" / (check_name(name) if name else run_name(resolved_config)))
+    if not target_run.is_started:  # the size of a started run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))
-    was_finished, context = run_folder.finished, Context(results, data_dir, device_of_process(torch_device), threads)
-    run_config = keep_started_rates(results, frozen, name, tables.get("train", {}))
-    words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", run_folder.name]
-    words += ["--results", str(results), "--device", device, "--threads", str(threads)]
-    words += [word for each in override or [] for word in ("-o", each)]
-    words += ["--config", str(config)] if config else []
-    words += ["--data-dir", str(data_dir)] if data_dir else []
+    was_finished, context = target_run.finished, Context(results, data_dir, device_of_process(torch_device), threads)
+    run_config = keep_started_rates(results, resolved_config, name, tables.get("train", {}))
+    command_words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", target_run.name]
+    command_words += ["--results", str(results), "--device", device, "--threads", str(threads)]
+    command_words += [word for each in override or [] for word in ("-o", each)]
+    command_words += ["--config", str(config)] if config else []
+    command_words += ["--data-dir", str(data_dir)] if data_dir else []
     if processes > 1 and not was_finished:  # before the processes start and the run folder is created
         check_count(processes, torch_device)
-        Processes(count=processes).check(frozen.build(frozen.task.build(data_dir)), frozen.train.batch)
-    with started(processes, words), joined(torch_device) as group:
+        Processes(count=processes).check(
+            resolved_config.build(resolved_config.task.build(data_dir)), resolved_config.train.batch
+        )
+    with started(processes, command_words), joined(torch_device) as group:
         run = train_run(run_config, name, context, step_bar, log, group)
     if was_finished:
         say(f"run '{run.name}' is finished")

@@ -68,7 +68,8 @@ def command(
 
     If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
 
-    With --trials, it first tries the settings of the preset and nine random choices. Earlier trials count.
+    With --trials, it first tries the settings of the preset and nine random choices. Earlier trials count towards the
+    number.
 
     It lists rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %).
 
@@ -93,8 +94,8 @@ def command(
         trust_typed(name)
         backbone_class(name)
     with sigterm_like_ctrl_c():
-        kind, gpus = devices(device)
-        context = Context(results, data_dir, kind)
+        device_type, gpus = devices(device)
+        context = Context(results, data_dir, device_type)
         pairs = pairs_of(contestant, tasks, preset, seeds, search, context)
         if dry_run:
             print_dry_run(pairs, json)
@@ -103,8 +104,9 @@ def command(
             results.mkdir(parents=True, exist_ok=True)
         work_through(pairs, gpus_of_workers(gpus, per_gpu, workers), context)
     print_pairs(pairs, json)
-    if undecided := [pair for pair in pairs if pair.problems]:
-        say(f"{plural(len(undecided), 'contestant')} without a choice: {undecided[0].name}: {undecided[0].problems[0]}")
+    if pairs_without_choice := [pair for pair in pairs if pair.problems]:
+        first = pairs_without_choice[0]
+        say(f"{plural(len(pairs_without_choice), 'contestant')} without a choice: {first.name}: {first.problems[0]}")
         say("the same command tries the failed trials again")
         raise typer.Exit(1)
     say(f"rates: {results_path(results, preset)}")

@@ -26,7 +26,7 @@ _RATES = "1e-3,3e-3,1e-2"
 
 
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
-    """The search that the options select: a function that makes it from a curve and the sign of the objective."""
+    """A function that makes the search of these options from a curve and the sign of the objective."""
     if trials is None:
         typed_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(typed_rates, sign)
@@ -58,7 +58,7 @@ def pairs_of(
     search: Callable[[Curve, int], Search],
     context: Context,
 ) -> list[Pair]:
-    """Every contestant on every task. Without `tasks`, these are all tasks whose data can be read."""
+    """One pair per contestant and task. Without `tasks`, it uses all tasks with this preset whose data can be read."""
     typed_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
     task_names = typed_tasks or [name for name in names("tasks") if preset in load_task(name)[1].presets]
     contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
@@ -108,10 +108,11 @@ class _View:
 
     def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
         self.done += 1
-        score = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
-        per_trial = (time.monotonic() - self._start) / self.done
-        remaining = f", {duration(per_trial * (self._total - self.done))} left" if self.done < self._total else ""
-        say(f"{self.done}/{self._total} {_trial_name(pair, trial)}: {score}{remaining}")
+        outcome = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
+        seconds_per_trial = (time.monotonic() - self._start) / self.done
+        seconds_left = seconds_per_trial * (self._total - self.done)
+        remaining = f", {duration(seconds_left)} left" if self.done < self._total else ""
+        say(f"{self.done}/{self._total} {_trial_name(pair, trial)}: {outcome}{remaining}")
 
     def retried(self, pair: Pair, trial: Trial, reason: str) -> None:
         say(f"trying again: {_trial_name(pair, trial)}: {reason}")

@@ -67,8 +67,8 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
         values = {point.lr: _value(point.value) for point in points}
         # The choice may come from another search. The rates of this search say nothing about it.
         search, is_choice = pair.search, pair.choice() == pair.choice_of_search()
-        edge = "*" if isinstance(search, RateSearch) and is_choice and search.is_at_edge(points) else ""
-        rows.append([pair.contestant, _chosen_rate(pair) + edge, *(values.get(rate, "") for rate in rates)])
+        edge_mark = "*" if isinstance(search, RateSearch) and is_choice and search.is_at_edge(points) else ""
+        rows.append([pair.contestant, _chosen_rate(pair) + edge_mark, *(values.get(rate, "") for rate in rates)])
     return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 
 
@@ -77,11 +77,11 @@ def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], ran
     rows = []
     for pair in pairs:
         points, chosen_point = pair.points(), pair.choice()
-        preset, cells = pair.preset_settings, [""] * 3
-        preset_value = next((point.value for point in points if point.settings == {"lr": preset["lr"]}), None)
+        preset_settings, cells = pair.preset_settings, [""] * 3
+        preset_value = next((point.value for point in points if point.settings == {"lr": preset_settings["lr"]}), None)
         chosen_value = None if chosen_point is None else chosen_point.value
         if chosen_point is not None:
-            train = preset | dict(chosen_point.settings)
+            train = preset_settings | dict(chosen_point.settings)
             cells = [f"{value:g}" for value in (train["warmup"], train["weight_decay"], train["betas"][1])]
         scores = [_value(preset_value), _value(chosen_value)]
         rows.append([pair.contestant, str(len(points)), *scores, _chosen_rate(pair), *cells])

@@ -12,7 +12,7 @@ from iclbench.core import metrics
 from iclbench.evaluation.bootstrap import LEVEL, percentiles, resampled_counts, summaries
 
 
-def summarised(
+def summary_columns(
     metric: str, scores: Float[np.ndarray, " E"], seed: int, queries: Int[np.ndarray, " E"] | None = None
 ) -> dict[str, Any]:
     """Columns `value`, `low`, `high` and `n_episodes` of a metric, without the episodes where it is NaN.
@@ -22,34 +22,34 @@ def summarised(
     with the same query are not independent.
     """
     if queries is not None:
-        return over_queries(scores, queries, seed)
+        return mean_over_queries(scores, queries, seed)
     if not metrics.metric(metric).yes_or_no:
         return summaries(scores[:, None], seed)[0]
     finite = scores[np.isfinite(scores)]
     return wilson(int(finite.sum()), len(finite))
 
 
-def over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"], seed: int) -> dict[str, Any]:
+def mean_over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"], seed: int) -> dict[str, Any]:
     """The mean over episodes, with a bootstrap interval over queries."""
     finite = np.isfinite(scores)
-    distinct, index = np.unique(queries[finite], return_inverse=True)
-    indicator = np.eye(len(distinct))[index]
-    counts = resampled_counts(len(distinct), seed)
+    distinct_queries, index = np.unique(queries[finite], return_inverse=True)
+    indicator = np.eye(len(distinct_queries))[index]
+    counts = resampled_counts(len(distinct_queries), seed)
     means = counts @ (scores[finite] @ indicator) / (counts @ indicator.sum(0))
-    low, high = percentiles(means[:, None]) if len(distinct) > 1 else ([np.nan], [np.nan])
+    low, high = percentiles(means[:, None]) if len(distinct_queries) > 1 else ([np.nan], [np.nan])
     mean = float(scores[finite].mean())
     return {"value": mean, "low": float(low[0]), "high": float(high[0]), "n_episodes": int(finite.sum())}
 
 
-def wilson(right: int, count: int) -> dict[str, Any]:
+def wilson(n_correct: int, count: int) -> dict[str, Any]:
     """The share of correct answers, with Wilson's score interval (1927)."""
     from scipy.stats import binomtest
 
-    ends = binomtest(right, count).proportion_ci(LEVEL, method="wilson")
-    return {"value": right / count, "low": float(ends.low), "high": float(ends.high), "n_episodes": count}
+    ends = binomtest(n_correct, count).proportion_ci(LEVEL, method="wilson")
+    return {"value": n_correct / count, "low": float(ends.low), "high": float(ends.high), "n_episodes": count}
 
 
-def balanced(
+def balanced_accuracy(
     correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int, queries: Int[np.ndarray, " E"] | None = None
 ) -> dict[str, Any]:
     """Balanced accuracy: the mean recall over classes, where the correct answers are the classes.
@@ -61,10 +61,10 @@ def balanced(
     classes, index = np.unique(np.array(targets, dtype=object)[finite].astype(str), return_inverse=True)
     indicator = np.eye(len(classes))[index]
     query_index = np.arange(len(index)) if queries is None else np.unique(queries[finite], return_inverse=True)[1]
-    distinct = int(query_index.max()) + 1 if len(query_index) else 0
-    counts = np.vstack([np.ones(len(index)), resampled_counts(distinct, seed)[:, query_index]])
+    n_queries = int(query_index.max()) + 1 if len(query_index) else 0
+    counts = np.vstack([np.ones(len(index)), resampled_counts(n_queries, seed)[:, query_index]])
     with np.errstate(invalid="ignore"):
         recalls = (counts @ (indicator * correct[finite, None])) / (counts @ indicator)
     means = np.nanmean(recalls, axis=1)
-    low, high = percentiles(means[1:, None]) if distinct > 1 else ([np.nan], [np.nan])
+    low, high = percentiles(means[1:, None]) if n_queries > 1 else ([np.nan], [np.nan])
     return {"value": float(means[0]), "low": float(low[0]), "high": float(high[0]), "n_episodes": len(index)}

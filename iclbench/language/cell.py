@@ -8,7 +8,7 @@ from iclbench.core.errors import NonFiniteError
 from iclbench.core.measure import Measure
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestant import Contestant
-from iclbench.language.accuracies import balanced, summarised
+from iclbench.language.accuracies import balanced_accuracy, summary_columns
 from iclbench.language.answering import answers, majority
 from iclbench.language.answering.answers import Answers
 from iclbench.language.answering.session import Outcome, Pass, Session
@@ -32,15 +32,15 @@ def cell_tables(
     """
     prompts.drawn_episodes  # noqa: B018  (all contestants share the episodes, so drawing them is not timed)
     if contestant.model is None or contestant.method is None:
-        always, reason = majority.majority(prompts.task.card, prompts.drawn_episodes)
+        majority_answers, reason = majority.majority(prompts.task.card, prompts.drawn_episodes)
         inputs = [e.query.x for e in prompts.drawn_episodes]
-        return _tables(contestant, prompts, Outcome(always, reason, texts=inputs), []), reason
+        return _tables(contestant, prompts, Outcome(majority_answers, reason, texts=inputs), []), reason
     model, method = contestant.model, contestant.method
     session = Session(model, method, batches, overlength, cache, contestant.compared)
     tokenised = session.tokenised(prompts)
     if method.settings.thinks:
         outcome = session.outcome(prompts, tokenised)
-        with Measure(model.device) as cost:  # the cost in use: no answers after earlier passes
+        with Measure(model.device) as cost:  # the cost in use, without the answers after earlier passes
             session.answers_by_passes(prompts, tokenised, {outcome.passes_used})
     else:
         with Measure(model.device) as cost:
@@ -71,41 +71,41 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
         NonFiniteError: a log-probability of the final answers is not finite. In the trace, this gives a failed row.
     """
     shared = shared_columns(contestant, prompts)
-    if bad := outcome.answers.nonfinite:
-        raise NonFiniteError(_nonfinite(bad, outcome.answers))
+    if bad_count := outcome.answers.nonfinite:
+        raise NonFiniteError(_nonfinite(bad_count, outcome.answers))
     axis = (
         {"axis": "order", "axis_value": prompts.order}
         if prompts.order
         else {"axis": "demo_seed", "axis_value": prompts.demo_seed}
     )
-    final = shared | axis | ({"reason": outcome.reason} if outcome.reason else {})
+    final_columns = shared | axis | ({"reason": outcome.reason} if outcome.reason else {})
     targets = [e.query.y for e in prompts.drawn_episodes]
     rows = [
-        final | {"metric": metric} | summarised(metric, scores, prompts.seed, prompts.repeated)
+        final_columns | {"metric": metric} | summary_columns(metric, scores, prompts.seed, prompts.repeated)
         for metric, scores in outcome.answers.scores.items()
         if np.isfinite(scores).any()
     ]
     rows.append(
-        final
+        final_columns
         | {"metric": "balanced_accuracy"}
-        | balanced(outcome.answers.scores["accuracy"], targets, prompts.seed, prompts.repeated)
+        | balanced_accuracy(outcome.answers.scores["accuracy"], targets, prompts.seed, prompts.repeated)
     )
-    for passes, answers_at in outcome.passes.items():
-        rows += _trace_rows(shared, passes, answers_at, prompts.seed, prompts.repeated)
-    for passes, answers_at in outcome.development.items():
-        rows += _trace_rows(shared | {"evaluator": "development"}, passes, answers_at, prompts.seed)
+    for passes, pass_result in outcome.passes.items():
+        rows += _trace_rows(shared, passes, pass_result, prompts.seed, prompts.repeated)
+    for passes, pass_result in outcome.development.items():
+        rows += _trace_rows(shared | {"evaluator": "development"}, passes, pass_result, prompts.seed)
     return rows
 
 
 def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str, object]:
     """The columns that are the same in all rows of a cell."""
-    drawn = {"n_context": prompts.shots, "demo_seed": prompts.demo_seed, "demo_order": prompts.order}
-    return cells.row(contestant, prompts, prompts.task.card.answers) | drawn
+    demonstration_columns = {"n_context": prompts.shots, "demo_seed": prompts.demo_seed, "demo_order": prompts.order}
+    return cells.row(contestant, prompts, prompts.task.card.answers) | demonstration_columns
 
 
-def _nonfinite(bad: int, answers: Answers) -> str:
+def _nonfinite(bad_count: int, answers: Answers) -> str:
     total = sum(scores is not None for scores in answers.candidates)
-    return f"the log-probabilities of candidates are not finite in {bad} of {total} questions"
+    return f"the log-probabilities of candidates are not finite in {bad_count} of {total} questions"
 
 
 def _trace_rows(
@@ -117,10 +117,12 @@ def _trace_rows(
         "memory_change": trace.change,
     }
     trace_columns = shared | {"axis": "passes", "axis_value": passes}
-    if bad := trace.answers.nonfinite:
-        return [trace_columns | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad, trace.answers)}]
+    if bad_count := trace.answers.nonfinite:
+        return [
+            trace_columns | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad_count, trace.answers)}
+        ]
     return [
-        trace_columns | {"metric": metric} | summarised(metric, values, seed, queries)
+        trace_columns | {"metric": metric} | summary_columns(metric, values, seed, queries)
         for metric, values in scores.items()
         if np.isfinite(values).any()
     ]

@@ -39,15 +39,16 @@ def contestant(
 ) -> LanguageContestant:
     """A model with a method, compared with other methods."""
     others = tuple({other.hash: other for other in compared if other.hash != method.hash}.values())
-    budgets = {(other.times, min(other.passes, 2)) for other in others} - {(method.times, min(method.passes, 2))}
-    budget_key = sorted(budgets) if overlength == "drop" else []
+    # With `drop`, the compared methods determine how many demonstrations fit: `times` and `passes` set their lengths.
+    lengths = {(other.times, min(other.passes, 2)) for other in others} - {(method.times, min(method.passes, 2))}
+    lengths_to_fit = sorted(lengths) if overlength == "drop" else []
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
     name = model.name + method.suffix
     return LanguageContestant(
         name,
         name,
         "backbone",
-        identity.language_model_id(model.identity, method.hash, VERSION, overlength, budget_key),
+        identity.language_model_id(model.identity, method.hash, VERSION, overlength, lengths_to_fit),
         variant=identity.language_variant_id(model.identity, method.hash),
         applied=method.suffix or None,
         model_name=model.name,
@@ -59,6 +60,6 @@ def contestant(
     )
 
 
-def constant() -> LanguageContestant:
+def majority_baseline() -> LanguageContestant:
     """The majority baseline, which always gives the most frequent answer."""
     return LanguageContestant("majority", "majority", "baseline", identity.majority_id(majority.VERSION))

@@ -2,8 +2,8 @@
 
 Each training sequence has examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The model
 has to infer the task from the examples, because the letter alone does not determine the output (upper case, the next
-letter, the previous letter or the letter itself). Copying has the largest share of the sequences, so that without
-demonstrations the best guess is not the answer of a task. `iclbench lm eval` takes the saved folder like any other
+letter, the previous letter or the letter itself). Copying has the largest share of the sequences, so the best
+guess without demonstrations is not the answer of a task. `iclbench lm eval` takes the saved folder like any other
 checkpoint.
 """
 
@@ -28,7 +28,7 @@ from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card
 from iclbench.store.runs import writing
 
-# Maximum. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
+# Maximum number of training steps. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
 STEPS = 4000
 BATCH, LENGTH = 24, 96
 LEARNING_RATE, WARMUP, FINAL_FACTOR = 3e-3, 100, 0.05
@@ -89,14 +89,15 @@ def train(
     tokenizer, model = make_tokenizer(), make_model(seed)
     _, card = load_language_card(TASKS[0])
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    fall = min(FALL, (steps + 2) // 3)
-    late: deque[float] = deque(maxlen=WINDOW)
+    fall_steps = min(FALL, (steps + 2) // 3)
+    recent_accuracies: deque[float] = deque(maxlen=WINDOW)
     loss, step, end = float("nan"), 0, steps
     while step < end:
-        if step < steps - fall and len(late) == WINDOW and sum(late) >= LEARNED * WINDOW:
-            end = min(end, step + fall)
+        is_learned = len(recent_accuracies) == WINDOW and sum(recent_accuracies) >= LEARNED * WINDOW
+        if step < steps - fall_steps and is_learned:
+            end = min(end, step + fall_steps)
         for group in optimiser.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, max(FINAL_FACTOR, (end - step) / fall))
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, max(FINAL_FACTOR, (end - step) / fall_steps))
         ids = _batch(tokenizer, card, random.Random(stream_seed(seed, "demo-model", step)))
         logits = model(ids).logits
         answers = answer_mask(ids)[:, 1:]
@@ -106,7 +107,7 @@ def train(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         step, loss = step + 1, float(batch_loss.detach())
-        late.append(late_accuracy(logits, ids))
+        recent_accuracies.append(late_accuracy(logits, ids))
         if report is not None:
             report(step, loss)
     with writing(out):
@@ -163,19 +164,19 @@ def make_model(seed: int) -> Any:
 
 def answer_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
     """Mask of the answer tokens: those after an arrow, up to and including the end of the line."""
-    places = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
-    arrow = (places * (ids == VOCABULARY.index(_ARROW))).cummax(1).values
-    end = (places * (ids == VOCABULARY.index(_END))).cummax(1).values
-    before = torch.zeros_like(ids[:, :1])
-    return torch.cat([before, arrow[:, :-1]], 1) > torch.cat([before, end[:, :-1]], 1)
+    positions = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
+    last_arrow = (positions * (ids == VOCABULARY.index(_ARROW))).cummax(1).values
+    last_end = (positions * (ids == VOCABULARY.index(_END))).cummax(1).values
+    first_column = torch.zeros_like(ids[:, :1])
+    return torch.cat([first_column, last_arrow[:, :-1]], 1) > torch.cat([first_column, last_end[:, :-1]], 1)
 
 
 def late_accuracy(logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"]) -> float:
     """Next-token accuracy on the answers in the second half of the sequences."""
-    late = answer_mask(ids) & (ids != VOCABULARY.index(_END))
-    late[:, : ids.shape[1] // 2] = False
-    right = logits[:, :-1].argmax(-1) == ids[:, 1:]
-    return float(right[late[:, 1:]].float().mean())
+    is_late = answer_mask(ids) & (ids != VOCABULARY.index(_END))
+    is_late[:, : ids.shape[1] // 2] = False
+    is_correct = logits[:, :-1].argmax(-1) == ids[:, 1:]
+    return float(is_correct[is_late[:, 1:]].float().mean())
 
 
 def draw(task: str, rng: random.Random) -> tuple[str, str]:

@@ -7,7 +7,7 @@ queries as the method:
 - ICL with shuffled outputs of the demonstrations
 - no demonstrations (a query that repeats with other demonstrations is evaluated once)
 - for Deep-Thinking, demonstrations written twice, which tests whether it does more than repetition
-- for Deep-Thinking, eta = 0, which must equal plain ICL exactly (with `setting=released`, up to the memory in bfloat16)
+- for Deep-Thinking, eta = 0, which must equal plain ICL exactly (with `setting=released`, up to rounding to bfloat16)
 - the most frequent answer
 """
 
@@ -27,7 +27,7 @@ from iclbench.evaluation import cells
 from iclbench.evaluation.cells import CellResult
 from iclbench.language.answering.development import development
 from iclbench.language.cell import cell_tables, shared_columns
-from iclbench.language.contestants import LanguageContestant, constant, contestant
+from iclbench.language.contestants import LanguageContestant, contestant, majority_baseline
 from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength, PromptCache
@@ -90,7 +90,7 @@ def evaluate_model(
     Raises:
         UsageError: the model does not support the method, or a task has no data; nothing is computed.
     """
-    _refuse(model, method)
+    _check_model(model, method)
     comparisons: list[Comparison] = []
     for task in tasks:
         zero_shot = LanguagePrompts(task, 0, episodes or task.card.episodes, seed=seed, data_dir=context.data_dir)
@@ -108,14 +108,14 @@ class _Contestants:
 
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method
-        icl, more = method_named("icl"), method.controls if controls else ()
-        compared = [method, icl, *more] if controls else [method]
+        icl, control_methods = method_named("icl"), method.controls if controls else ()
+        compared = [method, icl, *control_methods] if controls else [method]
         self.main = contestant(model, method, overlength, compared)
         self.plain = contestant(model, icl, overlength, compared) if controls else self.main
         control_contestants = [
-            contestant(model, each, overlength, compared) for each in more if each.hash != method.hash
+            contestant(model, each, overlength, compared) for each in control_methods if each.hash != method.hash
         ]
-        self.others = (*control_contestants, constant()) if controls else ()
+        self.others = (*control_contestants, majority_baseline()) if controls else ()
 
     @property
     def paired(self) -> tuple[LanguageContestant, ...]:
@@ -124,32 +124,33 @@ class _Contestants:
 
 
 def _comparisons(
-    zero: LanguagePrompts,
+    zero_shot: LanguagePrompts,
     contestants: _Contestants,
     shots: Sequence[int],
     demo_seeds: Sequence[int],
     orders: Sequence[int],
 ) -> Iterator[Comparison]:
-    """The comparisons of one task; `zero` are its prompts without demonstrations.
+    """The comparisons of one task; `zero_shot` are its prompts without demonstrations.
 
     Raises:
-        UsageError: the method needs demonstrations or development examples and has none, or a choice has no candidates.
+        UsageError: demonstrations, development examples or candidates are needed and missing.
     """
 
     def sets(count: int, order: int, shift: str = "none") -> tuple[LanguagePrompts, ...]:
         return tuple(
-            replace(zero, shots=count, demo_seed=seed, order=order, shift=shift).with_pool(zero.pool)
+            replace(zero_shot, shots=count, demo_seed=seed, order=order, shift=shift).with_pool(zero_shot.pool)
             for seed in demo_seeds
         )
 
     if 0 in shots and contestants.method.name != "icl":
         raise UsageError(
-            f"task '{zero.task.name}': method '{contestants.method.name}' needs demonstrations; give --shots 1 or more",
+            f"task '{zero_shot.task.name}': method '{contestants.method.name}' needs demonstrations; give --shots 1 or "
+            "more",
             code="conflict",
         )
     if contestants.method.settings.selection == "dev":
-        development(zero).queries  # noqa: B018  (raises without development examples)
-    zero.drawn_episodes  # noqa: B018  (raises without candidates)
+        development(zero_shot).queries  # noqa: B018  (raises without development examples)
+    zero_shot.drawn_episodes  # noqa: B018  (raises without candidates)
     plain = contestants.plain if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
         prompt_sets = sets(count, orders[0])
@@ -159,7 +160,8 @@ def _comparisons(
         if contestants.controls and prompt_sets[0].can_shuffle:
             yield Comparison(sets(count, orders[0], "shuffled-labels"), contestants.paired, plain)
     if contestants.controls or 0 in shots:
-        yield Comparison((zero,), (contestants.plain, *(other for other in contestants.others if other.model is None)))
+        without_model = (other for other in contestants.others if other.model is None)
+        yield Comparison((zero_shot,), (contestants.plain, *without_model))
 
 
 def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: Overlength) -> Iterator[CellResult]:
@@ -185,8 +187,8 @@ def _cell(
     notes = [""]
 
     def work() -> cells.Tables:
-        computed, notes[0] = tables_of()
-        return computed
+        new_tables, notes[0] = tables_of()
+        return new_tables
 
     reason = cells.compute_cell(results, model, prompts, shared_columns(model, prompts), work)
     return CellResult(model, prompts, False, reason, notes[0])
@@ -198,9 +200,9 @@ def _cached_note(results: Path, contestant: LanguageContestant, prompts: Languag
     return str(reasons.iloc[0]) if len(reasons) else ""
 
 
-def _refuse(model: LanguageModel, method: Method) -> None:
+def _check_model(model: LanguageModel, method: Method) -> None:
     """Raise `UsageError` if the model cannot be evaluated on any task."""
-    if check_name(model.name) == constant().name or model.name.startswith("published-"):
+    if check_name(model.name) == majority_baseline().name or model.name.startswith("published-"):
         raise UsageError(
             f"the name '{model.name}' is reserved for other rows of the tables; choose another with --name",
             code="bad-value",

@@ -16,7 +16,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.evaluation.cells import cell_path
 from iclbench.evaluation.contestant import Contestant
-from iclbench.language.accuracies import summarised
+from iclbench.language.accuracies import summary_columns
 from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
@@ -25,7 +25,7 @@ from iclbench.store.runs import writing
 from iclbench.tables.means import student
 
 # Metrics whose standard deviation over seeds is reported next to their mean.
-_SPREAD = {"accuracy": "accuracy_sd"}
+_SD_METRICS = {"accuracy": "accuracy_sd"}
 
 
 def write_summary(
@@ -40,9 +40,9 @@ def write_summary(
         sets: the prompt sets, one for each demonstration seed.
         plain: plain ICL of the same model; if None, no gain is reported.
     """
-    example = sets[0]
-    path = summary_path(results, contestant.run, example)
-    shared = shared_columns(contestant, example) | {"prompt_set": None, "demo_seed": None, "demo_order": None}
+    first_set = sets[0]
+    path = summary_path(results, contestant.run, first_set)
+    shared = shared_columns(contestant, first_set) | {"prompt_set": None, "demo_seed": None, "demo_order": None}
     shared["mean_of"] = ", ".join(prompts.id for prompts in sets)
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
     if rows and plain is not None:
@@ -52,7 +52,7 @@ def write_summary(
             tables.write("values", rows, path, {})
         # After the new file is written, so that there always is a summary; another process may remove the old ones
         # first.
-        for older in (results / "tables").glob(f"{_stem(example)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
+        for older in (results / "tables").glob(f"{_stem(first_set)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
             if older != path or not rows:
                 older.unlink(missing_ok=True)
 
@@ -71,30 +71,37 @@ def _stem(prompts: LanguagePrompts) -> str:
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
     """A row for each metric, and for each metric after each number of passes. If one set of demonstrations failed, the
     row is failed, because a mean over the other sets would be biased."""
-    failures = [reason for cell in cells if (reason := _lost(cell)) is not None]
-    finished = pd.concat([cell for cell in cells if _lost(cell) is None] or [cells[0].iloc[:0]], ignore_index=True)
+    failures = [reason for cell in cells if (reason := _failure_reason(cell)) is not None]
+    finished = pd.concat(
+        [cell for cell in cells if _failure_reason(cell) is None] or [cells[0].iloc[:0]], ignore_index=True
+    )
     finished["passes"] = finished["axis_value"].where(finished["axis"] == "passes").astype(float).fillna(0.0)
     failed = finished["status"] == "failed"
     failed_groups = finished[failed].groupby(["evaluator", "passes"])["reason"].agg(list).to_dict()
-    for (evaluator, passes, metric), of_seeds in finished[~failed].groupby(
+    for (evaluator, passes, metric), seed_rows in finished[~failed].groupby(
         ["evaluator", "passes", "metric"], sort=False
     ):
         axis_columns = {"axis": "passes", "axis_value": passes} if passes else {}
         row = shared | axis_columns | {"evaluator": evaluator, "metric": metric}
-        reasons = list(dict.fromkeys(of_seeds["reason"].dropna()))
-        n_answers = int(of_seeds["n_episodes"].sum())
+        reasons = list(dict.fromkeys(seed_rows["reason"].dropna()))
+        n_answers = int(seed_rows["n_episodes"].sum())
         if problems := [*failures, *failed_groups.get((evaluator, passes), [])]:
             yield row | _failed(problems, len(cells))
             continue
         row |= {"reason": "; ".join(reasons)} if reasons else {}
-        if len(of_seeds) == 1:
-            only = of_seeds.iloc[0]
-            yield row | {"value": only["value"], "low": only["low"], "high": only["high"], "n_episodes": n_answers}
+        if len(seed_rows) == 1:
+            single_row = seed_rows.iloc[0]
+            yield row | {
+                "value": single_row["value"],
+                "low": single_row["low"],
+                "high": single_row["high"],
+                "n_episodes": n_answers,
+            }
             continue
-        values = of_seeds["value"].to_numpy(float)
+        values = seed_rows["value"].to_numpy(float)
         yield row | student(values) | {"n_episodes": n_answers}
-        if metric in _SPREAD and not passes:
-            yield row | {"metric": _SPREAD[metric], "value": float(np.std(values, ddof=1)), "n_episodes": n_answers}
+        if metric in _SD_METRICS and not passes:
+            yield row | {"metric": _SD_METRICS[metric], "value": float(np.std(values, ddof=1)), "n_episodes": n_answers}
 
 
 def _gain(
@@ -107,29 +114,37 @@ def _gain(
     """The difference in accuracy from plain ICL, paired by query, as one row: failed if one of the two contestants
     failed on a set of demonstrations, and left out if no prompt set has answers of both."""
     frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
-    per_set = [_lost(frame) or _lost(plain_frame) for frame, plain_frame in zip(frames[::2], frames[1::2], strict=True)]
-    failures = [reason for reason in per_set if reason is not None]
+    reason_by_set = [
+        _failure_reason(frame) or _failure_reason(plain_frame)
+        for frame, plain_frame in zip(frames[::2], frames[1::2], strict=True)
+    ]
+    failures = [reason for reason in reason_by_set if reason is not None]
     if failures:
         return [shared | {"metric": "accuracy_gain"} | _failed(failures, len(sets))]
     error_pairs = [(_errors(results, contestant, prompts), _errors(results, plain, prompts)) for prompts in sets]
     pairs = [
-        (d, prompt_set)
+        (difference, prompt_set)
         for (frame, plain_frame), prompt_set in zip(error_pairs, sets, strict=True)
-        if len(d := (frame - plain_frame).dropna())
+        if len(difference := (frame - plain_frame).dropna())
     ]
-    differences = [d.to_numpy(float) for d, _ in pairs]
+    differences = [difference.to_numpy(float) for difference, _ in pairs]
     if not differences:
         return []
     if len(differences) == 1:
         ((single, prompt_set),) = pairs
         queries = None if prompt_set.repeated is None else prompt_set.repeated[single.index.to_numpy(int)]
-        summary: dict[str, Any] = summarised("accuracy_gain", differences[0], prompt_set.seed, queries)
+        summary: dict[str, Any] = summary_columns("accuracy_gain", differences[0], prompt_set.seed, queries)
     else:
-        summary = student(np.array([d.mean() for d in differences]))
-    return [shared | {"metric": "accuracy_gain"} | summary | {"n_episodes": sum(len(d) for d in differences)}]
+        summary = student(np.array([difference.mean() for difference in differences]))
+    return [
+        shared
+        | {"metric": "accuracy_gain"}
+        | summary
+        | {"n_episodes": sum(len(difference) for difference in differences)}
+    ]
 
 
-def _lost(cell: pd.DataFrame) -> str | None:
+def _failure_reason(cell: pd.DataFrame) -> str | None:
     """The reason if all rows of a cell failed, else None."""
     return str(cell.iloc[0]["reason"]) if cell["status"].eq("failed").all() else None
 

@@ -22,7 +22,7 @@ from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.cards import PRESET, LanguageTask
-from iclbench.language.tasks.ranges import written
+from iclbench.language.tasks.ranges import as_text
 from iclbench.language.tasks.selection import language_tasks
 from iclbench.store.identity import language_cell_id
 from iclbench.sweep.cells import GridCell
@@ -225,10 +225,10 @@ def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
 def _command_words(card: LanguageGridCard, model: str, variant: Variant, results: Path | None) -> Iterator[str]:
     yield from ("iclbench", "lm", "eval", "--model", model, "--tasks", ",".join(card.tasks))
     if card.shots:
-        yield from ("--shots", written(card.shots))
-    yield from ("--demo-seeds", written(card.demo_seeds))
+        yield from ("--shots", as_text(card.shots))
+    yield from ("--demo-seeds", as_text(card.demo_seeds))
     if card.orders != [0]:
-        yield from ("--orders", written(card.orders))
+        yield from ("--orders", as_text(card.orders))
     if card.episodes is not None:
         yield from ("--episodes", str(card.episodes))
     if not card.controls:

@@ -10,7 +10,7 @@ from scipy import stats
 from iclbench import __version__, tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.oracles import BeatenOracle, beaten_oracles
-from iclbench.cli.summary import about_oracles
+from iclbench.cli.summary import oracle_notes
 from iclbench.report.blocks import Text
 from iclbench.report.data import load
 from iclbench.report.sections import leaderboard, targets
@@ -133,7 +133,7 @@ def test_point_predictions_are_compared_by_squared_error(contestants: Contestant
 @pytest.mark.slow
 def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_path: Path) -> None:
     folder = write_results(tmp_path, contestants)
-    (line,) = about_oracles(folder, tables.read_all("values", folder))
+    (line,) = oracle_notes(folder, tables.read_all("values", folder))
     results = load(folder)
     section = leaderboard.section(results.slices[0])
     assert section is not None
@@ -148,6 +148,6 @@ def test_the_reference_of_score_1_is_printed_unless_it_is_an_oracle(contestants:
     values = tables.read_all("values", write_results(tmp_path, {run: contestants[run] for run in ("ridge", "zero")}))
     reference = "knn-3 (the oracle ridge failed)"
     score = values.iloc[:1].assign(metric="score", score_one=reference)
-    (line,) = about_oracles(tmp_path, pd.concat([values, score]))
+    (line,) = oracle_notes(tmp_path, pd.concat([values, score]))
     assert reference in line
-    assert about_oracles(tmp_path, pd.concat([values, score.assign(score_one="ridge")])) == []
+    assert oracle_notes(tmp_path, pd.concat([values, score.assign(score_one="ridge")])) == []

@@ -79,7 +79,7 @@ def test_standard_input_and_json_lines(
 def test_a_window_uses_the_last_points(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data.csv").write_text(DATA)
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, capsys=capsys)
-    assert code == 0 and "window of 2 points, its state of 240 bytes" in err
+    assert code == 0 and "window of 2 points with a state of 240 bytes" in err
     points = [[1, 2, 3, 0.5], [0, 1, 0, -1], [1, 1, 1, 2]]
     for line, window_points in zip(out[1:], (points[:2], points[1:]), strict=True):
         mean, std = map(float, line.split(",")[3:5])

@@ -164,7 +164,7 @@ def test_an_event_before_the_start_of_a_state_is_refused(
 def test_a_window_of_events(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data.csv").write_text("1,0\n30,0\n90,2\n?,?\n")
     code, out, err = stream(results, "--csv", tmp_path / "data.csv", "--window", 2, run="forgetful", capsys=capsys)
-    assert code == 0 and "window of 2 events, its state of" in err and len(out) == 2
+    assert code == 0 and "window of 2 events with a state of" in err and len(out) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from iclbench import tables
 from iclbench.analysis.scores import COLUMNS
 from iclbench.cli.result_rows import interval, short
-from iclbench.cli.summary import about_targets, leaderboard
+from iclbench.cli.summary import leaderboard, target_notes
 from iclbench.cli.terminal import print_rows
 
 SHARED = {
@@ -116,13 +116,13 @@ def test_notes_below_a_table_of_targets(tmp_path: Path) -> None:
     errors = [score | {"episode": i, "n_related": 0, "value": -1.0} for i in range(10)]
     errors += [score | {"episode": i, "n_related": 1, "value": -0.99 + 0.4 * (i == 7)} for i in range(10)]
     tables.write("errors", errors, tmp_path / "tables" / "p" / "all.errors.parquet", {})
-    brackets, ceiling, gain = about_targets(tmp_path, values)
+    brackets, ceiling, gain = target_notes(tmp_path, values)
     assert "256" in brackets
     assert all(text in ceiling for text in ("oracle-kernel", " -0.252 ", " -0.290 ±0.001 "))
     # Nine gains are 0.01 and one is 0.41, which is 82 % of the sum.
     assert all(text in gain for text in ("model", "+0.050 [", "+0.010", "82%"))
     is_likelihood = values["run"].eq("oracle-kernel") & values["metric"].eq("log_likelihood")
-    assert len(about_targets(tmp_path, values[~is_likelihood])) == 2, "without the note on the packed oracle"
+    assert len(target_notes(tmp_path, values[~is_likelihood])) == 2, "without the note on the packed oracle"
     columns, lines = board(values)
     assert columns[-2:] == ["LL, ceiling-adjusted", "squared error"]
     assert next(line for line in lines if "model" in line[0])[-2] == "-0.490 ±0.100"
@@ -133,8 +133,8 @@ def test_joint_scores_given_true_targets_have_a_note(tmp_path: Path) -> None:
     joint = [row for run in ("model", "better") for row in rows(run, "backbone", "log_likelihood_joint", [-0.4])]
     teacher_forced = rows("better", "backbone", "log_likelihood_teacher_forced", [-0.4])
     without_targets = tables.frame("values", [*MODEL, *BETTER, *joint])
-    assert not any("joint" in line for line in about_targets(tmp_path, without_targets.query("n_related == 0")))
-    (note,) = about_targets(tmp_path, tables.frame("values", [*BETTER, *joint, *teacher_forced]))
+    assert not any("joint" in line for line in target_notes(tmp_path, without_targets.query("n_related == 0")))
+    (note,) = target_notes(tmp_path, tables.frame("values", [*BETTER, *joint, *teacher_forced]))
     assert "joint LL of better" in note
 
 

@@ -18,7 +18,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.language.models.loading import DoesNotFitError
 from iclbench.language.tasks.cards import load_language_card
-from iclbench.language.tasks.ranges import parse, written
+from iclbench.language.tasks.ranges import as_text, parse
 from iclbench.store.cells import Store
 from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, language_cells, load_language_grid
 from iclbench.sweep.order import Order
@@ -206,7 +206,7 @@ def test_grids_of_language_models_are_recognised_and_listed_without_torch() -> N
 )
 def test_ranges_are_half_open_as_in_python(text: str, numbers: list[int]) -> None:
     assert parse(text, "--shots") == numbers
-    assert parse(written(numbers), "--shots") == numbers
+    assert parse(as_text(numbers), "--shots") == numbers
 
 
 @pytest.mark.parametrize("text", ["", "a", "3:3", "3:1", "-1", "1,,2", "0:99999", "1.5"])

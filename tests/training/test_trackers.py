@@ -8,7 +8,7 @@ import pytest
 
 import iclbench as icl
 from iclbench import tables
-from iclbench.cli.export import logged
+from iclbench.cli.export import values_by_step
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.store.identity import variant_id
@@ -94,7 +94,7 @@ def test_an_export_has_scores_of_targets_but_not_of_other_tasks_or_runs(tmp_path
         shared | {"n_related": 0, "value": 9.0, "task": "other", "trained_on": "gp-mixture", "prompt_set": "c"},
         shared | {"n_related": 0, "value": 9.0, "variant": "another", "prompt_set": "0"},
     ]
-    ((step, scores),) = logged(run, tables.frame("values", rows))
+    ((step, scores),) = values_by_step(run, tables.frame("values", rows))
     score = "targets/none/log_likelihood"
     assert step == config.train.steps and scores == {score: -0.5, f"{score}/2-related": -0.4, f"b/{score}": -0.7}
 

@@ -37,7 +37,7 @@ class LearnedKernel(Backbone):
         self.outputs: nn.Module = (
             perceptron(shape.y_dim, width, width) if shape.classes is None else nn.Embedding(shape.classes, width)
         )
-        # The value of a further point in every context, which a target reads if no other point is near.
+        # The value of an additional point in every context, which a target reads if no other point is near.
         self.nothing = nn.Parameter(torch.zeros(width))
         self.read_out = perceptron(self.kernels * width + shape.x_dim, width, width, shape.raw_dim)
 
@@ -50,8 +50,8 @@ class LearnedKernel(Backbone):
         logits = logits.masked_fill(~context.mask[:, None, None], -torch.inf)
         logits = torch.cat([logits, logits.new_full((batch, self.kernels, targets, 1), -4.0)], -1)
         values = torch.cat([self.outputs(context.y), self.nothing.expand(batch, 1, -1)], 1)
-        read = logits.softmax(-1) @ values.unsqueeze(1)
-        return self.read(self.read_out(torch.cat([read.transpose(1, 2).flatten(2), x_target], -1)))
+        kernel_means = logits.softmax(-1) @ values.unsqueeze(1)
+        return self.read(self.read_out(torch.cat([kernel_means.transpose(1, 2).flatten(2), x_target], -1)))
 
     def _features(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B H N D"]:
         return self.inputs(x).unflatten(-1, (self.kernels, -1)).transpose(1, 2)

@@ -10,7 +10,7 @@ import typer
 
 from iclbench.cli.options import Threads, set_up_torch
 
-# Numbers that are large enough to show learning.
+# Numbers of queries and demonstrations that are large enough to show learning.
 _EPISODES, _SHOTS = 100, 5
 
 
@@ -18,7 +18,7 @@ def command(
     out: Annotated[Path, typer.Argument(help="Folder to write the model to.")],
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and training data.")] = 0,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="Maximum number of training steps (default: enough).")
+        int | None, typer.Option("--steps", min=1, help="Maximum number of training steps.", show_default="4000")
     ] = None,
     threads: Threads = 1,
 ) -> None:

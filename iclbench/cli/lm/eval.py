@@ -168,7 +168,7 @@ def command(
 
 
 def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
-    """The tasks with readable data, and the number of other tasks, which are printed with a line per kind.
+    """The tasks with readable data, and the number of other tasks. Prints a line for each kind of data that is missing.
 
     Raises:
         DataError: no task has readable data.

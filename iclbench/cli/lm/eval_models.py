@@ -34,7 +34,7 @@ def evaluate_model(
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
         refusals: list[tuple[str, UsageError]] = []
         for number, task in enumerate(tasks):
-            task_start = len(cells)
+            first_cell = len(cells)
             try:
                 for cell in run_evaluation(context, model, [task], method, **options):
                     cells.append(cell)
@@ -43,9 +43,9 @@ def evaluate_model(
                 refusals.append((task.name, error))
             else:
                 update(number + 1, task.name)
-            for line in remarks(task.name, cells[task_start:]):
+            for line in remarks(task.name, cells[first_cell:]):
                 say(line)
-            failed += sum(bool(cell.reason) for cell in cells[task_start:])
+            failed += sum(bool(cell.reason) for cell in cells[first_cell:])
     if refusals and len(cells) == earlier_cells:
         raise refusals[0][1]
     for name, problem in refusals:
@@ -54,8 +54,8 @@ def evaluate_model(
 
 
 def remarks(task: str, cells: Sequence[CellResult]) -> list[str]:
-    """Remarks on the cells of one task: a line for every contestant with failed cells, and for every unusual evaluation
-    of answers."""
+    """Remarks on the cells of one task: a line for every contestant with failed cells, and the distinct notes on how
+    answers were obtained."""
     failures: dict[str, list[str]] = {}
     for cell in cells:
         if cell.reason:

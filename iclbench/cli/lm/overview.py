@@ -1,4 +1,4 @@
-"""The table over several tasks of `iclbench lm eval`: one line per task, and the means of families."""
+"""The table over several tasks of `iclbench lm eval`: a row per task and number of shots, and the means of families."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[li
 
 
 def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """One record for every number of demonstrations of one task, with the values without demonstrations. The majority
-    label has values for the same queries if there are any."""
+    """One record for every number of demonstrations of one task, with the values without demonstrations.
+
+    The value of the majority label is the one for the same number of demonstrations if there is one, because its
+    queries are then the same."""
     by_shots: dict[int, dict[str, Any]] = {0: {}}
     for _, row in rows.iterrows():
         if column := _title(row):
@@ -56,7 +58,7 @@ def _title(row: pd.Series) -> tuple[int, str] | None:
 
 
 def _means(wide: pd.DataFrame, group: str, columns: list[str]) -> list[list[str]]:
-    """Means over tasks for every number of demonstrations with all tasks."""
+    """Means over tasks, for every number of demonstrations with which all tasks were evaluated."""
     tasks = len(set(wide["task"]))
     return [
         [f"[bold]mean of {group} ({tasks})[/bold]", str(shots), *_numbers(rows[columns].mean(skipna=False))]
@@ -70,10 +72,10 @@ def _numbers(row: pd.Series) -> list[str]:
 
 
 def _narrow(title: str) -> str:
-    """A title in several lines, if it is wider than the numbers."""
+    """A title, wrapped onto several lines if it is wider than the numbers."""
     return "\n".join(wrap(title, 14))
 
 
 def models_of(values: pd.DataFrame) -> list[str]:
-    """Names of models, including those with only methods."""
+    """Names of models, including those without plain ICL."""
     return [str(name) for name in values.loc[values["kind"].eq("backbone"), "model"].unique()]

@@ -65,14 +65,14 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
             columns, lines = overview_board(ok, model)
             table(f"{model}: accuracy", columns, lines, range(1, len(columns)))
             out.print()
-    lost = values[values["status"].eq("failed") & values["prompt_set"].isna() & values["metric"].eq("accuracy")]
-    for row in lost[lost["axis"].isna()].to_dict("records"):
+    failures = values[values["status"].eq("failed") & values["prompt_set"].isna() & values["metric"].eq("accuracy")]
+    for row in failures[failures["axis"].isna()].to_dict("records"):
         shots = "" if pd.isna(row["n_context"]) else f" at {row['n_context']} shots"
         out.print(f"missing: {row['contestant']} on {row['task']}{shots} ({row['shift']}): {row['reason']}")
     if len(tasks) > DETAILED:
-        over = f"Means over {sets} sets of demonstrations. " if sets > 1 else ""
+        scope = f"Means over {sets} sets of demonstrations. " if sets > 1 else ""
         out.print(
-            f"{over}For intervals, use iclbench report or --json, or evaluate at most {DETAILED} tasks at a time."
+            f"{scope}For intervals, use iclbench report or --json, or evaluate at most {DETAILED} tasks at a time."
         )
     elif tasks:
         spread = f"± standard deviation over {sets} sets of demonstrations" if sets > 1 else "[ ] 95 % interval"
@@ -135,7 +135,7 @@ def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracy over the orders of the same demonstrations.
 
     Args:
-        values: rows of cells; those with the axis `order` have further orders.
+        values: rows of cells; those with the axis `order` are of further orders.
     """
     is_counted = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
     accuracies = values[

@@ -10,7 +10,7 @@ from iclbench.cli.terminal import echo, out, say, table
 from iclbench.config.cards import names
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, suites
+from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, task_groups
 
 _LEFT_OUT = "excluded unless named"
 
@@ -83,12 +83,12 @@ def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> None:
-    """Print a table, the reasons why data are missing, and the suites and families if asked to."""
+    """Print the table of tasks, the reasons for missing data and exclusions, and optionally the suites and families."""
     columns = ["task", "family", "shots", "answers", "examples", "summary"]
     lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
     table("", columns, lines, (2, 4))
-    _reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
-    _reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
+    _print_reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
+    _print_reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
     if with_groups:
         _print_groups()
 
@@ -97,17 +97,17 @@ def _print_groups() -> None:
     """Print the suites and families, and the reasons for excluded subsets."""
     shipped = names("tasks/language/suites")
     lines = []
-    for name, members in sorted(suites().items(), key=lambda item: (item[0] not in shipped, item[0])):
+    for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped, item[0])):
         summary = (
             load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
         )
         lines.append([name, "suite" if name in shipped else "family", str(len(members)), summary])
     out.print()
     table("", ["group", "kind", "tasks", "summary"], lines, (2,))
-    _reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
+    _print_reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
 
 
-def _reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
+def _print_reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
     """Print every reason that is not empty, with its names."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, reason in pairs:

@@ -64,8 +64,8 @@ def judge_candidates(episode: LanguageEpisode, question: Question, sums: Float[n
     Raises:
         DataError: the correct answer is not a candidate.
     """
-    candidates, right = episode.candidates, np.array([c == episode.query.y for c in episode.candidates])
-    if not right.any():
+    candidates, is_right = episode.candidates, np.array([c == episode.query.y for c in episode.candidates])
+    if not is_right.any():
         candidate_list = ", ".join(repr(c) for c in candidates)
         raise DataError(
             f"the answer {episode.query.y!r} to {episode.query.x[:40]!r} is not one of the candidates {candidate_list}"
@@ -76,31 +76,33 @@ def judge_candidates(episode: LanguageEpisode, question: Question, sums: Float[n
         "accuracy_per_character": np.array([max(1, len(c)) for c in candidates]),
         "accuracy_per_byte": np.array([max(1, len(c.encode())) for c in candidates]),
     }
-    scores = {metric: float(right[np.argmax(sums / length)]) for metric, length in lengths.items()}
+    scores = {metric: float(is_right[np.argmax(sums / length)]) for metric, length in lengths.items()}
     with np.errstate(invalid="ignore"):  # `Answers.nonfinite` counts sums that are not finite
-        likelihood = np.logaddexp.reduce(sums[right]) - np.logaddexp.reduce(sums)
+        likelihood = np.logaddexp.reduce(sums[is_right]) - np.logaddexp.reduce(sums)
     predicted = candidates[int(np.argmax(sums))]
     return Answer(predicted, scores | {"log_likelihood": float(likelihood)}, sums.tolist())
 
 
 def judge_text(
-    card: LanguageCard, target: str, tokens: Sequence[int], text: Callable[[Sequence[int]], str], one_token: bool
+    card: LanguageCard, target: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str], one_token: bool
 ) -> Answer:
     """A generated answer: the text up to the end of the example. If the correct answer is one token, the first token
     alone is judged as well (as in Hendel et al., arXiv 2310.15916)."""
-    predicted = read_up_to(text(tokens), endings(card))
-    scores = {"accuracy": float(right(card, predicted, target))}
+    predicted = read_up_to(decode(tokens), endings(card))
+    scores = {"accuracy": float(is_correct(card, predicted, target))}
     if one_token:
-        scores["accuracy_first_token"] = float(right(card, text(tokens[:1]).strip(), target, begun=True))
+        scores["accuracy_first_token"] = float(
+            is_correct(card, decode(tokens[:1]).strip(), target, is_first_token=True)
+        )
     return Answer(predicted, scores)
 
 
-def right(card: LanguageCard, predicted: str, target: str, begun: bool = False) -> bool:
-    """Whether a generated answer is correct: equal to the target or, with `match = "prefix"`, beginning with it. A
-    first token (`begun`) is then also correct if the target begins with it."""
+def is_correct(card: LanguageCard, predicted: str, target: str, is_first_token: bool = False) -> bool:
+    """Whether a generated answer is correct: equal to the target or, with `match = "prefix"`, beginning with it. With
+    `match = "prefix"`, a first token (`is_first_token`) is also correct if the target begins with it."""
     target = target.strip()
     if card.match == "prefix" and predicted and target:
-        return predicted.startswith(target) or (begun and target.startswith(predicted))
+        return predicted.startswith(target) or (is_first_token and target.startswith(predicted))
     return predicted == target
 
 

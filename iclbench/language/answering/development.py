@@ -17,7 +17,7 @@ def development(prompts: LanguagePrompts) -> LanguagePrompts:
     2024, section 4.3).
 
     Raises:
-        UsageError: when the queries are drawn: the task has no development examples.
+        UsageError: the task has no development examples (raised when the queries are drawn).
     """
     return replace(prompts, split="development").with_pool(prompts.pool)
 

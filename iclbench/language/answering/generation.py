@@ -1,6 +1,6 @@
 """Greedy generation: append the most probable next token until the answer is complete.
 
-A model that supports our memory reads the prompt once and then one token at a time. A memory has no padding, so all
+A model that supports a `Memory` reads the prompt once and then one token at a time. A memory has no padding, so all
 rows of a batch have the same length. Other models use the cache of transformers' `generate`. A model without a usable
 cache reads the complete text for each token.
 """
@@ -16,7 +16,7 @@ from torch import Tensor
 from iclbench.deep_thinking.memory import Memory
 from iclbench.language.answering.scoring import AtEnd
 from iclbench.language.models.batches import Batches, padded
-from iclbench.language.models.checks import choosable
+from iclbench.language.models.checks import check_logits
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
@@ -47,44 +47,44 @@ def generate(
     """
     answers_by_question: list[tuple[int, ...]] = [()] * len(questions)
     rows = [question.continuations[0].ids for question in questions]
-    cached = model.generates and tokens > 1
+    uses_cache = model.generates and tokens > 1
 
-    def ended(answer: list[int]) -> bool:
-        return _ended(model, answer, endings)
+    def is_complete(answer: list[int]) -> bool:
+        return _is_complete(model, answer, endings)
 
-    def work(picked: list[int]) -> list[list[int]]:
-        if cached:
-            return model.greedy(torch.tensor([rows[i] for i in picked]), tokens, ended)
-        row_memory = memory if memory is None or memory.batch == 1 else memory.rows(picked)
-        continuation = _Remembered(model, row_memory) if model.remembers else _Reread(model)
-        answers: list[list[int]] = [[] for _ in picked]
-        logits = continuation.start([rows[i] for i in picked])
+    def work(row_numbers: list[int]) -> list[list[int]]:
+        if uses_cache:
+            return model.greedy(torch.tensor([rows[i] for i in row_numbers]), tokens, is_complete)
+        row_memory = memory if memory is None or memory.batch == 1 else memory.rows(row_numbers)
+        continuation = _MemoryContinuation(model, row_memory) if model.remembers else _RereadingContinuation(model)
+        answers: list[list[int]] = [[] for _ in row_numbers]
+        logits = continuation.start([rows[i] for i in row_numbers])
         if at_end is not None:
-            at_end(picked, logits.log_softmax(-1))
+            at_end(row_numbers, logits.log_softmax(-1))
         for number in range(tokens):
-            choosable(logits)
+            check_logits(logits)
             next_tokens = logits.argmax(-1).tolist()
             for answer, token in zip(answers, next_tokens, strict=True):
-                if not ended(answer):
+                if not is_complete(answer):
                     answer.append(token)
-            if number == tokens - 1 or all(map(ended, answers)):
+            if number == tokens - 1 or all(map(is_complete, answers)):
                 break
-            logits = continuation.go_on(next_tokens)
+            logits = continuation.next_logits(next_tokens)
         return answers
 
-    for picked, answers in batches.run([len(row) for row in rows], work, equal=cached or model.remembers):
-        for i, answer in zip(picked, answers, strict=True):
+    for row_numbers, answers in batches.run([len(row) for row in rows], work, equal=uses_cache or model.remembers):
+        for i, answer in zip(row_numbers, answers, strict=True):
             answers_by_question[i] = tuple(answer)
     return answers_by_question
 
 
 def read_up_to(text: str, endings: Sequence[str]) -> str:
     """The text up to the first ending, without white space around it."""
-    places = [place for ending in endings if (place := text.find(ending)) >= 0]
-    return text[: min(places, default=len(text))].strip()
+    positions = [position for ending in endings if (position := text.find(ending)) >= 0]
+    return text[: min(positions, default=len(text))].strip()
 
 
-def _ended(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> bool:
+def _is_complete(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> bool:
     if not answer:
         return False
     if answer[-1] in model.end_tokens:
@@ -93,8 +93,8 @@ def _ended(model: LanguageModel, answer: list[int], endings: Sequence[str]) -> b
     return any(ending in text for ending in endings)
 
 
-class _Remembered:
-    """Rows of one length that are cached in a growing memory."""
+class _MemoryContinuation:
+    """Rows of one length, which the model reads once and stores in a growing memory."""
 
     def __init__(self, model: LanguageModel, memory: Memory | None) -> None:
         self._model, self._memory = model, memory
@@ -102,18 +102,18 @@ class _Remembered:
     def start(self, rows: list[tuple[int, ...]]) -> Float[Tensor, "B V"]:
         return self._read(torch.tensor(rows, device=self._model.device))
 
-    def go_on(self, tokens: list[int]) -> Float[Tensor, "B V"]:
+    def next_logits(self, tokens: list[int]) -> Float[Tensor, "B V"]:
         return self._read(torch.tensor(tokens, device=self._model.device)[:, None])
 
     def _read(self, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B V"]:
-        logits, present = self._model.step(ids, self._memory)
-        before = None if self._memory is None else self._memory.expand(len(ids))
-        self._memory = present if before is None else before.followed_by(present)
+        logits, new_memory = self._model.step(ids, self._memory)
+        past_memory = None if self._memory is None else self._memory.expand(len(ids))
+        self._memory = new_memory if past_memory is None else past_memory.followed_by(new_memory)
         return logits
 
 
-class _Reread:
-    """Rows of tokens that the model reads completely for each new token."""
+class _RereadingContinuation:
+    """Rows of any length, which the model reads again for each new token."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -123,7 +123,7 @@ class _Reread:
         self._rows = [list(row) for row in rows]
         return self._read()
 
-    def go_on(self, tokens: list[int]) -> Float[Tensor, "B V"]:
+    def next_logits(self, tokens: list[int]) -> Float[Tensor, "B V"]:
         for row, token in zip(self._rows, tokens, strict=True):
             row.append(token)
         return self._read()

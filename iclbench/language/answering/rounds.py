@@ -25,7 +25,7 @@ from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# The replies to some questions, given a memory of their demonstrations: scores of candidates, or generated tokens.
+# A function that answers questions, given a memory of their demonstrations, with candidate scores or generated tokens.
 Reply = Callable[[Sequence[Question], Memory | None, AtEnd | None], Sequence[Any]]
 
 
@@ -56,18 +56,18 @@ class _Divergence:
     baselines: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
     values: dict[int, float] = field(default_factory=dict)
 
-    def __call__(self, questions: list[int], next_token: Float[Tensor, "B V"]) -> None:
-        next_token = next_token.cpu()
+    def __call__(self, questions: list[int], log_probabilities: Float[Tensor, "B V"]) -> None:
+        log_probabilities = log_probabilities.cpu()
         if any(q not in self.baselines for q in questions):
-            self.baselines |= dict(zip(questions, next_token, strict=True))
+            self.baselines |= dict(zip(questions, log_probabilities, strict=True))
         # The rounding error of float32 is as large as the effect of one step at the default gate.
         baseline, current = (
-            t.double().log_softmax(-1) for t in (torch.stack([self.baselines[q] for q in questions]), next_token)
+            t.double().log_softmax(-1) for t in (torch.stack([self.baselines[q] for q in questions]), log_probabilities)
         )
-        divergence = (
+        divergences = (
             torch.nn.functional.kl_div(current, baseline, reduction="none", log_target=True).sum(-1).clamp_min(0)
         )
-        self.values |= dict(zip(questions, divergence.tolist(), strict=True))
+        self.values |= dict(zip(questions, divergences.tolist(), strict=True))
 
 
 def run_rounds(
@@ -83,7 +83,7 @@ def run_rounds(
     """The replies after each number of passes in `pass_counts`; a single pass is plain ICL.
 
     Args:
-        model: the model; it must support our memory if more than one pass is made.
+        model: the model; it must support a memory if more than one pass is made.
         method: how the model processes the demonstrations.
         questions: questions that are tokenised for this method.
         reply: scores candidates or generates tokens.
@@ -93,12 +93,12 @@ def run_rounds(
     """
     settings = method.settings.pass_settings()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(pass_counts)}
-    several = max(pass_counts) > 1
+    has_several_passes = max(pass_counts) > 1
     lengths = [len(question.demonstrations) for question in questions]
 
     def think_over(numbers: list[int], demonstrations: list[tuple[int, ...]]) -> None:
         group = [questions[i] for i in numbers]
-        divergence = _Divergence() if several and 1 in pass_counts else None
+        divergence = _Divergence() if has_several_passes and 1 in pass_counts else None
         ids = torch.tensor(demonstrations, device=model.device)
         read = reader(model, ids, settings.positions)
         if divergence is not None and settings.setting == "released":  # its first pass is rounded, unlike plain ICL
@@ -106,7 +106,7 @@ def run_rounds(
         for thought in think(read, settings, max(pass_counts)):
             if thought.passes in rounds:
                 replies = reply(group, thought.memory, divergence)
-                _note(rounds[thought.passes], numbers, replies, divergence, thought.change)
+                _record(rounds[thought.passes], numbers, replies, divergence, thought.change)
 
     def think_over_rows(numbers: list[int]) -> None:
         think_over(numbers, [questions[i].demonstrations for i in numbers])
@@ -114,11 +114,11 @@ def run_rounds(
     all_numbers = list(range(len(questions)))
     if model.remembers and shared and min(lengths, default=0) > 0:
         think_over(all_numbers, [questions[0].demonstrations])
-    elif several or method.settings.thinks or (model.remembers and min(lengths, default=0) > 0):
+    elif has_several_passes or method.settings.thinks or (model.remembers and min(lengths, default=0) > 0):
         for _ in batches.run(lengths, think_over_rows, equal=True):
             pass
     else:
-        _note(rounds[1], all_numbers, reply([question.merge_demonstrations() for question in questions], None, None))
+        _record(rounds[1], all_numbers, reply([question.merge_demonstrations() for question in questions], None, None))
     return rounds
 
 
@@ -134,7 +134,7 @@ def reader(
     return read
 
 
-def _note(
+def _record(
     round_: Round,
     numbers: list[int],
     replies: Sequence[Any],

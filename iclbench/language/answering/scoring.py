@@ -62,22 +62,22 @@ def candidate_scores(
         logits = model.logits(ids, mask, row_memory, keep)
         normaliser = logits.logsumexp(-1)
         if at_end is not None:
-            with_first = [(b, r.question, r.first) for b, r in enumerate(batch_rows) if 0 in r.candidates]
-            positions = [questions[q].continuations[0].start - 1 - first for _, q, first in with_first]
-            batch_index = [b for b, _, _ in with_first]
+            first_candidates = [(b, r.question, r.first) for b, r in enumerate(batch_rows) if 0 in r.candidates]
+            positions = [questions[q].continuations[0].start - 1 - first for _, q, first in first_candidates]
+            batch_index = [b for b, _, _ in first_candidates]
             if batch_index:
                 at_end(
-                    [q for _, q, _ in with_first],
+                    [q for _, q, _ in first_candidates],
                     logits[batch_index, positions] - normaliser[batch_index, positions, None],
                 )
         wanted_logits = [
             (number, candidate, batch, place - row.first, token)
             for batch, (number, row) in enumerate(zip(numbers, batch_rows, strict=True))
             for candidate in row.candidates
-            for place, token in _answer(questions[number], candidate)
+            for place, token in _answer_tokens(questions[number], candidate)
         ]
-        at_row, at_place, tokens = ([a[column] for a in wanted_logits] for column in (2, 3, 4))
-        log_probabilities = (logits[at_row, at_place, tokens] - normaliser[at_row, at_place]).tolist()
+        row_index, place_index, tokens = ([a[column] for a in wanted_logits] for column in (2, 3, 4))
+        log_probabilities = (logits[row_index, place_index, tokens] - normaliser[row_index, place_index]).tolist()
         return [
             (number, candidate, value)
             for (number, candidate, *_), value in zip(wanted_logits, log_probabilities, strict=True)
@@ -93,18 +93,18 @@ def _rows(number: int, question: Question) -> list[_Row]:
     """The fewest rows that cover all candidates, longest first; a candidate that is a prefix of another shares its
     row."""
     by_length = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
-    hosts: dict[tuple[int, ...], list[int]] = {}
+    candidates_by_inputs: dict[tuple[int, ...], list[int]] = {}
     for candidate in by_length:
         inputs = question.continuations[candidate].inputs
-        host = next((longer for longer in hosts if longer[: len(inputs)] == inputs), inputs)
-        hosts.setdefault(host, []).append(candidate)
+        row_inputs = next((longer for longer in candidates_by_inputs if longer[: len(inputs)] == inputs), inputs)
+        candidates_by_inputs.setdefault(row_inputs, []).append(candidate)
     return [
         _Row(number, inputs, min(question.continuations[c].start for c in candidates) - 1, tuple(candidates))
-        for inputs, candidates in hosts.items()
+        for inputs, candidates in candidates_by_inputs.items()
     ]
 
 
-def _answer(question: Question, candidate: int) -> list[tuple[int, int]]:
+def _answer_tokens(question: Question, candidate: int) -> list[tuple[int, int]]:
     """The tokens of an answer, each with the position whose logits predict it."""
     continuation = question.continuations[candidate]
     return [(place - 1, continuation.ids[place]) for place in range(continuation.start, len(continuation.ids))]

@@ -18,7 +18,7 @@ from iclbench.language.answering.rounds import Round, run_rounds
 from iclbench.language.answering.scoring import AtEnd, candidate_scores
 from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
-from iclbench.language.prompting.fitting import Overlength, PromptCache, TokenisedPrompts, fitted
+from iclbench.language.prompting.fitting import Overlength, PromptCache, TokenisedPrompts, fitting_prompts
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.prompting.text import endings
 from iclbench.language.prompting.tokenised import Question
@@ -72,7 +72,7 @@ class Session:
 
     def tokenised(self, prompts: LanguagePrompts) -> TokenisedPrompts:
         """The tokenised prompts that fit into the model."""
-        return fitted(self.cache, self.model, self.method, prompts, self.overlength, self.compared)
+        return fitting_prompts(self.cache, self.model, self.method, prompts, self.overlength, self.compared)
 
     def outcome(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> Outcome:
         """The answers to these prompts."""
@@ -87,15 +87,15 @@ class Session:
         else:
             best_passes = settings.pass_limit
             if settings.selection == "dev":
-                held_out = development.development(prompts)
-                development_prompts = self.tokenised(held_out)
-                development_by_passes = self.answers_by_passes(held_out, development_prompts, all_passes)
+                development_prompts = development.development(prompts)
+                tokenised_development = self.tokenised(development_prompts)
+                development_by_passes = self.answers_by_passes(development_prompts, tokenised_development, all_passes)
                 best_passes = _best(development_by_passes)
                 scores = development_by_passes[best_passes].answers.scores["accuracy"]
                 count = np.isfinite(scores).sum()
                 reason = f"T = {best_passes} of 1..{settings.pass_limit}, chosen on {count} development episodes"
-                if development_prompts.note != tokenised.note:  # development prompts may be longer or shorter
-                    reason += f" ({development_prompts.note or 'no demonstrations dropped from their prompts'})"
+                if tokenised_development.note != tokenised.note:  # development prompts may be longer or shorter
+                    reason += f" ({tokenised_development.note or 'no demonstrations dropped from their prompts'})"
             by_passes = self.answers_by_passes(prompts, tokenised, all_passes if settings.traced else {1, best_passes})
         reason = "; ".join(filter(None, [reason, tokenised.note]))
         passes = by_passes if settings.thinks else {}
@@ -121,10 +121,10 @@ class Session:
         def pass_of(round_: Round) -> Pass:
             judged_answers: list[Answer | None] = [None] * len(prompts.drawn_episodes)
             divergence, change = (np.full(len(judged_answers), np.nan) for _ in range(2))
-            answered = list(tokenised.episodes)
-            for index, episode_index in enumerate(answered):
+            episode_indices = list(tokenised.episodes)
+            for index, episode_index in enumerate(episode_indices):
                 judged_answers[episode_index] = judge(index, round_.replies[index])
-            divergence[answered], change[answered] = round_.divergence, round_.change
+            divergence[episode_indices], change[episode_indices] = round_.divergence, round_.change
             return Pass(Answers.of(judged_answers), divergence, change)
 
         shared = prompts.shared is not None

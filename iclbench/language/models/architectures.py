@@ -22,8 +22,8 @@ def context_length(config: Any) -> int | None:
 
 def end_tokens(module: Any, tokenizer: Any) -> frozenset[int]:
     """The end-of-text tokens of the model."""
-    configured = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
-    tokens = configured if isinstance(configured, list) else [configured, tokenizer.eos_token_id]
+    configured_ids = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    tokens = configured_ids if isinstance(configured_ids, list) else [configured_ids, tokenizer.eos_token_id]
     return frozenset(token for token in tokens if token is not None)
 
 
@@ -64,5 +64,5 @@ def refusal(config: Any) -> str:
     has_custom_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if config.model_type not in CAUSAL and not has_custom_code:
         return f"{config.model_type} does not predict the next token"
-    masked = [name for name in config.architectures or [] if name.endswith("ForMaskedLM")]
-    return f"it is a {masked[0]}" if masked else ""
+    masked_classes = [name for name in config.architectures or [] if name.endswith("ForMaskedLM")]
+    return f"it is a {masked_classes[0]}" if masked_classes else ""

@@ -40,8 +40,8 @@ class Batches:
             RuntimeError: memory runs out with a single row.
         """
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
-        runs = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
-        for remaining in runs:
+        row_groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
+        for remaining in row_groups:
             while remaining:
                 rows = remaining[: self.size]
                 try:
@@ -53,9 +53,8 @@ class Batches:
                     yield rows, value
                     remaining = remaining[len(rows) :]
                     continue
-                self.size = min(
-                    self.size, (len(rows) + 1) // 2
-                )  # outside the handler, which holds references to tensors
+                # Outside of the handler, because the error holds references to tensors.
+                self.size = min(self.size, (len(rows) + 1) // 2)
                 _release_cached_memory()
                 log.info("out of memory with %d rows: the batch size is now %d", len(rows), self.size)
 
@@ -71,8 +70,8 @@ def padded(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tens
 def places(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B K"]:
     """Positions in rows as one tensor; a row with fewer positions repeats its last one."""
     longest = max(len(row) for row in rows)
-    filled = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=torch.long, device=device)
+    padded_rows = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
+    return torch.tensor(padded_rows, dtype=torch.long, device=device)
 
 
 def out_of_memory(error: RuntimeError) -> bool:

@@ -32,12 +32,12 @@ class Model(Protocol):
     def greedy(self, *args: Any, **kwargs: Any) -> list[list[int]]: ...
 
 
-def causal(model: Model) -> None:
+def check_causal(model: Model) -> None:
     """Raise `DataError` if logits are not finite or depend on a later token."""
     ids = sample(model)
-    changed = ids.clone()
-    changed[0, -1] = ids[0, 0]
-    logits, changed_logits = plain(model, ids), plain(model, changed)
+    changed_ids = ids.clone()
+    changed_ids[0, -1] = ids[0, 0]
+    logits, changed_logits = plain(model, ids), plain(model, changed_ids)
     if not bool(logits.isfinite().all()):
         raise DataError(
             f"the logits of '{model.name}' are not finite in {str(model.dtype).removeprefix('torch.')}; give --dtype "
@@ -52,47 +52,47 @@ def causal(model: Model) -> None:
         )
 
 
-def keeps(model: Model) -> bool:
+def can_select_positions(model: Model) -> bool:
     """Whether the model can compute logits at selected positions only."""
     ids = sample(model)
-    places = torch.tensor([[5, 2]])
+    positions = torch.tensor([[5, 2]])
     try:
-        selected = model.logits(ids, torch.ones_like(ids, dtype=torch.bool), keep=places)
+        selected = model.logits(ids, torch.ones_like(ids, dtype=torch.bool), keep=positions)
     except (TypeError, RuntimeError, IndexError):
         return False
-    expected = plain(model, ids)[:, places[0]]
+    expected = plain(model, ids)[:, positions[0]]
     return selected.shape == expected.shape and _is_close(model, selected, expected)
 
 
-def choosable(logits: Float[Tensor, "B V"]) -> None:
+def check_logits(logits: Float[Tensor, "B V"]) -> None:
     """Raise `NonFiniteError` if the largest logit is not finite; single logits may be -inf, which excludes the
     token."""
     if not logits.amax(-1).isfinite().all():
         raise NonFiniteError("the model's logits are not finite, so no next token can be chosen")
 
 
-def generates(model: Model) -> bool:
+def can_generate(model: Model) -> bool:
     """Whether generation with transformers' cache gives the logits of one plain pass for two rows (RWKV mixes up
     rows)."""
     half, step_logits = _TOKENS // 2, list[Tensor]()
     ids = sample(model).view(2, half)
     try:
-        written = model.greedy(ids, 2, lambda answer: False, step_logits.append)
+        new_tokens = model.greedy(ids, 2, lambda answer: False, step_logits.append)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # errors of the architecture's code
         return False
-    sequence = torch.cat([ids, torch.tensor(written)[:, :1]], 1)
+    sequence = torch.cat([ids, torch.tensor(new_tokens)[:, :1]], 1)
     return _is_close(model, torch.stack(step_logits, 1), plain(model, sequence)[:, -2:])
 
 
-def memory(model: Model) -> str:
+def memory_obstacle(model: Model) -> str:
     """Why the model's keys and values cannot be used as a memory, as a clause; empty if they give the logits of one
     plain pass."""
     ids, half = sample(model), _TOKENS // 2
-    late = ids[:, half:].expand(2, -1)
-    mask = torch.ones_like(late, dtype=torch.bool)
+    second_half = ids[:, half:].expand(2, -1)
+    mask = torch.ones_like(second_half, dtype=torch.bool)
     mask[1, 2:] = False
     try:
-        continued = model.logits(late, mask, model.read(ids[:, :half]))
+        continued = model.logits(second_half, mask, model.read(ids[:, :half]))
     except Exception as error:  # a model with another kind of cache can raise any error
         return f"{model.model_type} cannot continue from keys and values ({type(error).__name__})"
     expected = plain(model, ids)[:, half:]

@@ -76,7 +76,7 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
     """The source for a folder or a hub id.
 
     Raises:
-        UsageError: the folder does not exist, or holds an adapter; or the id is not in the local cache and offline.
+        UsageError: the folder does not exist or holds an adapter, or the hub is offline and the cache lacks the id.
         DataError: the folder lacks configuration, weights or tokenizer.
     """
     if offline:
@@ -85,7 +85,7 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
     if folder.is_dir():
         if revision:
             raise UsageError(f"'{name}' is a folder and has no revisions; leave out --revision", code="conflict")
-        _complete(folder)
+        _check_complete(folder)
         return Source(name, folder, None, trust_remote_code, offline)
     if folder.exists():
         raise DataError(
@@ -97,8 +97,8 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
             code="missing-file",
         )
     source = Source(name, None, revision, trust_remote_code, offline)
-    if _offline(source):
-        _in_cache(source)
+    if _is_offline(source):
+        _check_cached(source)
     return source
 
 
@@ -115,11 +115,11 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
     import torch
     from transformers import AutoModelForCausalLM
 
-    source, raw = _resolved(source)
-    config = _configuration(source, raw)
+    source, raw_config = _resolved(source)
+    config = _configuration(source, raw_config)
     tokenizer = _tokenizer(source)
-    quantised = getattr(config, "quantization_config", None) is not None
-    with _one_line(source, "cannot read the weights", device):
+    is_quantised = getattr(config, "quantization_config", None) is not None
+    with _one_line_errors(source, "cannot read the weights", device):
         module, loading_info = AutoModelForCausalLM.from_pretrained(
             source.path_or_id,
             config=config,
@@ -127,7 +127,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             output_loading_info=True,
             **source.options,
-            **({"device_map": {"": device}} if quantised else {}),
+            **({"device_map": {"": device}} if is_quantised else {}),
         )
     bad_keys = sorted(loading_info["missing_keys"]) + sorted(str(key) for key in loading_info["mismatched_keys"])
     if bad_keys:
@@ -137,7 +137,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
             code="unreadable-file",
         )
     try:
-        module = module if quantised else module.to(device)
+        module = module if is_quantised else module.to(device)
     except torch.OutOfMemoryError:
         raise _too_large(source, device) from None
     return module, tokenizer, identity(source, str(module.dtype))
@@ -145,7 +145,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within the block, transformers and huggingface_hub log errors only, and no progress bars."""
+    """Within the block, transformers and huggingface_hub log only errors and show no progress bars."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging as transformers_logging
 
@@ -163,7 +163,7 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def _complete(folder: Path) -> None:
+def _check_complete(folder: Path) -> None:
     """Raise `DataError` if configuration, weights or tokenizer are missing, before torch is imported."""
     if (folder / _ADAPTER).exists():
         raise _adapter_error(str(folder))
@@ -193,12 +193,12 @@ def _stay_offline() -> None:
         constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
 
 
-def _offline(source: Source) -> bool:
+def _is_offline(source: Source) -> bool:
     """Whether `--offline` is given or HF_HUB_OFFLINE is set."""
     return source.offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def _in_cache(source: Source) -> None:
+def _check_cached(source: Source) -> None:
     """Raise `UsageError` if the local cache does not have an id, before torch and transformers are imported."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -218,7 +218,7 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
     """The source, with the current commit as the revision of a hub id, and the content of its config.json."""
     from transformers.utils import cached_file
 
-    with _one_line(source, "cannot read config.json"):
+    with _one_line_errors(source, "cannot read config.json"):
         path = Path(cached_file(filename="config.json", path_or_repo_id=source.path_or_id, **source.options))
         config = json.loads(path.read_text(encoding="utf-8"))
         adapter = cached_file(
@@ -244,12 +244,12 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
     return (source if source.folder else replace(source, revision=path.parent.name)), config
 
 
-def _configuration(source: Source, raw: dict[str, Any]) -> Any:
+def _configuration(source: Source, raw_config: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig, __version__
 
     from iclbench.language.models.architectures import refusal
 
-    model_type, custom_code = raw.get("model_type"), raw.get("auto_map") or {}
+    model_type, custom_code = raw_config.get("model_type"), raw_config.get("auto_map") or {}
     if model_type not in CONFIG_MAPPING and custom_code and not source.trust_remote_code:
         raise _untrusted(source, f" ({', '.join(sorted(map(str, custom_code.values())))})")
     if model_type not in CONFIG_MAPPING and not custom_code:
@@ -258,7 +258,7 @@ def _configuration(source: Source, raw: dict[str, Any]) -> Any:
             "transformers",
             code="not-supported",
         )
-    with _one_line(source, "cannot read config.json"):
+    with _one_line_errors(source, "cannot read config.json"):
         config = AutoConfig.from_pretrained(
             source.path_or_id, trust_remote_code=source.trust_remote_code, **source.options
         )
@@ -279,11 +279,11 @@ def _untrusted(source: Source, classes: str = "") -> UsageError:
 
 def _tokenizer(source: Source) -> Any:
     """The tokenizer; it is read from tokenizer.json if that file is complete, because for some architectures
-    transformers replaces the pre-tokenisation rules of the file by those of the architecture."""
+    AutoTokenizer replaces the pre-tokenisation rules of the file with those of the architecture."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-    with _one_line(source, "cannot read the tokenizer"):
+    with _one_line_errors(source, "cannot read the tokenizer"):
         config = get_tokenizer_config(source.path_or_id, **source.options)
         if config.get("tokenizer_class") in _GENERIC and "auto_map" not in config:
             return PreTrainedTokenizerFast.from_pretrained(source.path_or_id, **source.options)
@@ -297,7 +297,7 @@ def _too_large(source: Source, device: str) -> DoesNotFitError:
 
 
 @contextmanager
-def _one_line(source: Source, problem: str, device: str = "cpu") -> Iterator[None]:
+def _one_line_errors(source: Source, problem: str, device: str = "cpu") -> Iterator[None]:
     """Within the block, errors of transformers become one-line errors that name the fix."""
     import torch
 
@@ -311,7 +311,8 @@ def _one_line(source: Source, problem: str, device: str = "cpu") -> Iterator[Non
             raise _untrusted(source) from error
         if source.folder is None and isinstance(error, OSError):
             advice = "; give a folder, or --offline without a network"
-            raise _not_found(source, _NOT_CACHED if _offline(source) else message_line.rstrip(".") + advice) from error
+            reason = _NOT_CACHED if _is_offline(source) else message_line.rstrip(".") + advice
+            raise _not_found(source, reason) from error
         raise DataError(f"'{source.name}': {problem}: {message_line}", code="unreadable-file") from error
 
 
@@ -322,10 +323,10 @@ def identity(source: Source, dtype: str) -> str:
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
     files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
     file_digests = {path.name: digests.of_file(path) for path in files if path.name != _GENERATION}
-    return language_weights_id(files=file_digests, dtype=dtype, **_ends(source.folder / _GENERATION))
+    return language_weights_id(files=file_digests, dtype=dtype, **_end_tokens(source.folder / _GENERATION))
 
 
-def _ends(path: Path) -> dict[str, Any]:
+def _end_tokens(path: Path) -> dict[str, Any]:
     """The end-of-text tokens, the only generation setting that is used; empty if the file names none."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

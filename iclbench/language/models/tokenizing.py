@@ -53,12 +53,12 @@ class Tokenizer:
         encoding = self._backend.encode(text)
         all_ids, offsets = encoding.ids, encoding.offsets  # each access to these properties copies the list
         is_special = [bool(a) for a in encoding.special_tokens_mask]
-        opening = is_special.index(False) if False in is_special else len(is_special)
+        n_opening = is_special.index(False) if False in is_special else len(is_special)
         body = [i for i, special in enumerate(is_special) if not special]
         if not body:  # for an empty text, beginning and end tokens cannot be distinguished
             bos = self._tokenizer.bos_token_id
             return Tokens((bos,), (0,)) if bos is not None and bos in all_ids[:1] else Tokens((), ())
-        opening_ids = all_ids[:opening]
+        opening_ids = all_ids[:n_opening]
         if opening_ids and all_ids[body[0]] == opening_ids[-1]:  # the text contains the token already
             opening_ids = opening_ids[:-1]
         ids = (*opening_ids, *(all_ids[i] for i in body))

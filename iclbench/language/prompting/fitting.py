@@ -22,7 +22,7 @@ from iclbench.language.tasks.cards import LanguageCard
 Overlength = Literal["error", "skip", "drop"]
 
 # A generated answer may be this many tokens longer than the longest correct answer of its prompt set.
-_SPARE = 2
+_SPARE_TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ class PromptCache:
     """Cached tokenised prompts of one model, which the contestants of a prompt set share."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str, int], TokenisedPrompts] = {}
+        self._by_key: dict[tuple[str, int], TokenisedPrompts] = {}
 
     def tokenised(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
         """All episodes in tokens, with the demonstrations written `times` times."""
         key = (prompts.id, times)
-        if key not in self._made:
-            self._made[key] = _tokenised(
+        if key not in self._by_key:
+            self._by_key[key] = _tokenise(
                 model, prompts, prompts.drawn_episodes, range(len(prompts.drawn_episodes)), times
             )
-        return self._made[key]
+        return self._by_key[key]
 
 
-def fitted(
+def fitting_prompts(
     cache: PromptCache,
     model: LanguageModel,
     method: Method,
@@ -85,15 +85,15 @@ def fitted(
     overlength: Overlength,
     compared: Sequence[Method] = (),
 ) -> TokenisedPrompts:
-    """The prompts that fit into the model, or with `drop` all prompts with fewer demonstrations, the same for this
-    method and the compared ones.
+    """The prompts that fit into the model. With `drop`, these are all prompts, some with fewer demonstrations: this
+    method and the compared ones drop the same number.
 
     Raises:
-        UsageError: a prompt does not fit and may not be skipped, or does not fit without demonstrations.
+        UsageError: a prompt does not fit and may not be skipped, or does not even fit without demonstrations.
     """
     tokenised = cache.tokenised(model, prompts, method.times)
     if overlength == "drop":
-        return _dropped(cache, tokenised, model, method, prompts, compared)
+        return _with_fewer_demonstrations(cache, tokenised, model, method, prompts, compared)
     reasons = _too_long(tokenised, method, model)
     if not reasons:
         return tokenised
@@ -118,7 +118,7 @@ def _too_long(tokenised: TokenisedPrompts, method: Method, model: LanguageModel)
     return {i: reason for i, reason in reasons.items() if reason}
 
 
-def _dropped(
+def _with_fewer_demonstrations(
     cache: PromptCache,
     all_prompts: TokenisedPrompts,
     model: LanguageModel,
@@ -132,7 +132,7 @@ def _dropped(
     long_places = sorted({*too_long, *(i for other, tokenised in others for i in _too_long(tokenised, other, model))})
     shared = prompts.shared is not None
     groups = [list(range(len(all_prompts.episodes)))] * bool(long_places) if shared else [[i] for i in long_places]
-    texts, tokens, max_dropped = list(all_prompts.prompts), list(all_prompts.questions), 0
+    new_prompts, new_questions, max_dropped = list(all_prompts.prompts), list(all_prompts.questions), 0
     for group in groups:
         dropped_alone = _fewest_dropped(all_prompts.of(group), model, method, prompts)
         if dropped_alone is None:
@@ -147,40 +147,40 @@ def _dropped(
         dropped = max([dropped_alone, *dropped_by_others])
         shortened = _without_first(all_prompts.of(group), model, method, prompts, dropped)
         max_dropped = max(max_dropped, dropped)
-        for place, text, question in zip(group, shortened.prompts, shortened.questions, strict=True):
-            texts[place], tokens[place] = text, question
+        for place, new_prompt, question in zip(group, shortened.prompts, shortened.questions, strict=True):
+            new_prompts[place], new_questions[place] = new_prompt, question
     if not max_dropped:
         return all_prompts
-    affected = "all" if shared else f"{len(long_places)} of {len(texts)}"
+    affected = "all" if shared else f"{len(long_places)} of {len(new_prompts)}"
     reason = " (so that the compared methods fit)" if not too_long else ""
     note = f"up to {max_dropped} of {prompts.shots} demonstrations dropped from the front of {affected} prompts{reason}"
-    return replace(all_prompts, prompts=tuple(texts), questions=tuple(tokens), note=note)
+    return replace(all_prompts, prompts=tuple(new_prompts), questions=tuple(new_questions), note=note)
 
 
 def _fewest_dropped(
-    long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts
+    tokenised: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts
 ) -> int | None:
-    """The fewest dropped demonstrations with which all of these episodes fit; None if no number is enough."""
+    """The smallest number of dropped demonstrations with which all of these episodes fit; None if none is enough."""
     required = int(method.name == "deep-thinking")  # it needs at least one demonstration
     for dropped in range(prompts.shots - required + 1):
-        shortened = _without_first(long, model, method, prompts, dropped)
+        shortened = _without_first(tokenised, model, method, prompts, dropped)
         if not _too_long(shortened, method, model):
             return dropped
     return None
 
 
 def _without_first(
-    long: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts, dropped: int
+    tokenised: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts, dropped: int
 ) -> TokenisedPrompts:
     """These episodes without their first `dropped` demonstrations."""
     if not dropped:
-        return long
-    episodes = [prompts.drawn_episodes[n] for n in long.episodes]
+        return tokenised
+    episodes = [prompts.drawn_episodes[n] for n in tokenised.episodes]
     shortened = [replace(e, demonstrations=e.demonstrations[dropped:]) for e in episodes]
-    return replace(_tokenised(model, prompts, shortened, long.episodes, method.times), tokens=long.tokens)
+    return replace(_tokenise(model, prompts, shortened, tokenised.episodes, method.times), tokens=tokenised.tokens)
 
 
-def _tokenised(
+def _tokenise(
     model: LanguageModel,
     prompts: LanguagePrompts,
     episodes: Sequence[LanguageEpisode],
@@ -188,16 +188,18 @@ def _tokenised(
     times: int,
 ) -> TokenisedPrompts:
     card, shared = prompts.task.card, prompts.shared is not None
-    texts = [prompt(card, e.demonstrations, e.query.x, e.candidates if _choice(card) else (), times) for e in episodes]
+    texts = [
+        prompt(card, e.demonstrations, e.query.x, e.candidates if _is_choice(card) else (), times) for e in episodes
+    ]
     tokens = questions(model.tokens, texts, shared)
-    if _choice(card):
+    if _is_choice(card):
         return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens))
-    right = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
-    sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, right, strict=True)]
-    one_token = tuple(count == 1 and follows for count, follows in sizes)
-    longest = max(count for count, _ in sizes) + _SPARE
+    correct_answers = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
+    sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, correct_answers, strict=True)]
+    one_token = tuple(count == 1 and is_separate for count, is_separate in sizes)
+    longest = max(count for count, _ in sizes) + _SPARE_TOKENS
     return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens), one_token, longest)
 
 
-def _choice(card: LanguageCard) -> bool:
+def _is_choice(card: LanguageCard) -> bool:
     return card.answers == "choice"

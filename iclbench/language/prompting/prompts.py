@@ -116,8 +116,8 @@ class LanguagePrompts:
     @cached_property
     def id(self) -> str:
         """Readable name, `q` and content hash."""
-        # The hash is without the seed and the order of the demonstrations, which are in the name, so that prompt sets
-        # that differ only in these share it.
+        # The seed and the order of the demonstrations are in the name and not in the hash, so prompt sets that differ
+        # only in these have the same hash.
         identity_fields = {
             "data": self.pool.fingerprint,
             "shots": self.shots,
@@ -129,8 +129,9 @@ class LanguagePrompts:
             **({} if self.repeated is None else {"intervals": "over queries"}),
             "card": [getattr(self.task.card, field) for field in _WRITTEN_AND_JUDGED],
         }
-        draw = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
-        return f"{self.task.name}-{PRESET}-{self.evaluation}-{draw}-q{identity.language_prompts_id(**identity_fields)}"
+        demonstration_part = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
+        prompts_hash = identity.language_prompts_id(**identity_fields)
+        return f"{self.task.name}-{PRESET}-{self.evaluation}-{demonstration_part}-q{prompts_hash}"
 
     @property
     def evaluation(self) -> str:
@@ -140,32 +141,32 @@ class LanguagePrompts:
     @cached_property
     def shared(self) -> tuple[Example, ...] | None:
         """The demonstrations of all queries; None if each query has its own."""
-        if self.shots and self._own_demonstrations:
+        if self.shots and self._has_own_demonstrations:
             return None
-        return self._arranged(self._shared(), 0)
+        return self._arrange(self._draw_shared(), 0)
 
     @cached_property
     def queries(self) -> tuple[Example, ...]:
         """The queries."""
         if self.split == "development":
-            return self._development()
+            return self._development_queries()
         return tuple(self._query_pool[i] for i in self._query_index)
 
     @property
-    def _own_demonstrations(self) -> bool:
+    def _has_own_demonstrations(self) -> bool:
         """Whether each query has its own demonstrations."""
         return self.task.card.demonstrations == "own"
 
     @property
     def _query_pool(self) -> Sequence[Example]:
         """All possible queries."""
-        return self.pool.queries if self._own_demonstrations else self.pool.splits[0]
+        return self.pool.queries if self._has_own_demonstrations else self.pool.splits[0]
 
     @cached_property
     def _query_index(self) -> np.ndarray:
         """Index of the query of each episode."""
         order = self._rng("queries").permutation(len(self._query_pool))
-        if self._own_demonstrations and self.shots:  # queries repeat with other demonstrations
+        if self._has_own_demonstrations and self.shots:  # queries repeat with other demonstrations
             order = np.resize(order, self.episodes)
         return order[: self.episodes]
 
@@ -214,11 +215,11 @@ class LanguagePrompts:
         """Whether outputs can be shuffled: this needs two demonstrations, or one that has its own candidates."""
         return self.shots > 1 or (self.shots == 1 and any(e.candidates for e in self.pool.demonstrations))
 
-    def _shared(self) -> list[Example]:
+    def _draw_shared(self) -> list[Example]:
         pool = self.pool.splits[1]
         self._check_available(len(pool))
         if not self.pool.fixed:
-            return _stratified(pool, self.shots, self._rng("demonstrations", self.demo_seed))
+            return _draw_stratified(pool, self.shots, self._rng("demonstrations", self.demo_seed))
         examples = list(pool[: self.shots])
         if self.demo_seed:  # the data set defines the demonstrations, so the seed changes only their order
             examples = [examples[i] for i in self._rng("fixed", self.demo_seed).permutation(len(examples))]
@@ -230,19 +231,19 @@ class LanguagePrompts:
         order = self._rng("own", self.demo_seed, episode).permutation(len(pool))
         examples = list(islice((pool[i] for i in order if pool[i].question != query.question), self.shots))
         self._check_available(len(examples))
-        return self._arranged(examples, episode + 1)
+        return self._arrange(examples, episode + 1)
 
-    def _arranged(self, examples: list[Example], episode: int) -> tuple[Example, ...]:
+    def _arrange(self, examples: list[Example], episode: int) -> tuple[Example, ...]:
         """The examples in the requested order, with the shift applied to their outputs."""
         if self.order:
             rng = self._rng("order", self.demo_seed, self.order, episode)
             examples = [examples[i] for i in rng.permutation(len(examples))]
         if self.shift == "shuffled-labels":
-            examples = _shuffled(examples, self._rng("shuffle", self.demo_seed, self.order, episode))
+            examples = _shuffle_outputs(examples, self._rng("shuffle", self.demo_seed, self.order, episode))
         return tuple(examples)
 
-    def _development(self) -> tuple[Example, ...]:
-        examples = self.pool.development if self._own_demonstrations else self.pool.splits[2]
+    def _development_queries(self) -> tuple[Example, ...]:
+        examples = self.pool.development if self._has_own_demonstrations else self.pool.splits[2]
         if not examples:
             raise UsageError(
                 f"task '{self.task.name}' has no development examples; give -o method.passes=5", code="not-applicable"
@@ -262,7 +263,7 @@ class LanguagePrompts:
         return np.random.default_rng(stream_seed(self.seed, f"language-{stream}", *counter))
 
 
-def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
+def _draw_stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
     """Draw `shots` examples in a random order, one of each class in turn as long as the class has examples. If outputs
     rarely repeat, this is a uniform draw."""
     by_class: dict[str, list[int]] = defaultdict(list)
@@ -275,7 +276,7 @@ def _stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -
     return [pool[numbers[i]] for i in rng.permutation(shots)]
 
 
-def _shuffled(examples: list[Example], rng: np.random.Generator) -> list[Example]:
+def _shuffle_outputs(examples: list[Example], rng: np.random.Generator) -> list[Example]:
     """The examples with shuffled outputs.
 
     An example with its own candidates gets another candidate. Class labels are permuted until at least one differs;
@@ -290,8 +291,8 @@ def _shuffled(examples: list[Example], rng: np.random.Generator) -> list[Example
     outputs = [e.y for e in examples]
     order = rng.permutation(len(examples))
     if len(set(outputs)) == len(outputs):  # a cycle through all outputs
-        target = {int(a): int(b) for a, b in zip(order, np.roll(order, 1), strict=True)}
-        return [replace(e, y=outputs[target[i]]) for i, e in enumerate(examples)]
+        source_of = {int(a): int(b) for a, b in zip(order, np.roll(order, 1), strict=True)}
+        return [replace(e, y=outputs[source_of[i]]) for i, e in enumerate(examples)]
     while len(set(outputs)) > 1 and [outputs[i] for i in order] == outputs:
         order = rng.permutation(len(examples))
     return [replace(e, y=outputs[i]) for e, i in zip(examples, order, strict=True)]

@@ -93,18 +93,18 @@ def answer_tokens(tokenise: Tokenise, prompt: Prompt, answer: str) -> tuple[int,
 
 
 def _question(tokenise: Tokenise, prompt: Prompt) -> Question:
-    texts = [tokenise(prompt.text + answer) for answer in prompt.answers or ("",)]
-    starts = [_count_tokens_within(text, len(prompt.text)) for text in texts]
+    full_texts = [tokenise(prompt.text + answer) for answer in prompt.answers or ("",)]
+    starts = [_count_tokens_within(full_text, len(prompt.text)) for full_text in full_texts]
     if min(starts) == 0:
         raise DataError(
             f"the prompt {prompt.text[-40:]!r} has no token before its answer; give a template with text before {{y}}",
             code="bad-value",
         )
-    ends = (_count_tokens_within(text, len(prompt.demonstrations)) for text in texts)
-    length = _common_prefix_length(text.ids[:end] for text, end in zip(texts, ends, strict=True))
+    ends = (_count_tokens_within(full_text, len(prompt.demonstrations)) for full_text in full_texts)
+    length = _common_prefix_length(full_text.ids[:end] for full_text, end in zip(full_texts, ends, strict=True))
     length = min(length, min(starts) - 1)  # the last token before the answer predicts its first token
-    continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(texts, starts, strict=True))
-    return Question(texts[0].ids[:length], tuple(continuations))
+    continuations = (Continuation(t.ids[length:], start - length) for t, start in zip(full_texts, starts, strict=True))
+    return Question(full_texts[0].ids[:length], tuple(continuations))
 
 
 def _count_tokens_within(tokens: Tokens, characters: int) -> int:

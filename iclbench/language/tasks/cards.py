@@ -32,7 +32,7 @@ class LanguageCard(BaseSettings):
     Attributes:
         family: the type of task: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`, the
             family of a task has the name of its group appended: mmlu-stem.
-        data: the version of the examples, if published numbers use another one, which they then name.
+        data: the version of the examples, if published numbers use another version, which their own `data` names.
         summary: one line on the task.
         source: paper, with table or appendix.
         notes: further remarks, such as deviations from the paper.
@@ -201,8 +201,8 @@ def shipped_tasks() -> tuple[LanguageTask, ...]:
     return tuple(task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
 
 
-def suites() -> dict[str, list[str]]:
-    """The task names in each suite, each card with subsets and each family."""
+def task_groups() -> dict[str, list[str]]:
+    """The names of the tasks in each suite, in each card with subsets and in each family."""
     groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
     for task in shipped_tasks():
         if task.left_out:

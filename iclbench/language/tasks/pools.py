@@ -67,10 +67,10 @@ class Pool:
             half = len(queries) // 2
             shuffled = fixed_shuffle(queries, "language-queries")
             queries, demonstrations = shuffled[:half], shuffled[half:]
-        used = {e.question for e in queries}
-        development = tuple(e for e in self.development if e.question not in used)
-        used |= {e.question for e in development}
-        remaining = tuple(e for e in demonstrations if e.question not in used)
+        used_questions = {e.question for e in queries}
+        development = tuple(e for e in self.development if e.question not in used_questions)
+        used_questions |= {e.question for e in development}
+        remaining = tuple(e for e in demonstrations if e.question not in used_questions)
         if not development:
             shuffled = fixed_shuffle(remaining, "language-development")
             half = (len(remaining) + 1) // 2

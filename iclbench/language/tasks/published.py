@@ -39,7 +39,7 @@ def _card_name(task: LanguageTask) -> str:
 
 def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[dict[str, object]]:
     language_card = card if isinstance(card, LanguageCard) else None
-    members = None if isinstance(card, LanguageCard) else ", ".join(map(canonical, card.tasks))
+    task_list = None if isinstance(card, LanguageCard) else ", ".join(map(canonical, card.tasks))
     for p in card.published:
         yield {
             "run": f"published-{p.contestant}",
@@ -59,8 +59,8 @@ def _rows(name: str, family: str, card: LanguageCard | SuiteCard) -> Iterator[di
             "high": p.high,
             "data": assignments(p.data) or None,
             "status": "ok",
-            "reason": f"{p.source}; {p.read}" + (f"; mean over {members}" if members else ""),
-            "mean_of": members or None,
+            "reason": f"{p.source}; {p.read}" + (f"; mean over {task_list}" if task_list else ""),
+            "mean_of": task_list or None,
             "card": content_hash(card),
             **provenance(),
         }

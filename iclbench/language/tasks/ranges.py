@@ -1,4 +1,4 @@
-"""Lists of integers as typed options: `0:10` (0 to 9), `0,2,4,8` or `5`."""
+"""Lists of integers as values of options: `0:10` (0 to 9), `0,2,4,8` or `5`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from iclbench.core.errors import UsageError
 
-# A longer range is probably a typing error.
+# A longer range is probably a typo.
 _MAX_LENGTH = 10_000
 
 
@@ -32,10 +32,10 @@ def parse(text: str, option: str) -> list[int]:
     return list(numbers)
 
 
-def written(numbers: Sequence[int]) -> str:
+def as_text(numbers: Sequence[int]) -> str:
     """The text that `parse` reads as these numbers.
 
-    >>> written([0, 1, 2, 3]), written([0, 2, 4])
+    >>> as_text([0, 1, 2, 3]), as_text([0, 2, 4])
     ('0:4', '0,2,4')
     """
     start, several = numbers[0], len(numbers) > 1

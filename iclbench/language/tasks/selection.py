@@ -7,7 +7,7 @@ from pathlib import Path
 
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.language.tasks.cards import LanguageTask, load_language_card, shipped_tasks, suites, tasks_of
+from iclbench.language.tasks.cards import LanguageTask, load_language_card, shipped_tasks, task_groups, tasks_of
 from iclbench.language.tasks.user_files import task_from_file
 
 
@@ -23,7 +23,7 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
         UsageError: a path is not that of a card or a data file, or two files define tasks with the same name.
     """
     by_name = {task.name: task for task in shipped_tasks()}
-    groups = suites()
+    groups = task_groups()
     selected: dict[str, LanguageTask] = {}
     for name in (item.strip() for names in names_ for item in names.split(",") if item.strip()):
         if name.endswith(".toml"):

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from iclbench.deep_thinking.methods import method
-from iclbench.language.answering.answers import right
+from iclbench.language.answering.answers import is_correct
 from iclbench.language.answering.generation import generate, read_up_to
 from iclbench.language.answering.rounds import run_rounds
 from iclbench.language.models.batches import Batches
@@ -139,7 +139,7 @@ def test_an_answer_is_read_up_to_the_first_ending_and_stripped() -> None:
     ],
 )
 def test_correct_answers(match: str, predicted: str, target: str, expected: bool) -> None:
-    assert right(UPPER.model_copy(update={"match": match}), predicted, target) is expected
+    assert is_correct(UPPER.model_copy(update={"match": match}), predicted, target) is expected
 
 
 def test_the_first_token_is_judged_if_the_target_is_one_token() -> None:

@@ -9,7 +9,14 @@ import pytest
 from iclbench.config.cards import cards_folder, names
 from iclbench.core.errors import UsageError
 from iclbench.language.prompting.text import example
-from iclbench.language.tasks.cards import LanguageCard, load_language_card, load_suite, shipped_tasks, suites, tasks_of
+from iclbench.language.tasks.cards import (
+    LanguageCard,
+    load_language_card,
+    load_suite,
+    shipped_tasks,
+    task_groups,
+    tasks_of,
+)
 from iclbench.language.tasks.selection import language_tasks
 from tests.refusals import refused
 
@@ -80,7 +87,7 @@ def test_names_select_tasks_without_duplicates():
     assert language_tasks(["mmlu-college-physics"])[0].subset == "college_physics"
     task_names = [task.name for task in shipped_tasks()]
     assert len(set(task_names)) == len(task_names)
-    assert not set(task_names) & suites().keys()
+    assert not set(task_names) & task_groups().keys()
 
 
 def test_subsets_that_are_left_out_are_selected_only_by_name():
@@ -135,7 +142,7 @@ def test_listing_tasks_imports_nothing_heavy():
     code = (
         "import sys; from iclbench.language.tasks import cards, selection; "
         "from iclbench.language.prompting import text; "
-        "cards.suites(); "
+        "cards.task_groups(); "
         "print(len([task.reader for task in selection.language_tasks(['simple', 'mmlu', 'bbh', 'sst2'])])); "
         "print([m for m in ('torch', 'pandas', 'numpy', 'transformers') if m in sys.modules])"
     )

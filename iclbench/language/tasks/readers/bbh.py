@@ -1,15 +1,15 @@
 """BIG-Bench Hard (Suzgun et al. 2022): one JSON file per task, `{"examples": [{"input": ..., "target": ...}, ...]}`.
 
-Most questions end with a list of options, and the target is the letter of an option. The released code of Deep-Thinking
-removes the list from the question, and the candidates are the texts of the options; so do we by default. With
+Most questions end with a list of options, and the target is the letter of an option. By default, as in the released
+code of Deep-Thinking, the list is removed from the question, and the candidates are the texts of the options. With
 `options = "letters"`, the question is unchanged and the candidates are `(A)`, `(B)`, ... In files without options, the
 candidates are all targets if there are few, otherwise answers are generated.
 
 Demonstrations and development examples are drawn from the file with a fixed seed (the papers have three handwritten
 demonstrations). Questions on the same paragraph are in the same split, because a demonstration could reveal the answer
 to another question. If most questions have the same text before their options (hyperbaton, snarks), that text does not
-count as a paragraph. Three examples are left out: a title with commas is split into several options, and none is the
-target.
+count as a paragraph. Three examples are left out: a title with commas is split into several options, none of which is
+the target.
 """
 
 from __future__ import annotations

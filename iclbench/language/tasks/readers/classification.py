@@ -1,9 +1,9 @@
 """Labelled texts: SST, MR, TREC and AG News in their public layouts, and JSON Lines.
 
 A data set is searched as its public files, then as `NAME.train.jsonl`, `NAME.test.jsonl` (and `NAME.dev.jsonl`), then
-as one file `NAME.jsonl`, in the data folder, its `language` and its `language/classification`. A corpus of one file is
-split with a fixed seed: a tenth, but at least 400 texts and at most half of them, are queries; the same number, but at
-most a quarter, are development examples.
+as one file `NAME.jsonl`: in the subfolder `classification` of the data folder and of its `language`, then in these two
+folders. A corpus of one file is split with a fixed seed: a tenth, but at least 400 texts and at most half of them, are
+queries; the same number, but at most a quarter, are development examples.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from iclbench.core.errors import DataError
 from iclbench.core.settings import BaseSettings
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
-from iclbench.language.tasks.readers.labelled import RowsOf, json_lines, prefixed, title_and_description
+from iclbench.language.tasks.readers.labelled import RowsOf, json_lines, prefixed_labels, title_and_description
 
 Split = Literal["train", "test", "dev", "all"]
 
@@ -83,9 +83,9 @@ class Classification(Reader):
         if problem:
             raise DataError(f"{problem}; {files.ADVICE}", code="missing-data")
         public_files = layouts[0].files if self.parameters.layout in PUBLIC else {}
-        listed = ", ".join(f"'{file}'" for file in public_files.values())
-        plain = f"'{name}.jsonl' or '{name}.train.jsonl' and '{name}.test.jsonl'"
-        raise files.missing(f"{listed} (or {plain})" if listed else plain, folders)
+        public_names = ", ".join(f"'{file}'" for file in public_files.values())
+        json_names = f"'{name}.jsonl' or '{name}.train.jsonl' and '{name}.test.jsonl'"
+        raise files.missing(f"{public_names} (or {json_names})" if public_names else json_names, folders)
 
 
 def _labels_in(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
@@ -116,9 +116,12 @@ def _split(examples: tuple[Example, ...], labels: tuple[str, ...], path: Path) -
         raise DataError(f"{path}: {count} distinct texts, expected at least 4 for queries and demonstrations")
     size = max(400, count // 10)
     n_queries, n_development = min(size, count // 2), min(size, count // 4)
-    mixed = fixed_shuffle(examples, "language-split")
+    shuffled = fixed_shuffle(examples, "language-split")
     return Pool(
-        mixed[n_queries + n_development :], mixed[:n_queries], labels, mixed[n_queries : n_queries + n_development]
+        shuffled[n_queries + n_development :],
+        shuffled[:n_queries],
+        labels,
+        shuffled[n_queries : n_queries + n_development],
     )
 
 
@@ -127,19 +130,22 @@ _STARS = ("very negative", "negative", "neutral", "positive", "very positive")
 _TREC = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 _AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 
-# The test split of SST-2 was long available without labels only, so papers (including Deep-Thinking) report the
-# development split. We do the same, and the test split serves as development data.
+# For a long time, the test split of SST-2 was only available without labels, so papers (including Deep-Thinking) report
+# the development split. We do the same, and the test split serves as development data.
 PUBLIC: dict[str, tuple[Layout, ...]] = {
     "sst2": (
         Layout(
-            prefixed(_POLARITY), {"train": "stsa.binary.train", "test": "stsa.binary.dev", "dev": "stsa.binary.test"}
+            prefixed_labels(_POLARITY),
+            {"train": "stsa.binary.train", "test": "stsa.binary.dev", "dev": "stsa.binary.test"},
         ),
     ),
-    "sst5": (Layout(prefixed(_STARS), {"train": "stsa.fine.train", "test": "stsa.fine.test", "dev": "stsa.fine.dev"}),),
-    "mr": (Layout(prefixed(_POLARITY), {"all": "rt-polarity.all"}),),
+    "sst5": (
+        Layout(prefixed_labels(_STARS), {"train": "stsa.fine.train", "test": "stsa.fine.test", "dev": "stsa.fine.dev"}),
+    ),
+    "mr": (Layout(prefixed_labels(_POLARITY), {"all": "rt-polarity.all"}),),
     "trec": (
-        Layout(prefixed(_TREC), {"train": "TREC.train.all", "test": "TREC.test.all"}),
-        Layout(prefixed(), {"train": "train_5500.label", "test": "TREC_10.label"}),
+        Layout(prefixed_labels(_TREC), {"train": "TREC.train.all", "test": "TREC.test.all"}),
+        Layout(prefixed_labels(), {"train": "train_5500.label", "test": "TREC_10.label"}),
     ),
     "ag-news": tuple(
         Layout(title_and_description(_AG_NEWS), {"train": f"{folder}train.csv", "test": f"{folder}test.csv"})

@@ -12,12 +12,12 @@ from iclbench.core.file_errors import cannot_read
 ADVICE = "point --data-dir or ICLBENCH_DATA at the folder that holds them"
 
 
-def folders(data_dir: Path | None, *below: str) -> list[Path]:
-    """The searched folders: the subfolders `below` of the data folder and of its `language`, then these two."""
+def folders(data_dir: Path | None, *subfolders: str) -> list[Path]:
+    """The folders to search: `subfolders` of the data folder and of its subfolder `language`, then these two."""
     if data_dir is None:
         return []
     roots = (data_dir, data_dir / "language")
-    return [*(root / name for name in below for root in roots), *roots]
+    return [*(root / name for name in subfolders for root in roots), *roots]
 
 
 def missing(file_names: str, folders: Sequence[Path]) -> DataError:
@@ -27,7 +27,7 @@ def missing(file_names: str, folders: Sequence[Path]) -> DataError:
 
 
 def read_text(path: Path, corpus: bool = False) -> str:
-    """The text of a UTF-8 file; a public `corpus` may also be in Windows-1252, as older ones labelled Latin-1 are."""
+    """The text of a UTF-8 file; a public `corpus` may also be in Windows-1252, which older ones call Latin-1."""
     try:
         content = limits.read_bytes(path)
     except OSError as error:
@@ -41,7 +41,7 @@ def read_text(path: Path, corpus: bool = False) -> str:
     raise DataError(f"cannot read {path}: the text is {expected}; save it as UTF-8", code="unreadable-file")
 
 
-def numbered(path: Path, corpus: bool = False) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, corpus: bool = False) -> Iterator[tuple[int, str]]:
     """The line numbers and texts of the lines that are not blank. Only line feeds end a line, because texts may contain
     other control characters."""
     for number, line in enumerate(read_text(path, corpus).split("\n"), 1):

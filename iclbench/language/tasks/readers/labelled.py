@@ -16,11 +16,11 @@ Row = tuple[int, str, str]
 RowsOf = Callable[[Path], Iterator[Row]]
 
 
-def prefixed(classes: Sequence[str] = ()) -> RowsOf:
+def prefixed_labels(classes: Sequence[str] = ()) -> RowsOf:
     """A reader of lines `1 the text`, where the number is an index of `classes`, or `CLASS:subclass the text`."""
 
     def rows(path: Path) -> Iterator[Row]:
-        for number, line in files.numbered(path, corpus=True):
+        for number, line in files.numbered_lines(path, corpus=True):
             label, _, text = line.partition(" ")
             if label.isdecimal():
                 label = _class_name(path, number, label, classes, start=0)
@@ -42,7 +42,7 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
                     f"{len(cells)} cells: {reprlib.repr(cells)}"
                 )
             label = _class_name(path, number, cells[0], classes, start=1)
-            # A backslash in these files is a line break.
+            # In these files, a backslash means a line break.
             text = " ".join(" ".join(cells[1:]).replace("\\", " ").split())
             yield number, _text(path, number, text), label
 
@@ -51,13 +51,13 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
 
 def json_lines(path: Path) -> Iterator[Row]:
     """Rows of JSON Lines: one object with `text` and `label` per line."""
-    for number, line in files.numbered(path):
+    for number, line in files.numbered_lines(path):
         value = parse_json(line, f"{path}, line {number}")
         if not isinstance(value, dict):
             raise DataError(f"{path}, line {number}: expected an object with 'text' and 'label'")
         for key in ("text", "label"):
             if key not in value:
-                raise DataError(f"{path}, line {number}: '{key}' is missing; its keys are {_listed(value)}")
+                raise DataError(f"{path}, line {number}: '{key}' is missing; its keys are {_first_keys(value)}")
         text, label = value["text"], value["label"]
         if not isinstance(text, str):
             raise DataError(f"{path}, line {number}: expected a string as text, got {reprlib.repr(text)}")
@@ -91,5 +91,5 @@ def _text(path: Path, number: int, text: str) -> str:
     return text.strip()
 
 
-def _listed(keys: Sequence[str] | dict[str, object]) -> str:
+def _first_keys(keys: Sequence[str] | dict[str, object]) -> str:
     return ", ".join(repr(key) for key in list(keys)[:6]) or "none"

@@ -29,11 +29,11 @@ class MMLU(Reader):
         demonstrations = _questions(folder / "dev" / f"{subset}_dev.csv")
         queries = _questions(folder / "test" / f"{subset}_test.csv")
         validation = folder / "val" / f"{subset}_val.csv"
-        demonstrated = {e.question for e in demonstrations}
-        queries = tuple(e for e in queries if e.question not in demonstrated)
-        used = demonstrated | {e.question for e in queries}
+        demonstration_questions = {e.question for e in demonstrations}
+        queries = tuple(e for e in queries if e.question not in demonstration_questions)
+        used_questions = demonstration_questions | {e.question for e in queries}
         validation_questions = unique(_questions(validation)) if validation.is_file() else ()
-        development = tuple(e for e in validation_questions if e.question not in used)
+        development = tuple(e for e in validation_questions if e.question not in used_questions)
         return Pool(demonstrations, queries, (), development, fixed=True)
 
     def _folder(self, subject: str) -> Path:
