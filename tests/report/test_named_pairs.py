@@ -61,7 +61,7 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
 
 
 def test_significance_is_corrected_by_holms_method(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared with adjusted p-values. A pair with a missing seed has no p-value and does not count as a test."""
+    """The expected verdicts follow from adjusted p-values. A pair with a missing seed has none, and is not counted."""
     rng = np.random.default_rng(5)
     pairs = [Pair(a="gpt2", b="s4d", tasks=["linear"], seeds=[0, 1, 2, n]) for n in range(3, 12)]
     gaps = {pair.seeds[-1]: rng.normal(0.3 * n, 1.0, 4) for n, pair in enumerate(pairs)}
