@@ -1,4 +1,4 @@
-"""Answers that are not finite: failed rows with a reason, without means over other episodes or shortened areas."""
+"""Answers that are not finite give failed rows with a reason, and no means or areas over the remaining positions."""
 
 from pathlib import Path
 
