@@ -278,15 +278,15 @@ def sweep_bundles(
 
 def test_a_bundle_has_cells_with_their_followers_until_it_is_worth_a_job(tmp_path: Path) -> None:
     cells = task_cells("t", ("a", "b", "c"))
-    short = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=0)
-    assert short.bundles == [
+    small_bundles = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=0)
+    assert small_bundles.bundles == [
         *(["train-" + run + "-t", "evaluate-" + run + "-t", "probe-" + run + "-t"] for run in "abc"),
         ["evaluate-summary-t"],
     ]
-    assert set(short.outcomes) == {each.hash for each in cells}
-    long = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=4)
-    assert [len(each) for each in long.bundles] == [6, 3, 1]
-    assert long.outcomes == short.outcomes
+    assert set(small_bundles.outcomes) == {each.hash for each in cells}
+    large_bundles = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=4)
+    assert [len(each) for each in large_bundles.bundles] == [6, 3, 1]
+    assert large_bundles.outcomes == small_bundles.outcomes
 
 
 def test_a_run_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> None:
@@ -337,8 +337,8 @@ def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
     assert simulate(plan, 10, single, start=4.0).efficiency == pytest.approx(0.6)
     pairs = engine.Bundling(12.0, lambda cell: 6.0)
     assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
-    dying = simulate(plan, 2, single, failures=0.3, seed=1)
-    assert len(dying.jobs) > 10 and dying.busy == 60 and dying.seconds > 30
+    with_failures = simulate(plan, 2, single, failures=0.3, seed=1)
+    assert len(with_failures.jobs) > 10 and with_failures.busy == 60 and with_failures.seconds > 30
 
 
 class AdoptingRecorder(BundleRecorder):
