@@ -210,7 +210,7 @@ def test_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, valu
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "named"),
+    ("name", "code", "names"),
     [
         ("orthant", "unknown-name", ["'orthant'", "'orthants'"]),
         ("input-scal-2", "unknown-name", ["'input-scal'", "'input-scale'"]),
@@ -231,8 +231,8 @@ def test_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, valu
         ("x\ny", "not-applicable", []),
     ],
 )
-def test_bad_shifts_are_refused(name, code, named):
-    with refused(code, *named):
+def test_bad_shifts_are_refused(name, code, names):
+    with refused(code, *names):
         Shift.parse(name, FUNCTION_KINDS)
 
 
