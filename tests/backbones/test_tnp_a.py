@@ -115,11 +115,13 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
     grid = torch.linspace(-12, 12, 241).double()
     y_first = mean + grid * std
     targets = Points.full(x_target.expand(241, -1, -1), torch.stack([y_first, 0 * y_first], 1).unsqueeze(2))
-    after = model.chained(model.condition(context.repeat_interleave(241)), targets)
+    predictions = model.chained(model.condition(context.repeat_interleave(241)), targets)
     y_second = torch.linspace(-30, 30, 601).double()
-    conditional = Gaussian(after.mean[:, 1:], after.std[:, 1:]).log_likelihood(y_second.reshape(1, 601, 1)).exp()
+    conditional = (
+        Gaussian(predictions.mean[:, 1:], predictions.std[:, 1:]).log_likelihood(y_second.reshape(1, 601, 1)).exp()
+    )
     density = torch.exp(-0.5 * grid.square()) / (2 * torch.pi) ** 0.5 / std
-    assert after.mean[:, 0].allclose(first.mean[0]), "the first target does not depend on the second"
+    assert predictions.mean[:, 0].allclose(first.mean[0]), "the first target does not depend on the second"
     joint = density.unsqueeze(1) * conditional
     assert torch.trapezoid(torch.trapezoid(joint, y_second, dim=1), y_first).item() == pytest.approx(1, abs=1e-6)
     marginal = torch.trapezoid(joint, y_first, dim=0)
