@@ -79,14 +79,14 @@ def answer(
         elif class_name == "PTTNP" or settings.coupling == "direct":
             u = attend("from_data", u, zc)
             u = attend("among", u, u)
-            uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=False)]
-            uj = [attend("among", each, each) for each in uj]
+            uj = [attend("from_data", vectors, z) for vectors, z in zip(uj, zj, strict=False)]
+            uj = [attend("among", vectors, vectors) for vectors in uj]
             zt = attend("targets", zt, np.concatenate([u, *uj]))
         else:
-            uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=True)]
+            uj = [attend("from_data", vectors, z) for vectors, z in zip(uj, zj, strict=True)]
             u = attend("from_data", u, zc)
-            uj = [attend("from_context", each, u) for each in uj]
-            uj = [attend("among", each, each) for each in uj]
+            uj = [attend("from_context", vectors, u) for vectors in uj]
+            uj = [attend("among", vectors, vectors) for vectors in uj]
             u = attend("among", u, u)
             u = attend("from_related", u, np.concatenate(uj) if uj else np.zeros((0, u.shape[1])))
             zt = attend("targets", zt, u)

@@ -90,11 +90,11 @@ def test_predictions_equal_those_of_the_reference(variant: str) -> None:
 @BOTH_VARIANTS
 def test_a_class_has_separate_vectors_in_two_sequences(variant: str) -> None:
     ours, points = model(variant=variant).eval(), draw(batch=2)
-    same = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
+    one_class = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
     x = draw(batch=2, count=2, seed=3).x
     with torch.no_grad():
-        batched = ours.predict_targets(same, x).logits
-        separate = torch.cat([ours.predict_targets(same[b : b + 1], x[b : b + 1]).logits for b in range(2)])
+        batched = ours.predict_targets(one_class, x).logits
+        separate = torch.cat([ours.predict_targets(one_class[b : b + 1], x[b : b + 1]).logits for b in range(2)])
     torch.testing.assert_close(batched, separate, atol=1e-5, rtol=1e-5)
 
 

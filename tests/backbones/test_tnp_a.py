@@ -180,8 +180,10 @@ def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.Mon
     assert draws.shape == (500, *answer.drawn.shape[:2], 2) and len(draws.flatten(1).unique(dim=0)) == 500
     error = draws.std(0) * (2 / 500) ** 0.5
     assert ((draws.mean(0) - answer.drawn.mean(2)) / error).abs().max() < 6
-    first, same, other = (model.sample_targets(*query, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
-    assert torch.equal(first, same) and not torch.equal(first, other)
+    first, repeated, other = (
+        model.sample_targets(*query, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, repeated) and not torch.equal(first, other)
 
 
 @torch.no_grad()

@@ -47,8 +47,8 @@ def test_the_same_layers_map_features_and_labels_to_alternating_tokens() -> None
     assert isinstance(inner, torch.nn.Linear)
     for b in range(2):
         for n in range(3):
-            for place, wide in ((2 * n, x[b, n]), (2 * n + 1, read_in.labels.weight[y[b, n]])):
-                expected = outer.weight @ (inner.weight @ wide + inner.bias) + outer.bias
+            for place, vector in ((2 * n, x[b, n]), (2 * n + 1, read_in.labels.weight[y[b, n]])):
+                expected = outer.weight @ (inner.weight @ vector + inner.bias) + outer.bias
                 torch.testing.assert_close(tokens[b, place], expected)
     torch.testing.assert_close(read_in.inputs(x), tokens[:, ::2])
 

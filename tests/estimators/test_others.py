@@ -209,10 +209,10 @@ def test_the_grid_of_gamma_is_that_of_the_paper(scale: float) -> None:
     grid = np.geomspace(1e-6, 1e-3, 300)
     assert errors.shape == (300,)
     assert best == pytest.approx(grid[errors.numpy().argmin()], rel=1e-9)
-    for at in (0, 150, 299):
+    for index in (0, 150, 299):
         prediction = [
-            plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[at], 5, False)
+            plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[index], 5, False)
             for c, t in ((context[b : b + 1], targets[b : b + 1]) for b in range(2))
         ]
         expected = np.mean((np.array(prediction) - targets.y[:, 0, 0].numpy()) ** 2)
-        assert errors[at].item() == pytest.approx(expected, rel=1e-6)
+        assert errors[index].item() == pytest.approx(expected, rel=1e-6)

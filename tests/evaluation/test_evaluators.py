@@ -171,9 +171,9 @@ def test_baselines_with_other_outputs_are_refused(evaluated_run: tuple[Path, Run
 def test_seeds_share_a_variant_and_other_settings_have_another(evaluated_run: tuple[Path, Run]) -> None:
     folder, run = evaluated_run
     card = card_in(folder)
-    same = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
+    configs = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
     other = [resolve_run(card, "gpt2", "smoke", 0, [o]) for o in ("train.lr=0.5", "backbone.width=32", "task.points=5")]
-    assert {variant_id(config) for config in same} == {variant_id(run.config)}
+    assert {variant_id(config) for config in configs} == {variant_id(run.config)}
     assert len({variant_id(run.config), *[variant_id(config) for config in other]}) == 4
     rows = tables.read_all("values", folder)
     assert set(rows.loc[rows["kind"].eq("backbone"), "variant"]) == {variant_id(run.config)}

@@ -77,10 +77,10 @@ def test_the_repeated_query_can_be_answered_without_error(family):
     assert episodes.scored[:, 1:].all()
     repeated_points = set()
     for n in range(1, 10):
-        same = (episodes.context.x[:, :n] == episodes.targets.x[:, n : n + 1]).all(-1)
-        assert (same.sum(1) == 1).all(), "exactly one earlier point"
-        assert torch.equal(episodes.context.y[:, :n][same], episodes.targets.y[:, n])
-        repeated_points |= set(same.double().argmax(1).tolist())
+        is_repeated = (episodes.context.x[:, :n] == episodes.targets.x[:, n : n + 1]).all(-1)
+        assert (is_repeated.sum(1) == 1).all(), "exactly one earlier point"
+        assert torch.equal(episodes.context.y[:, :n][is_repeated], episodes.targets.y[:, n])
+        repeated_points |= set(is_repeated.double().argmax(1).tolist())
     assert repeated_points == set(range(9)), "every earlier point can be repeated"
 
 

@@ -521,8 +521,8 @@ def _language(trial: Trial) -> list[str]:
         rows = [{texts[0]: row["text"], "label": row["label"]} for row in rows]
     lines = "\n".join(json.dumps(row) for row in rows).encode()
     if how == "file":
-        at = trial.dice.randrange(len(lines))
-        lines = lines[:at] + trial.dice.choice(TEXTS).encode(errors="surrogatepass") + lines[at:]
+        position = trial.dice.randrange(len(lines))
+        lines = lines[:position] + trial.dice.choice(TEXTS).encode(errors="surrogatepass") + lines[position:]
     (trial.folder / "mine.jsonl").write_bytes(lines)
     if how == "config":
         config = json.loads((model / "config.json").read_text())

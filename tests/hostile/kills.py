@@ -118,8 +118,8 @@ def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
         if state.read_bytes() != old:
             complaints.append("the state is neither the old one nor a reported one")
         return complaints + check_outcome(trial.run(("stream", "cnp", "--state", "state"), stdin=b"1,2,0,?\n"), {0})
-    rest = _after(lines, int(saved[1]))
-    (trial.folder / "rest.csv").write_text("\n".join(rest) + "\n")
+    remaining_lines = _after(lines, int(saved[1]))
+    (trial.folder / "rest.csv").write_text("\n".join(remaining_lines) + "\n")
     continued = trial.run(("stream", "cnp", "--csv", "rest.csv", "--state", "state"))
     complaints += check_outcome(continued, {0})
     answers, expected = _numbers(continued.out), _numbers(undisturbed.out)

@@ -124,10 +124,12 @@ def test_best_baseline_has_no_access_to_the_truth() -> None:
 def test_columns_are_ordered_by_mean_rank(grid: Grid, blocks: dict[str, Block]) -> None:
     figure_cells = cells(blocks)
     scores = figure_cells[figure_cells["panel"] == "models"]["score"].reset_index()
-    wide = scores.pivot_table("score", index="row", columns="contestant", sort=False)
+    by_contestant = scores.pivot_table("score", index="row", columns="contestant", sort=False)
     ranks = {
-        name: np.mean([1 + (row.dropna() > row[name]).sum() for _, row in wide.iterrows() if pd.notna(row[name])])
-        for name in wide.columns
+        name: np.mean(
+            [1 + (row.dropna() > row[name]).sum() for _, row in by_contestant.iterrows() if pd.notna(row[name])]
+        )
+        for name in by_contestant.columns
     }
     order = list(dict.fromkeys(scores["contestant"]))
     assert [ranks[name] for name in order] == sorted(ranks[name] for name in order)

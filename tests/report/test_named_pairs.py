@@ -45,8 +45,8 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
         [of_one_seed.assign(seed=seed, value=rng.normal(0.5, 0.2, 2)) for seed in range(7)], ignore_index=True
     )
     contest = replace(contest, rows=rows)
-    wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
-    gaps = (wide["gpt2"] - wide["s4d"])[:5]
+    by_seed = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
+    gaps = (by_seed["gpt2"] - by_seed["s4d"])[:5]
     mean = named_pairs.mean_gap(PAIR, named_pairs.gaps(PAIR, contest))
     assert mean is not None
     assert (mean.low, mean.high) == pytest.approx(stats.t.interval(0.95, 4, gaps.mean(), stats.sem(gaps)), rel=1e-9)

@@ -78,7 +78,7 @@ def test_a_run_that_will_be_refused_is_reported_and_takes_no_time(
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not measure training steps, which takes seconds."""
 
-    def refuse(*arguments: object, **more: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise IclbenchError("not measured")
 
     monkeypatch.setattr(sweep_summary, "measure_step", refuse)

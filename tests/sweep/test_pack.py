@@ -589,14 +589,14 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
 @pytest.mark.slow
 def test_packed_rows_name_the_current_card(swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path) -> None:
     """If the hash of a cell is unchanged, the current card gives the same rows."""
-    again = Path(shutil.copytree(packed, tmp_path / "again"))
+    copied = Path(shutil.copytree(packed, tmp_path / "again"))
     cells = [
         replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))
         for cell in swept[1]
         if cell.task == "tiny-linear"
     ]
-    pack(cells, Store(again), again / "reference")
-    assert set(tables.read("values", again / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"changed"}
+    pack(cells, Store(copied), copied / "reference")
+    assert set(tables.read("values", copied / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"changed"}
 
 
 @pytest.mark.parametrize("metric", ["score", "gap", "log_likelihood_adjusted"])

@@ -424,7 +424,7 @@ def test_the_remaining_time_is_that_of_the_device_of_the_sweep(
             super().__init__(store, device)
 
     monkeypatch.setattr("iclbench.cli.sweep_view.Estimates", RecordingEstimates)
-    monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **more: {})
+    monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **options: {})
     store = Store(tmp_path / "results")
     sweep_run.run(Plan((), {}, ()), store, InlineExecutor, Context(store.results, device="cuda"), False, 1)
     assert used_devices == ["cuda"]
