@@ -126,8 +126,8 @@ def test_runs_with_equal_variant_and_seed_have_the_names_of_the_runs(variant: st
 
 def test_rows_without_a_variant_belong_to_that_of_their_run() -> None:
     values = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-small-s1", 1, "a")])
-    without = values.assign(variant=pd.NA, evaluator="iwl").astype(values.dtypes)
-    assert set(names(pd.concat([values, without], ignore_index=True))) == {"coqe"}
+    without_variant = values.assign(variant=pd.NA, evaluator="iwl").astype(values.dtypes)
+    assert set(names(pd.concat([values, without_variant], ignore_index=True))) == {"coqe"}
 
 
 def test_the_evaluation_on_a_longer_task_does_not_change_the_trained_length() -> None:
@@ -135,8 +135,8 @@ def test_the_evaluation_on_a_longer_task_does_not_change_the_trained_length() ->
     trained = rows([("x-s0", 0, "aaaa1111"), ("y-s1", 1, "bbbb2222")]).assign(n_context=10)
     transferred = rows([("x-s0", 0, "aaaa1111")]).assign(contestant="coqe@bursty", trained_on="bursty")
     longer = pd.concat([transferred, rows([("long-s0", 0, "cccc")])]).assign(task="long", n_context=40, prompt_set="q")
-    named = name_variants(pd.concat([trained, longer], ignore_index=True).astype(trained.dtypes))
-    assert named.loc[named["task"].eq("bursty"), "contestant"].tolist() == ["x", "y"]
+    renamed = name_variants(pd.concat([trained, longer], ignore_index=True).astype(trained.dtypes))
+    assert renamed.loc[renamed["task"].eq("bursty"), "contestant"].tolist() == ["x", "y"]
 
 
 def test_spans_that_differ_by_rounding_are_one_scale() -> None:

@@ -63,15 +63,15 @@ def beaten(folder: Path) -> list[BeatenOracle]:
 
 @pytest.fixture
 def contestants() -> Contestants:
-    """Errors of a false oracle, ridge: 3-NN and a model are significantly better, another baseline is not."""
+    """Errors of contestants. The oracle ridge is false: 3-NN and a model are significantly better than it."""
     draw = np.random.default_rng(0)
-    hard = draw.gamma(2.0, 1.0, EPISODES)
+    difficulty = draw.gamma(2.0, 1.0, EPISODES)
     return {
-        "ridge": ("oracle", hard + 1.0),
-        "knn-3": ("baseline", hard + 0.5 + 0.2 * draw.normal(size=EPISODES)),
-        "model": ("backbone", hard + 0.8 + 0.2 * draw.normal(size=EPISODES)),
-        "zero": ("baseline", 2 * hard + 2.0),
-        "lucky": ("baseline", hard + 0.95 + 0.4 * draw.normal(size=EPISODES)),
+        "ridge": ("oracle", difficulty + 1.0),
+        "knn-3": ("baseline", difficulty + 0.5 + 0.2 * draw.normal(size=EPISODES)),
+        "model": ("backbone", difficulty + 0.8 + 0.2 * draw.normal(size=EPISODES)),
+        "zero": ("baseline", 2 * difficulty + 2.0),
+        "lucky": ("baseline", difficulty + 0.95 + 0.4 * draw.normal(size=EPISODES)),
     }
 
 
@@ -113,8 +113,8 @@ def test_a_contestant_that_is_better_in_most_episodes_but_worse_on_average_does_
 
 
 def test_a_true_oracle_is_not_listed(contestants: Contestants, tmp_path: Path) -> None:
-    true = contestants | {"ridge": ("oracle", contestants["lucky"][1] - 0.5)}
-    assert not beaten(write_results(tmp_path, true))
+    with_true_oracle = contestants | {"ridge": ("oracle", contestants["lucky"][1] - 0.5)}
+    assert not beaten(write_results(tmp_path, with_true_oracle))
 
 
 def test_a_higher_log_likelihood_is_better(contestants: Contestants, tmp_path: Path) -> None:

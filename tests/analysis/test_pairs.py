@@ -62,8 +62,8 @@ def test_only_common_episodes_and_context_sizes_are_compared() -> None:
 
 
 def test_only_equal_contestants_share_a_rank() -> None:
-    same = _errors(1.0, 1)
-    episodes = {"a": same, "b": same.copy(), "c": _errors(2.0, 3), "d": _errors(2.001, 4)}
+    equal_errors = _errors(1.0, 1)
+    episodes = {"a": equal_errors, "b": equal_errors.copy(), "c": _errors(2.0, 3), "d": _errors(2.001, 4)}
     assert ranks(["a", "b", "c", "d"], episodes) == {"a": 1, "b": 1, "c": 3, "d": 3}
 
 

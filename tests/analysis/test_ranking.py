@@ -96,15 +96,17 @@ def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results
         ]
         for name in names
     }
-    wide = pd.DataFrame(means)
-    assert frame["mean_score"].tolist() == pytest.approx(wide[names].mean().tolist())
-    ranks = pd.DataFrame({name: 1 + (wide.gt(wide[name], axis=0)).sum(axis=1) for name in names}).mean()
+    by_contestant = pd.DataFrame(means)
+    assert frame["mean_score"].tolist() == pytest.approx(by_contestant[names].mean().tolist())
+    ranks = pd.DataFrame(
+        {name: 1 + (by_contestant.gt(by_contestant[name], axis=0)).sum(axis=1) for name in names}
+    ).mean()
     assert frame["mean_rank"].tolist() == pytest.approx(ranks[names].tolist())
     assert frame["mean_rank"].is_monotonic_increasing
-    p = [exact((wide[lower] - wide[upper]).to_numpy()) for upper, lower in pairwise(names)]
+    p = [exact((by_contestant[lower] - by_contestant[upper]).to_numpy()) for upper, lower in pairwise(names)]
     assert frame["p_alone"].tolist()[1:] == pytest.approx(p)
     assert [verdict.startswith("not") for verdict in frame["tied"].iloc[1:]] == [value >= 0.05 for value in holm(p)]
-    behind = [wide[lower].mean() - wide[upper].mean() for upper, lower in pairwise(names)]
+    behind = [by_contestant[lower].mean() - by_contestant[upper].mean() for upper, lower in pairwise(names)]
     assert frame["behind"].tolist()[1:] == pytest.approx(behind)
     counts = []
     for upper, lower in pairwise(names):

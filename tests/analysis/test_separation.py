@@ -15,7 +15,7 @@ def scores(runs: dict[str, list[float]]) -> pd.Series:
 
 
 def test_gaps_are_between_quartiles_without_best_and_worst_and_seeds_are_pooled() -> None:
-    """Of the means 0, ..., 6 the quartiles of 1 to 5 are 1 apart; two seeds at a distance of 2 d have variance 2 d²."""
+    """The quartiles of the means 1 to 5, of 0 to 6, are 1 apart; two seeds at a distance of 2 d have variance 2 d²."""
     d = [9.0, 0.1, 0.2, 0.3, 0.1, 0.2, 9.0]  # the first and the last are ignored
     result = separation(scores({str(mean): [mean - d[mean], mean + d[mean]] for mean in range(7)}))
     assert result is not None

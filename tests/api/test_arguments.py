@@ -186,8 +186,10 @@ def test_charts_take_rows_of_values(inputs: Inputs, chart: str) -> None:
 @pytest.mark.slow
 def test_duplicate_rows_are_drawn_once(inputs: Inputs) -> None:
     duplicated = pd.concat([inputs.values, inputs.values])
-    one, other = (icl.plot.leaderboard(rows).to_dict(validate=False) for rows in (duplicated, inputs.values))
-    assert one == other
+    from_duplicates, expected = (
+        icl.plot.leaderboard(rows).to_dict(validate=False) for rows in (duplicated, inputs.values)
+    )
+    assert from_duplicates == expected
 
 
 class Unfinished(SequenceBackbone):
@@ -251,7 +253,7 @@ def test_a_class_of_a_notebook_must_be_in_a_module_to_be_named(
     assert module == "my_net", "a module that the user names is trusted"
 
 
-def test_paths_stay_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_remembers_the_absolute_path_of_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = Path(icl.__file__).parents[1] / "tasks" / "linear.toml"
     (tmp_path / "mine.toml").write_bytes(card.read_bytes())
     monkeypatch.chdir(tmp_path)

@@ -131,8 +131,8 @@ def test_predictions_have_the_precision_of_the_model(run: Run) -> None:
     assert (single.dtype, double.dtype) == (np.float32, np.float64)
     np.testing.assert_allclose(single, double, atol=1e-5)
     assert not np.array_equal(single, double)
-    coarse = copy.deepcopy(model).bfloat16()
-    np.testing.assert_allclose(icl.predict(coarse, X, torch.tensor(Y).bfloat16(), QUERIES), single, atol=0.1)
+    bfloat16_model = copy.deepcopy(model).bfloat16()
+    np.testing.assert_allclose(icl.predict(bfloat16_model, X, torch.tensor(Y).bfloat16(), QUERIES), single, atol=0.1)
 
 
 def test_many_queries_are_predicted_in_several_passes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

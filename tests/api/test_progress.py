@@ -1,4 +1,4 @@
-"""Progress of `fit` and `train`: a bar on a terminal, an updated line in a notebook, nothing if output is piped."""
+"""Progress of `fit` and `train`: a bar on a terminal, an updated line in a notebook, and nothing if output is piped."""
 
 import sys
 import types

@@ -12,9 +12,9 @@ from tests.refusals import refused
 
 def test_equal_seeds_give_equal_episodes() -> None:
     task = icl.task("skewed-linear", preset="smoke", dim=5, head="gaussian")
-    one, same, other = (task.sample(4, seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(one.context.x, same.context.x) and not torch.equal(one.context.x, other.context.x)
-    assert one.context.x.shape == (4, task.config.points + 1, 5), "the last point is only a target"
+    first, repeated, other = (task.sample(4, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.context.x, repeated.context.x) and not torch.equal(first.context.x, other.context.x)
+    assert first.context.x.shape == (4, task.config.points + 1, 5), "the last point is only a target"
     assert task.sample(2, points=3).context.count == 4
     assert task.config.head == "gaussian" and task.shape.x_dim == 5
 

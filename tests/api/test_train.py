@@ -53,11 +53,11 @@ def test_warm_up_and_curriculum_scale_with_the_steps() -> None:
 
 def test_a_given_part_of_the_curriculum_does_not_change_the_other_part() -> None:
     task = icl.task("linear", "small", dim=5)
-    preset, states = task.sizes.train, []
+    preset, trainings = task.sizes.train, []
     model = icl.GPT2(task, **SIZE)
     points = {"points": {"start": 3, "every": 1}}
-    icl.fit(model, task, np.int64(1), curriculum=points, batch=2, progress=False, callbacks=[states.append])
-    settings = states[0].settings
+    icl.fit(model, task, np.int64(1), curriculum=points, batch=2, progress=False, callbacks=[trainings.append])
+    settings = trainings[0].settings
     assert settings.steps == 1 and settings.curriculum.points.start == 3
     assert settings.curriculum.dims.every == max(1, round(preset.curriculum.dims.every / preset.steps))
 
@@ -114,13 +114,13 @@ def test_a_model_for_the_other_question_is_not_trained(built_for: str, trained_o
 
 
 def test_a_model_that_cannot_be_trained_does_not_change() -> None:
-    short, task = (icl.task("linear", "smoke", dim=2, points=points) for points in (4, 9))
-    model = icl.backbone("gpt2-learned", short, **SIZE)
+    short_task, task = (icl.task("linear", "smoke", dim=2, points=points) for points in (4, 9))
+    model = icl.backbone("gpt2-learned", short_task, **SIZE)
     initial = {name: weights.clone() for name, weights in model.state_dict().items()}
     with refused("not-applicable", 9, 4):
         icl.fit(model, task, 3, batch=2, progress=False, curriculum={"points": {"start": 2, "every": 1}})
     assert all(torch.equal(weights, initial[name]) for name, weights in model.state_dict().items())
-    assert len(icl.fit(model, short, 1, batch=2, progress=False)) == 1, "the model reads 4 examples"
+    assert len(icl.fit(model, short_task, 1, batch=2, progress=False)) == 1, "the model reads 4 examples"
     with refused("bad-value", "torch.float64", "model.float()"):
         icl.fit(icl.CNP(task, width=8).double(), task, 1, batch=2, progress=False)
 

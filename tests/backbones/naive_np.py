@@ -12,10 +12,10 @@ def arrays(model: nn.Module) -> dict[str, np.ndarray]:
 
 
 def perceptron(w: dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
-    numbers = sorted({int(key.removeprefix(f"{name}.").split(".")[0]) for key in w if key.startswith(f"{name}.")})
-    for i in numbers:
+    indices = sorted({int(key.removeprefix(f"{name}.").split(".")[0]) for key in w if key.startswith(f"{name}.")})
+    for i in indices:
         x = x @ w[f"{name}.{i}.weight"].T + w[f"{name}.{i}.bias"]
-        if i != numbers[-1]:
+        if i != indices[-1]:
             x = np.maximum(x, 0)
     return x
 
@@ -30,13 +30,15 @@ def layer(w: dict[str, np.ndarray], name: str, q: np.ndarray, kv: np.ndarray, he
     if len(kv) == 0:
         return q
     width = q.shape[1]
-    size = width // heads
+    head_width = width // heads
     normed_q, normed_kv = layer_norm(w, f"{name}.norm", q), layer_norm(w, f"{name}.norm", kv)
     key_matrix, value_matrix = np.split(w[f"{name}.kv.weight"], 2)
     mixed = []
     for h in range(heads):
-        columns = slice(h * size, (h + 1) * size)
-        scores = normed_q @ w[f"{name}.q.weight"][columns].T @ (normed_kv @ key_matrix[columns].T).T / np.sqrt(size)
+        columns = slice(h * head_width, (h + 1) * head_width)
+        scores = (
+            normed_q @ w[f"{name}.q.weight"][columns].T @ (normed_kv @ key_matrix[columns].T).T / np.sqrt(head_width)
+        )
         weights = np.exp(scores - scores.max(1, keepdims=True))
         mixed.append(weights / weights.sum(1, keepdims=True) @ (normed_kv @ value_matrix[columns].T))
     q = q + np.concatenate(mixed, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
@@ -77,14 +79,14 @@ def answer(
         elif class_name == "PTTNP" or settings.coupling == "direct":
             u = attend("from_data", u, zc)
             u = attend("among", u, u)
-            uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=False)]
-            uj = [attend("among", each, each) for each in uj]
+            uj = [attend("from_data", vectors, z) for vectors, z in zip(uj, zj, strict=False)]
+            uj = [attend("among", vectors, vectors) for vectors in uj]
             zt = attend("targets", zt, np.concatenate([u, *uj]))
         else:
-            uj = [attend("from_data", each, z) for each, z in zip(uj, zj, strict=True)]
+            uj = [attend("from_data", vectors, z) for vectors, z in zip(uj, zj, strict=True)]
             u = attend("from_data", u, zc)
-            uj = [attend("from_context", each, u) for each in uj]
-            uj = [attend("among", each, each) for each in uj]
+            uj = [attend("from_context", vectors, u) for vectors in uj]
+            uj = [attend("among", vectors, vectors) for vectors in uj]
             u = attend("among", u, u)
             u = attend("from_related", u, np.concatenate(uj) if uj else np.zeros((0, u.shape[1])))
             zt = attend("targets", zt, u)

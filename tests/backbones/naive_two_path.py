@@ -62,8 +62,8 @@ class Naive:
     ) -> np.ndarray:
         w, rows = self.w, np.concatenate([first, np.tile(second, (len(x), 1)), x], 1)
         h = rows @ w["decoder.0.weight"].T + w["decoder.0.bias"] + added
-        numbers = sorted({int(key.split(".")[1]) for key in w if key.startswith("decoder.")})
-        for i in numbers[1:]:
+        indices = sorted({int(key.split(".")[1]) for key in w if key.startswith("decoder.")})
+        for i in indices[1:]:
             h = np.maximum(h, 0) @ w[f"decoder.{i}.weight"].T + w[f"decoder.{i}.bias"]
         return h
 

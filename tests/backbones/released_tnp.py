@@ -1,4 +1,4 @@
-"""Reference implementations of TNP-D and TNP-A in the way of their authors: PyTorch's encoder layers on one sequence
+"""Reference implementations of TNP-D and TNP-A as in the released code: PyTorch's encoder layers on one sequence
 per episode, with a mask, without cached keys and padding. They read the weights of a model by name."""
 
 import torch

@@ -24,12 +24,12 @@ def sample_indices(uniforms: np.ndarray, count: int) -> np.ndarray:
 def test_predictions_of_bootstraps_equal_numpy_loops(name: str, head: str) -> None:
     model, episodes = build(name, head, samples=3), batch()
     actual, naive = model.predict_targets(episodes.context, episodes.targets.x), Naive(model)
-    ordered, numbers = sort_canonically(episodes.context), fixed_uniforms(3, 8, episodes.context.x).numpy()
+    ordered, uniforms = sort_canonically(episodes.context), fixed_uniforms(3, 8, episodes.context.x).numpy()
     for b in range(len(SIZES)):
         context, x = rows(ordered, b), episodes.targets.x[b].numpy()
         raws = []
         for s in range(3):
-            pairs, residuals = sample_indices(numbers[:, s], len(context[0]))
+            pairs, residuals = sample_indices(uniforms[:, s], len(context[0]))
             bootstrap = naive.bootstrap(context, pairs, residuals, head == "gaussian")
             raws.append(naive.bootstrapped(context, bootstrap, x))
         raw = np.stack(raws, 1)
@@ -49,18 +49,20 @@ def test_residuals_are_samples_of_the_standardised_residuals_with_mean_zero() ->
     """Each pair is resampled to itself, so that the fit is that of the context."""
     model, points, samples = build("bnp"), sort_canonically(batch((6,)).context.span(0, 6)), 3000
     identity = (torch.arange(6) + 0.5) / 6
-    numbers = torch.rand(1, samples, 6, generator=torch.Generator().manual_seed(0)).double()
-    actual = model.bootstraps(points, torch.stack([identity.expand_as(numbers).double(), numbers]))
+    uniforms = torch.rand(1, samples, 6, generator=torch.Generator().manual_seed(0)).double()
+    actual = model.bootstraps(points, torch.stack([identity.expand_as(uniforms).double(), uniforms]))
     assert not actual.y.requires_grad
     with torch.no_grad():
         fit = model.answer_at(model.summarise(points), points.x)
     residuals = (points.y - fit.mean) / fit.std
-    drawn = (actual.y[0] - fit.mean) / fit.std
-    torch.testing.assert_close(drawn.mean(1), torch.zeros(samples, 2).double(), rtol=0, atol=1e-12)
+    bootstrap_residuals = (actual.y[0] - fit.mean) / fit.std
+    torch.testing.assert_close(bootstrap_residuals.mean(1), torch.zeros(samples, 2).double(), rtol=0, atol=1e-12)
     # Centring subtracts one number from a sample: differences within it are those of residuals.
-    indices = (numbers * 6).long()[0]
+    indices = (uniforms * 6).long()[0]
     expected = residuals[0][indices]
-    torch.testing.assert_close(drawn - drawn[:, :1], expected - expected[:, :1], rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        bootstrap_residuals - bootstrap_residuals[:, :1], expected - expected[:, :1], rtol=0, atol=1e-12
+    )
     counts = torch.bincount(indices.flatten(), minlength=6)
     assert (counts - samples).abs().max() < 4 * np.sqrt(6 * samples * (1 / 6) * (5 / 6))
     assert torch.equal(actual.x, points.x.unsqueeze(1).expand_as(actual.x))
@@ -90,7 +92,7 @@ def test_order_and_padding_of_the_context_change_nothing(name: str) -> None:
 def test_the_loss_is_the_sum_of_those_of_the_context_and_of_its_bootstraps() -> None:
     model, episodes = build("bnp", train_samples=3), batch()
     actual = model.loss(episodes, 0.0, torch.Generator().manual_seed(0))[0].item()
-    numbers = torch.rand(2, len(SIZES), 3, 8, generator=torch.Generator().manual_seed(0)).double().numpy()
+    uniforms = torch.rand(2, len(SIZES), 3, 8, generator=torch.Generator().manual_seed(0)).double().numpy()
     naive, ordered, losses = Naive(model), sort_canonically(episodes.context), []
     for b in range(len(SIZES)):
         context, (x, y) = rows(ordered, b), rows(episodes.targets, b)
@@ -100,7 +102,7 @@ def test_the_loss_is_the_sum_of_those_of_the_context_and_of_its_bootstraps() -> 
 
         bootstrap_likelihoods = []
         for s in range(3):
-            bootstrap = naive.bootstrap(context, *sample_indices(numbers[:, b, s], len(context[0])), spread=True)
+            bootstrap = naive.bootstrap(context, *sample_indices(uniforms[:, b, s], len(context[0])), spread=True)
             bootstrap_likelihoods.append(likelihoods(naive.bootstrapped(context, bootstrap, x)))
         context_likelihood = likelihoods(naive.conditional(context, x))
         losses.append(-(context_likelihood + logsumexp(bootstrap_likelihoods, 0) - np.log(3)).mean())

@@ -229,12 +229,12 @@ def test_a_float64_state_has_smaller_rounding_errors_than_a_float32_one() -> Non
 def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(
     cls: type[LatentBackbone], tmp_path: Path
 ) -> None:
-    backbone, context, more, x = model(cls), points(), points(3), queries()
+    backbone, context, new_points, x = model(cls), points(), points(3), queries()
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
     reloaded = model(cls)
     loaded = reloaded.load_state(tmp_path / "state")
-    for a, b in ((loaded, state), (reloaded.update(loaded, more), backbone.update(state, more))):
+    for a, b in ((loaded, state), (reloaded.update(loaded, new_points), backbone.update(state, new_points))):
         assert torch.equal(reloaded.query(a, x).mean, backbone.query(b, x).mean)
         assert torch.equal(reloaded.query(a, x).std, backbone.query(b, x).std)
 

@@ -79,7 +79,7 @@ def test_all_prefixes_at_once_equal_separate_prefixes(encode: str, chunk: int) -
 
 @pytest.mark.parametrize("chunk", [4, 128])
 def test_gradients_of_all_prefixes_at_once_equal_those_of_a_loop(chunk: int) -> None:
-    """With blocks that are recomputed in the backward pass, and without."""
+    """This holds with and without recomputation of blocks in the backward pass."""
     backbone, context = model(CMHP, **SMALL, chunk=chunk), events()
     context.mask[1, :3] = False
     loss, _ = backbone.loss(Episodes(context=context, scored=context.mask), 0.5, torch.Generator())
@@ -134,7 +134,7 @@ def test_predictions_do_not_depend_on_the_predicted_event_or_later_ones() -> Non
 
 @torch.no_grad()
 def test_the_learned_latents_are_decoded_before_any_event() -> None:
-    """Every attention of every block except the first, which has no events."""
+    """Compared with every attention of every block except the first, which has no events to read."""
     backbone = model(CMHP, **SMALL)
     backbone.embed.marks.weight.fill_(torch.nan)
     latents = backbone.latents.unsqueeze(0)
@@ -183,12 +183,12 @@ def test_a_state_may_be_in_float64_with_weights_in_float32(dtype: torch.dtype) -
 
 @torch.no_grad()
 def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path: Path) -> None:
-    backbone, context, more = model(CMHP, **SMALL), events(), events(3)
+    backbone, context, new_events = model(CMHP, **SMALL), events(), events(3)
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
     reloaded = model(CMHP, **SMALL)
     loaded = reloaded.load_state(tmp_path / "state")
-    for a, b in ((loaded, state), (reloaded.update(loaded, more), backbone.update(state, more))):
+    for a, b in ((loaded, state), (reloaded.update(loaded, new_events), backbone.update(state, new_events))):
         assert_same(reloaded.query(a, empty_queries()), backbone.query(b, empty_queries()), 0.0)
 
 
@@ -197,8 +197,8 @@ def test_budgets_are_met_for_any_number_of_marks(budget: int, marks: int) -> Non
     settings = budget_settings("cmhp", CMHP, budget, shape(marks), {})
     backbone: CMHP = CMHP(CMHP.Settings(**settings), shape(marks))
     assert abs(backbone.parameter_count / budget - 1) <= TOLERANCE
-    marks_from_latents = backbone.read_out.mark.weight.numel()
-    assert marks_from_latents <= 0.75 * budget
+    mark_weights = backbone.read_out.mark.weight.numel()
+    assert mark_weights <= 0.75 * budget
 
 
 @pytest.mark.slow

@@ -131,16 +131,16 @@ def test_predictions_factor_into_task_vector_and_sample_representation(settings:
 @pytest.mark.parametrize("forked", [False, True])
 def test_segments_do_not_change_predictions(segment: int, forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, full = model(positions="sinusoidal"), draw()
-    holes = Points(full.x, full.y, torch.rand(3, N, generator=torch.Generator().manual_seed(2)) < 0.6)
-    for points in (full, holes):
+    with_gaps = Points(full.x, full.y, torch.rand(3, N, generator=torch.Generator().manual_seed(2)) < 0.6)
+    for points in (full, with_gaps):
         x_query = points.x.flip(1) if forked else None
         with torch.no_grad():
-            expected, after = ours.predict_next(points, x_query=x_query).mean, task_vectors(ours, points)
+            expected, vectors = ours.predict_next(points, x_query=x_query).mean, task_vectors(ours, points)
             with monkeypatch.context() as patched:
                 patched.setattr(coqe, "SEGMENT", segment)
                 segmented = ours.predict_next(points, x_query=x_query).mean
                 torch.testing.assert_close(segmented[points.mask], expected[points.mask], atol=1e-5, rtol=1e-4)
-                torch.testing.assert_close(task_vectors(ours, points), after, atol=1e-5, rtol=1e-4)
+                torch.testing.assert_close(task_vectors(ours, points), vectors, atol=1e-5, rtol=1e-4)
 
 
 def test_an_update_without_valid_points_does_not_change_the_state() -> None:

@@ -39,8 +39,8 @@ def naive(ours: CoQE, points: Points, x: Tensor) -> Tensor:
     theirs = transformers_gpt2(layers=2, width=WIDTH, heads=2, positions=2 * N, init_std=0.3).eval()
     theirs.h.load_state_dict(trunk.blocks.state_dict())
     theirs.ln_f.load_state_dict(trunk.norm.state_dict())
-    place = torch.arange(2 * N)[:, None] / 30 ** (torch.arange(0, WIDTH, 2) / WIDTH)
-    theirs.wpe.weight.data = torch.cat([place.sin(), place.cos()], 1)
+    angles = torch.arange(2 * N)[:, None] / 30 ** (torch.arange(0, WIDTH, 2) / WIDTH)
+    theirs.wpe.weight.data = torch.cat([angles.sin(), angles.cos()], 1)
     logits = torch.zeros(*x.shape[:2], CLASSES)
     for b in range(len(x)):
         labels = points.y[b].tolist()
@@ -90,11 +90,11 @@ def test_predictions_equal_those_of_the_reference(variant: str) -> None:
 @BOTH_VARIANTS
 def test_a_class_has_separate_vectors_in_two_sequences(variant: str) -> None:
     ours, points = model(variant=variant).eval(), draw(batch=2)
-    same = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
+    one_class = Points.full(points.x, torch.ones(2, N, dtype=torch.long))
     x = draw(batch=2, count=2, seed=3).x
     with torch.no_grad():
-        batched = ours.predict_targets(same, x).logits
-        separate = torch.cat([ours.predict_targets(same[b : b + 1], x[b : b + 1]).logits for b in range(2)])
+        batched = ours.predict_targets(one_class, x).logits
+        separate = torch.cat([ours.predict_targets(one_class[b : b + 1], x[b : b + 1]).logits for b in range(2)])
     torch.testing.assert_close(batched, separate, atol=1e-5, rtol=1e-5)
 
 
@@ -119,21 +119,21 @@ def gradients(ours: CoQE, batch: Episodes) -> dict[str, Tensor | None]:
     return {name: p.grad for name, p in ours.named_parameters()}
 
 
-def test_in_released_static_vectors_have_no_gradient_from_the_composed_loss() -> None:
+def test_static_vectors_of_the_released_variant_have_no_gradient_from_the_composed_loss() -> None:
     ours, batch = model(), episodes()
     grads = gradients(ours, batch)
     assert grads["space.static.weight"] is None and grads["space.static.bias"] is None
     assert grads["space.project.weight"].any() and grads["encoder.linear.weight"].any()
 
 
-def test_in_paper_only_static_vectors_of_absent_classes_have_gradients() -> None:
+def test_only_static_vectors_of_absent_classes_have_gradients_in_the_paper_variant() -> None:
     ours, batch = model(variant="paper"), episodes()[:1]
     static = gradients(ours, batch)["space.static.weight"]
     seen = torch.isin(torch.arange(CLASSES), batch.context.y)
     assert not static[seen].any() and static[~seen].any(1).all()
 
 
-def test_in_released_the_query_has_a_gradient_only_through_dynamic_vectors() -> None:
+def test_the_query_of_the_released_variant_has_a_gradient_only_through_dynamic_vectors() -> None:
     """Without dynamic vectors, the composed loss has no gradient to the features of the query."""
     ours, batch = model(), episodes()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Theory of CoQE's paper: the functions of linear self-attention, softmax attention and CoQE as <task, sample>.
+"""Theory of CoQE's paper: linear self-attention, softmax attention and CoQE as products <task, sample>.
 
 Numerical checks of proposition 3.9 and theorem 3.10, with attention layers from the equations in section 2 of the
 paper.

@@ -32,7 +32,9 @@ def test_the_number_of_parameters_is_that_of_the_paper() -> None:
     assert GPT2(GPT2Settings(), TaskShape(x_dim=20, points=41)).parameter_count == 9_483_265
 
 
-@pytest.mark.skipif(Version(transformers.__version__) < Version("5.15"), reason="it has other initial weights")
+@pytest.mark.skipif(
+    Version(transformers.__version__) < Version("5.15"), reason="earlier versions have other initial weights"
+)
 @pytest.mark.parametrize(("layers", "width", "tokens", "std"), [(3, 64, 24, 0.2), (2, 6, 2, 0.02)])
 def test_initial_weights_equal_those_of_transformers(layers: int, width: int, tokens: int, std: float) -> None:
     """Names and all digits are equal, and so are later random numbers."""
@@ -125,8 +127,8 @@ def test_a_target_beyond_the_learned_positions_is_refused() -> None:
 
 
 def test_sinusoidal_positions_have_geometric_wavelengths() -> None:
-    place, width = np.arange(30, dtype=float)[:, None], 8
-    angles = place / 30 ** (np.arange(0, width, 2) / width)
+    index, width = np.arange(30, dtype=float)[:, None], 8
+    angles = index / 30 ** (np.arange(0, width, 2) / width)
     expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)
     positions = SinusoidalPositions(width)
     np.testing.assert_allclose(positions(torch.arange(30)).numpy(), expected, atol=1e-5)

@@ -93,7 +93,7 @@ def test_with_one_sample_the_loss_is_the_evidence_lower_bound() -> None:
 
 
 def test_many_samples_of_either_distribution_give_the_same_likelihood() -> None:
-    """Weighted samples of q, as in training, and samples of p, as in predictions."""
+    """Training uses weighted samples of q, and predictions use samples of p."""
     episodes = batch((4, 2))
     model = build("np", samples=4000, train_samples=4000, latent=1)
     with torch.no_grad():
@@ -103,22 +103,22 @@ def test_many_samples_of_either_distribution_give_the_same_likelihood() -> None:
 
 
 def test_more_samples_raise_the_bound_and_the_joint_score_in_expectation() -> None:
-    """Burda et al. 2016, theorem 1, beyond four standard errors over independent samples of z."""
-    one = batch((4,))
+    """Theorem 1 of Burda et al. 2016. Differences exceed four standard errors over independent samples of z."""
+    episode = batch((4,))
     counts = (1, 4, 32)
-    sensitive = {samples: build("np", samples=9600, train_samples=samples, latent=2) for samples in counts}
-    for model in sensitive.values():
+    models = {samples: build("np", samples=9600, train_samples=samples, latent=2) for samples in counts}
+    for model in models.values():
         with torch.no_grad():
             model.decoder[0].weight[:, 8:10] *= 3  # so that z matters
     # Copies of one episode, each with different samples.
-    copies = one.map(lambda t: t.expand(200, *t.shape[1:]))
-    bounds = [np.array([-loss(model, copies, seed) for seed in range(8)]) for model in sensitive.values()]
+    copies = episode.map(lambda t: t.expand(200, *t.shape[1:]))
+    bounds = [np.array([-loss(model, copies, seed) for seed in range(8)]) for model in models.values()]
     with torch.no_grad():
-        answer = sensitive[1].predict_targets(one.context, one.targets.x)
+        answer = models[1].predict_targets(episode.context, episode.targets.x)
     joints = []
     for samples in counts:
         groups = answer.map(lambda t, samples=samples: t[0].unflatten(1, (-1, samples)).transpose(0, 1))
-        y, scored = (t.expand(len(groups.means), *t.shape[1:]) for t in (one.targets.y, one.scored))
+        y, scored = (t.expand(len(groups.means), *t.shape[1:]) for t in (episode.targets.y, episode.scored))
         joints.append(groups.joint_log_likelihood(y, scored).numpy())
     for scores in (bounds, joints):
         for fewer, more in itertools.pairwise(scores):

@@ -129,10 +129,10 @@ def test_the_recurrence_and_the_residual_stream_are_in_float32_with_autocast() -
     block = ours.layers[0]
     with torch.autocast("cpu", torch.bfloat16):
         tokens = ours.read_in(batch)
-        after = [block(tokens), *block.fork(tokens, tokens[:, ::2])[:2], block.peek(tokens, block.start(3))]
+        outputs = [block(tokens), *block.fork(tokens, tokens[:, ::2])[:2], block.peek(tokens, block.start(3))]
         rough = ours.predict_next(batch)
         rough.loss(batch.y).mean().backward()
-    assert {t.dtype for t in after} == {torch.float32}
+    assert {t.dtype for t in outputs} == {torch.float32}
     assert block.mixer.A_log.grad.isfinite().all()
     torch.testing.assert_close(rough.mean.float(), exact, atol=0.05, rtol=0.05)
 
@@ -164,13 +164,13 @@ def test_a_finished_run_does_not_depend_on_the_back_end_of_its_training(tmp_path
     train(run)
     config = run.path / "config.toml"
     config.write_text(config.read_text().replace('scan = "torch"', 'scan = "mamba-ssm"'))
-    elsewhere = Run(run.path)
+    run_with_mamba_ssm = Run(run.path)
     weights = run.load().state_dict()
-    save_tensors(run.weights, weights, {"config": elsewhere.hash}, digest=True)
-    assert elsewhere.load().settings.scan == "auto"
+    save_tensors(run.weights, weights, {"config": run_with_mamba_ssm.hash}, digest=True)
+    assert run_with_mamba_ssm.load().settings.scan == "auto"
     if not torch.cuda.is_available():
         with refused("not-supported", "backbone.scan=mamba-ssm"):
-            elsewhere.config.build(elsewhere.config.task.build())
+            run_with_mamba_ssm.config.build(run_with_mamba_ssm.config.task.build())
 
 
 def test_states_can_be_exchanged_between_back_ends(tmp_path: Path) -> None:

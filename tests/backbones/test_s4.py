@@ -183,7 +183,7 @@ def test_the_system_is_in_float32_with_autocast(cls: type[S4D] | type[S4], monke
 
 
 def test_dropout_uses_the_generator_of_the_loss() -> None:
-    """It depends only on the generator's seed, is off in evaluation, and does not change the global random state."""
+    """Dropout depends only on the seed, is off in evaluation, and does not change the global random state."""
     backbone, batch = model(S4D, dropout=0.5).train(), episodes()
 
     def loss(seed: int) -> float:

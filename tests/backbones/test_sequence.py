@@ -1,4 +1,4 @@
-"""Sequence backbones process long sequences in segments: the same predictions, in memory that does not grow."""
+"""Sequence backbones process long sequences in segments, with the same predictions and with less memory."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ PAIRWISE = [
     (22, PREFIXES, False),
 ]
 # Models that differ from another one only in positions or system are tested with one length of segments.
-DERIVED, ONCE = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
+DERIVED, DERIVED_CASES = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
 PRODUCT = [
     (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, PREFIXES) for forked in (False, True)
 ]
@@ -67,7 +67,9 @@ PRODUCT = [
 @pytest.mark.parametrize(
     ("name", "segment", "prefixes", "forked"),
     [
-        pytest.param(name, *case, marks=[] if case in (ONCE if name in DERIVED else PAIRWISE) else pytest.mark.slow)
+        pytest.param(
+            name, *case, marks=[] if case in (DERIVED_CASES if name in DERIVED else PAIRWISE) else pytest.mark.slow
+        )
         for name in SIZES
         for case in PRODUCT
     ],

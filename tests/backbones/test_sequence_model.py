@@ -77,7 +77,7 @@ def test_a_mixer_has_the_published_number_of_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_state_has_the_documented_size(name: str) -> None:
-    """Rows times channels of values, and the window; for attention and hyena the state grows with the tokens."""
+    """A state has rows times channels of values, and a window. For attention and hyena, it grows with the tokens."""
     longer = {"max_points": 30} if name == "hyena" else {}
     backbone = model(name, layers=1, width=D, **longer)
     sizes = [backbone.condition(points(count)).nbytes // 4 for count in (5, 20)]

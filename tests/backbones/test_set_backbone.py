@@ -126,8 +126,8 @@ def test_labels_are_read_one_hot():
 @pytest.mark.parametrize("values", ["inputs", "outputs"])
 def test_a_related_dataset_of_another_dimension_is_refused(name: str, values: str):
     context, related = points(3, 5), points(3, 3, 4)
-    wide = torch.cat([related.x, related.y], -1)
-    related = replace(related, x=wide) if values == "inputs" else replace(related, y=wide)
+    joined = torch.cat([related.x, related.y], -1)
+    related = replace(related, x=joined) if values == "inputs" else replace(related, y=joined)
     with refused("bad-value", values, 3, 2 if values == "inputs" else 1):
         build(name).condition(context, related)
 

@@ -32,14 +32,15 @@ def points(count: int = 7) -> Points:
 @pytest.mark.parametrize("name", SIZES)
 @torch.no_grad()
 def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(name: str, tmp_path: Path) -> None:
-    context, more, x = points(), points(2), torch.randn(2, 3, 3)
+    context, new_points, x = points(), points(2), torch.randn(2, 3, 3)
     state = model(name).condition(context)
     model(name).save_state(state, tmp_path / "state")
     reloaded = model(name)
     loaded = reloaded.load_state(tmp_path / "state")
     assert torch.equal(reloaded.query(loaded, x).mean, reloaded.query(state, x).mean)
     assert torch.equal(
-        reloaded.query(reloaded.update(loaded, more), x).mean, reloaded.query(reloaded.update(state, more), x).mean
+        reloaded.query(reloaded.update(loaded, new_points), x).mean,
+        reloaded.query(reloaded.update(state, new_points), x).mean,
     )
 
 

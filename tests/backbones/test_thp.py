@@ -151,12 +151,12 @@ def test_loss_is_the_mean_over_all_scored_events() -> None:
 
 @torch.no_grad()
 def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path: Path) -> None:
-    backbone, context, more = model(THP, **SMALL), events(), events(3)
+    backbone, context, new_events = model(THP, **SMALL), events(), events(3)
     state = backbone.condition(context)
     backbone.save_state(state, tmp_path / "state")
     reloaded = model(THP, **SMALL)
     loaded = reloaded.load_state(tmp_path / "state")
-    for a, b in ((loaded, state), (reloaded.update(loaded, more), backbone.update(state, more))):
+    for a, b in ((loaded, state), (reloaded.update(loaded, new_events), backbone.update(state, new_events))):
         assert_same(reloaded.query(a, empty_queries()), backbone.query(b, empty_queries()), 0.0)
 
 

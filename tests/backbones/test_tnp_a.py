@@ -115,11 +115,13 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
     grid = torch.linspace(-12, 12, 241).double()
     y_first = mean + grid * std
     targets = Points.full(x_target.expand(241, -1, -1), torch.stack([y_first, 0 * y_first], 1).unsqueeze(2))
-    after = model.chained(model.condition(context.repeat_interleave(241)), targets)
+    predictions = model.chained(model.condition(context.repeat_interleave(241)), targets)
     y_second = torch.linspace(-30, 30, 601).double()
-    conditional = Gaussian(after.mean[:, 1:], after.std[:, 1:]).log_likelihood(y_second.reshape(1, 601, 1)).exp()
+    conditional = (
+        Gaussian(predictions.mean[:, 1:], predictions.std[:, 1:]).log_likelihood(y_second.reshape(1, 601, 1)).exp()
+    )
     density = torch.exp(-0.5 * grid.square()) / (2 * torch.pi) ** 0.5 / std
-    assert after.mean[:, 0].allclose(first.mean[0]), "the first target does not depend on the second"
+    assert predictions.mean[:, 0].allclose(first.mean[0]), "the first target does not depend on the second"
     joint = density.unsqueeze(1) * conditional
     assert torch.trapezoid(torch.trapezoid(joint, y_second, dim=1), y_first).item() == pytest.approx(1, abs=1e-6)
     marginal = torch.trapezoid(joint, y_first, dim=0)
@@ -178,8 +180,10 @@ def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.Mon
     assert draws.shape == (500, *answer.drawn.shape[:2], 2) and len(draws.flatten(1).unique(dim=0)) == 500
     error = draws.std(0) * (2 / 500) ** 0.5
     assert ((draws.mean(0) - answer.drawn.mean(2)) / error).abs().max() < 6
-    first, same, other = (model.sample_targets(*query, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
-    assert torch.equal(first, same) and not torch.equal(first, other)
+    first, repeated, other = (
+        model.sample_targets(*query, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, repeated) and not torch.equal(first, other)
 
 
 @torch.no_grad()

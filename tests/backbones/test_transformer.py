@@ -47,14 +47,14 @@ def test_the_same_layers_map_features_and_labels_to_alternating_tokens() -> None
     assert isinstance(inner, torch.nn.Linear)
     for b in range(2):
         for n in range(3):
-            for place, wide in ((2 * n, x[b, n]), (2 * n + 1, read_in.labels.weight[y[b, n]])):
-                expected = outer.weight @ (inner.weight @ wide + inner.bias) + outer.bias
+            for place, vector in ((2 * n, x[b, n]), (2 * n + 1, read_in.labels.weight[y[b, n]])):
+                expected = outer.weight @ (inner.weight @ vector + inner.bias) + outer.bias
                 torch.testing.assert_close(tokens[b, place], expected)
     torch.testing.assert_close(read_in.inputs(x), tokens[:, ::2])
 
 
 def test_predictions_depend_on_the_order_of_the_context() -> None:
-    """Unlike those of a `gpt2` with one layer, which has no positions."""
+    """Those of a `gpt2` with one layer do not, because it has no positions."""
     torch.manual_seed(0)
     model = Transformer(TransformerSettings(layers=1, width=16, heads=2), TaskShape(x_dim=3, points=4)).eval()
     context, x = Points.full(torch.randn(1, 2, 3), torch.randn(1, 2, 1)), torch.randn(1, 1, 3)

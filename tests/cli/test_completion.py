@@ -98,7 +98,7 @@ def test_an_unknown_shell_is_refused_in_one_line(
 
 
 def test_bash_completes_with_the_script_without_large_imports(tmp_path: Path) -> None:
-    """The time of a completion is that of its imports."""
+    """A completion takes about as long as its imports."""
     heavy = ("torch", "pandas", "numpy", "sklearn", "transformers")
     (tmp_path / "iclbench").write_text(
         f"#!{sys.executable}\nimport atexit, json, sys\n"

@@ -1,4 +1,4 @@
-"""`iclbench lm`: errors of one line, missing data, and the tables of results."""
+"""`iclbench lm`: one-line errors, missing data, and the tables of results."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def models(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _separate_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICLBENCH_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("ICLBENCH_DATA", raising=False)
@@ -53,7 +53,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 
 
 def error_line(*arguments: object, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line of a command that is refused."""
+    """The error line of a refused command."""
     code, out, err = run(*arguments, capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     return err
@@ -136,7 +136,7 @@ def test_a_model_that_is_not_cached_is_refused_offline_without_network_access(
     )
 
 
-# Slow: answers that are generated, letter by letter.
+# Slow, because answers are generated letter by letter.
 @pytest.mark.slow
 def test_an_evaluation_prints_tables_and_is_cached(models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("eval", "--model", models("llama"), "--tasks", "to-upper,list-first", "--name", "demo-lm")
@@ -456,7 +456,7 @@ def test_the_overview_has_means_of_families_with_all_tasks() -> None:
     ]
 
 
-def test_the_majority_label_in_the_overview_is_that_of_the_queries_of_the_line() -> None:
+def test_the_majority_accuracy_in_an_overview_line_is_for_the_queries_of_this_line() -> None:
     values = rows("to-upper", "letters", ("lm", 5, "accuracy", 0.9), ("majority", 5, "accuracy", 0.05))
     values += rows("to-upper", "letters", ("majority", 0, "accuracy", 0.04))
     values += rows("to-lower", "letters", ("lm", 5, "accuracy", 0.8), ("majority", 0, "accuracy", 0.03))

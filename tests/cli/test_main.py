@@ -29,8 +29,10 @@ LARGE_LIBRARIES = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pya
 
 
 def heavy_imports(folder: Path, *commands: list[str]) -> dict[str, list[str]]:
-    """The large libraries that are imported after each command, run in one new process in an empty folder. Commands
-    without large imports are omitted."""
+    """The large libraries that are loaded after each of these commands, which run in one new process in the folder.
+
+    Commands without large libraries are omitted.
+    """
     code = (
         "import json, sys; from iclbench.cli.main import main; libraries = {}\n"
         "for command in json.loads(sys.argv[1]):\n"

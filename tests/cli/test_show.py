@@ -85,7 +85,7 @@ def test_the_equation_of_a_mixer_is_wrapped_at_the_width_of_the_terminal(
 def test_a_class_of_the_user_is_shown_like_a_registered_backbone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typed class is trusted, as in train. A class that is not a backbone is refused."""
+    """A class that the user names is trusted, as in `iclbench train`. A class that is not a backbone is refused."""
     (tmp_path / "shown_net.py").write_text(
         "from iclbench.backbones.gpt2 import GPT2, GPT2Settings\n"
         'class MySettings(GPT2Settings):\n    depth: int = 3\n    """Blocks of a column."""\n'
@@ -121,7 +121,7 @@ def test_a_baseline_is_shown_and_checked_by_the_path_to_its_card(
 @pytest.mark.parametrize(
     "arguments", [("mamba",), ("ridge",), ("antonyms",), ("glyphs", "--png", "x.png"), ("linear", "--card")]
 )
-def test_a_preset_is_refused_for_other_things_than_tasks_and_grids(
+def test_a_preset_is_refused_except_for_tasks_and_grids(
     arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def test_commands_work_in_a_folder_whose_name_is_not_text(
     try:
         folder.mkdir()
     except OSError:
-        pytest.skip("this file system takes no such name")
+        pytest.skip("the file system does not allow such names")
     monkeypatch.chdir(folder)
     strict = ("utf-8", "strict", monkeypatch)
     assert (

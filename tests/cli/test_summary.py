@@ -103,13 +103,15 @@ def test_a_smaller_number_of_episodes_is_in_the_cell() -> None:
 
 def test_notes_below_a_table_of_targets(tmp_path: Path) -> None:
     fewer_episodes = [row | {"n_episodes": 128} for row in rows("oracle-bayes", "oracle", "log_likelihood", [-0.4])]
-    best = rows("oracle-kernel", "oracle", "log_likelihood", [-0.252])
-    best += [row for run in ("oracle-kernel", "oracle-bayes") for row in rows(run, "oracle", "squared_error", [0.1])]
+    oracle_rows = rows("oracle-kernel", "oracle", "log_likelihood", [-0.252])
+    oracle_rows += [
+        row for run in ("oracle-kernel", "oracle-bayes") for row in rows(run, "oracle", "squared_error", [0.1])
+    ]
     gaps = rows("model", "backbone", "gap", [0.3, 0.2])
     adjusted = rows("model", "backbone", "log_likelihood_adjusted", [-0.59, -0.49])
     interval_columns = {"low": -0.291, "high": -0.289, "n_episodes": pd.NA}
     adjusted += [row | interval_columns for row in rows("oracle-kernel", "oracle", "x", [-0.29])]
-    values = tables.frame("values", [*MODEL, *fewer_episodes, *best, *gaps, *adjusted]).replace(
+    values = tables.frame("values", [*MODEL, *fewer_episodes, *oracle_rows, *gaps, *adjusted]).replace(
         "x", "log_likelihood_adjusted"
     )
     score = {"run": "model", "prompt_set": "p", "metric": "log_likelihood", "n_context": 4}

@@ -131,8 +131,8 @@ def test_a_correct_model_passes_with_related_datasets_and_without(capsys: pytest
     assert lines[-1] == f"{len(lines) - 1} contracts passed"
     for suffix in ("(point head)", "(point head, related datasets)"):
         assert f"ok     later_points_change_nothing {suffix}" in lines
-    about_sets = [line for line in lines if "absent_related_datasets_equal_none" in line]
-    assert about_sets == ["ok     absent_related_datasets_equal_none (point head, related datasets)"]
+    related_lines = [line for line in lines if "absent_related_datasets_equal_none" in line]
+    assert related_lines == ["ok     absent_related_datasets_equal_none (point head, related datasets)"]
 
 
 @pytest.mark.parametrize(

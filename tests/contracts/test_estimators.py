@@ -45,11 +45,11 @@ def episodes_for(predictor: FittedPredictor) -> Episodes:
 # Cards of one estimator differ in a number: `make test` checks all contracts for the first card, and only those about
 # predictions for the others; `make test-slow` checks all.
 FIRST = {load_baseline(name)[1].estimator: name for name in reversed(BASELINES)}
-OF_A_CARD = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
+CARD_CONTRACTS = {"answers_have_the_right_shape", "the_two_questions_agree", "update_equals_conditioning_on_everything"}
 
 
 def is_slow(baseline: str, contract: Contract) -> bool:
-    return baseline not in FIRST.values() and contract.name not in OF_A_CARD
+    return baseline not in FIRST.values() and contract.name not in CARD_CONTRACTS
 
 
 @pytest.mark.parametrize(("baseline", "contracts"), split_cases([(name,) for name in BASELINES], is_slow))

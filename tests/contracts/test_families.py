@@ -137,7 +137,7 @@ def test_the_contracts_can_fail(data_dir):
             y[:, -1, 1] = -1
             return replace(episodes, context=replace(episodes.context, y=y))
 
-    for broken, contract in [
+    for faulty, contract in [
         *((faulty, "events_are_gaps_marks_and_times") for faulty in (NoTimes, MarksFromOne, ValidCensoredPoint)),
         (Entangled, "related_datasets_change_nothing_else"),
         (WrongRelatedCount, "related_datasets_have_the_requested_number"),
@@ -150,7 +150,7 @@ def test_the_contracts_can_fail(data_dir):
     ]:
         check = next(c for c in FAMILY_CONTRACTS if c.__name__ == contract)
         with pytest.raises(AssertionError):
-            check(broken(broken.Parameters()))
+            check(faulty(faulty.Parameters()))
 
 
 @pytest.mark.cuda

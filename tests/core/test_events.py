@@ -59,11 +59,11 @@ def test_hazards_agree_with_numerical_integration_of_their_rates(prediction):
         decayed = np.exp(-float(prediction.decay[0]) * s)
         return prediction.base[0].numpy() + prediction.excited[0].numpy() * decayed
 
-    for at, gap in enumerate(GAPS.tolist()):
+    for index, gap in enumerate(GAPS.tolist()):
         total = integrate.quad(lambda s: rate(s).sum(), 0, gap)[0]
-        assert prediction.compensator(GAPS)[at] == pytest.approx(total, rel=1e-9)
-        assert prediction.log_density(GAPS)[at] == pytest.approx(np.log(rate(gap).sum()) - total, rel=1e-9)
-        np.testing.assert_allclose(prediction.log_marks(GAPS)[at].exp(), rate(gap) / rate(gap).sum(), rtol=1e-9)
+        assert prediction.compensator(GAPS)[index] == pytest.approx(total, rel=1e-9)
+        assert prediction.log_density(GAPS)[index] == pytest.approx(np.log(rate(gap).sum()) - total, rel=1e-9)
+        np.testing.assert_allclose(prediction.log_marks(GAPS)[index].exp(), rate(gap) / rate(gap).sum(), rtol=1e-9)
 
     def survival(s):
         return float(prediction.log_survival(torch.full((4,), s, dtype=torch.float64))[0].exp())
@@ -84,13 +84,13 @@ def test_a_poisson_process_has_exponential_gaps():
 
 @pytest.mark.parametrize("prediction", [lognormal(), *HAZARDS[:1]], ids=["lognormal", "hazard"])
 def test_draws_have_the_distribution_of_the_gap_and_of_the_mark(prediction):
-    drawn = prediction.sample(4000, torch.Generator().manual_seed(1))
-    assert drawn.shape == (4000, 4, 2)
+    draws = prediction.sample(4000, torch.Generator().manual_seed(1))
+    assert draws.shape == (4000, 4, 2)
     for position in range(2):
-        at = prediction[torch.full((4000,), position)]
-        below = -torch.expm1(at.log_survival(drawn[:, position, 0]))
+        repeated = prediction[torch.full((4000,), position)]
+        below = -torch.expm1(repeated.log_survival(draws[:, position, 0]))
         assert stats.kstest(below.numpy(), "uniform").pvalue > 1e-3
-        counts = np.bincount(drawn[:, position, 1].long().numpy(), minlength=3)
+        counts = np.bincount(draws[:, position, 1].long().numpy(), minlength=3)
         expected = prediction.mark_probabilities()[position].numpy() * 4000
         assert stats.chisquare(counts, expected).pvalue > 1e-3
 
@@ -164,10 +164,10 @@ def test_a_mixed_prediction_has_the_scores_and_draws_of_its_two_predictions():
     for name, values in prediction.scores(y).items():
         first, second = prediction.lognormal.scores(y)[name], prediction.hazard.scores(y)[name]
         assert values.tolist() == torch.where(renewal, first, second).tolist()
-    drawn = prediction.sample(4, torch.Generator().manual_seed(0))  # the number of positions, to detect mixed-up axes
-    assert drawn.shape == (4, 4, 2)
+    draws = prediction.sample(4, torch.Generator().manual_seed(0))  # the number of positions, to detect mixed-up axes
+    assert draws.shape == (4, 4, 2)
     renewals = prediction.lognormal.sample_gaps(4, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(drawn[:, renewal, 0], renewals[:, renewal])
+    torch.testing.assert_close(draws[:, renewal, 0], renewals[:, renewal])
 
 
 def test_a_long_gap_has_density_0_if_a_growing_rate_overflows():

@@ -14,12 +14,12 @@ from iclbench.registry import Entry
 
 def test_a_guard_restores_the_state_after_an_error() -> None:
     @guarded
-    def fails() -> None:
+    def failing() -> None:
         torch.set_default_dtype(torch.float16)
         raise ValueError("x")
 
     with pytest.raises(ValueError, match="x"):
-        fails()
+        failing()
     assert torch.get_default_dtype() == torch.float32
 
 

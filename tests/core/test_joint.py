@@ -81,18 +81,18 @@ def test_draws_of_a_joint_gaussian_have_its_moments():
 
 
 def test_marginal_scores_of_samples_are_log_mean_exp_at_each_point_and_joint_scores_of_the_sums():
-    each = gaussians()
-    prediction = over_samples(each)
-    log = Normal(each.mean, each.std).log_prob(Y.unsqueeze(2)).sum(-1)
+    by_sample = gaussians()
+    prediction = over_samples(by_sample)
+    log = Normal(by_sample.mean, by_sample.std).log_prob(Y.unsqueeze(2)).sum(-1)
     torch.testing.assert_close(prediction.scores(Y)["log_likelihood"], log.logsumexp(2) - math.log(5))
     summed = (log * MASK.unsqueeze(2)).sum(1)
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), summed.logsumexp(1) - math.log(5))
 
 
 def test_scores_of_samples_of_mixtures_are_log_mean_exp():
-    each = Mixture(random(3, 4, 5, 2), random(3, 4, 5, 2, 2), random(3, 4, 5, 2, 2).exp())
-    prediction = over_samples(each)
-    log = each.log_likelihood(Y.unsqueeze(2))
+    by_sample = Mixture(random(3, 4, 5, 2), random(3, 4, 5, 2, 2), random(3, 4, 5, 2, 2).exp())
+    prediction = over_samples(by_sample)
+    log = by_sample.log_likelihood(Y.unsqueeze(2))
     torch.testing.assert_close(prediction.scores(Y)["log_likelihood"], log.logsumexp(2) - math.log(5))
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), log.sum(1).logsumexp(1) - math.log(5))
     assert prediction.interval(0.9)[0].shape == Y.shape
@@ -110,11 +110,11 @@ def test_a_sample_is_one_function_at_all_positions():
 
 def test_one_sample_is_the_prediction_itself():
     one = gaussians(samples=1)
-    alone = Gaussian(one.mean[:, :, 0], one.std[:, :, 0])
+    single = Gaussian(one.mean[:, :, 0], one.std[:, :, 0])
     prediction = over_samples(one)
-    for name, expected in alone.scores(Y).items():
+    for name, expected in single.scores(Y).items():
         torch.testing.assert_close(prediction.scores(Y)[name], expected)
-    torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), alone.joint_log_likelihood(Y, MASK))
+    torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), single.joint_log_likelihood(Y, MASK))
 
 
 def test_points_are_averaged_and_probabilities_mixed():
@@ -127,12 +127,12 @@ def test_points_are_averaged_and_probabilities_mixed():
 
 def test_events_of_samples_are_their_mixture():
     parts = [random(3, 4, 5, k) for k in (2, 2, 2, 3)]
-    each = LogNormalEvent(parts[0], parts[1], parts[2].exp(), parts[3])
-    prediction = over_samples(each)
+    by_sample = LogNormalEvent(parts[0], parts[1], parts[2].exp(), parts[3])
+    prediction = over_samples(by_sample)
     assert isinstance(prediction, SampledEvent)
     gap, mark = Y[..., 0].exp(), torch.ones(3, 4)
     y = torch.stack([gap, mark, gap], -1)
-    joint = each.log_density(gap.unsqueeze(-1)) + each.marks.log_softmax(-1)[..., 1]
+    joint = by_sample.log_density(gap.unsqueeze(-1)) + by_sample.marks.log_softmax(-1)[..., 1]
     torch.testing.assert_close(prediction.log_likelihood(y), joint.logsumexp(-1) - math.log(5))
     torch.testing.assert_close(prediction.log_marks(gap).exp().sum(-1), torch.ones(3, 4))
     median = prediction.quantile(0.5)
@@ -147,14 +147,16 @@ def test_predictions_that_cannot_be_averaged_are_refused():
 
 
 def test_paths_are_sampled_as_they_were_drawn_and_have_no_joint_density():
-    each, drawn = gaussians(), random(3, 4, 5, 2)
-    prediction = Paths(*(getattr(over_samples(each), name) for name in ("logits", "means", "stds")), drawn)
+    by_sample, drawn = gaussians(), random(3, 4, 5, 2)
+    prediction = Paths(*(getattr(over_samples(by_sample), name) for name in ("logits", "means", "stds")), drawn)
     assert prediction.joint_log_likelihood(Y, ALL) is None
     draws = prediction.sample(7, torch.Generator().manual_seed(1))
     assert {tuple(path.flatten().tolist()) for path in draws} == {
         tuple(path.flatten().tolist()) for path in drawn.unbind(2)
     }
-    torch.testing.assert_close(prediction.scores(Y)["log_likelihood"], over_samples(each).scores(Y)["log_likelihood"])
+    torch.testing.assert_close(
+        prediction.scores(Y)["log_likelihood"], over_samples(by_sample).scores(Y)["log_likelihood"]
+    )
 
 
 def test_joined_predictions_have_no_joint_distribution():

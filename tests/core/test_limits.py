@@ -157,17 +157,17 @@ def test_a_cached_array_of_another_size_than_its_header_states_is_recomputed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    right = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    assert np.array_equal(cached_array("x", tmp_path, lambda: right), right)
+    expected_array = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    assert np.array_equal(cached_array("x", tmp_path, lambda: expected_array), expected_array)
     path = tmp_path / "cache" / "iclbench" / "x.npz"
-    assert np.array_equal(cached_array("x", tmp_path, lambda: pytest.fail("computed twice")), right)
+    assert np.array_equal(cached_array("x", tmp_path, lambda: pytest.fail("computed twice")), expected_array)
     for shape, size in (((1 << 40,), 0), ((2, 3), 64 * MEGA), ((1 << 34,), 64)):
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             archive.writestr("array.npy", header.getvalue() + bytes(size))
-        assert peak(lambda: cached_array("x", tmp_path, lambda: right)) < 2 * MEGA
-        assert np.array_equal(cached_array("x", tmp_path, lambda: right), right)
+        assert peak(lambda: cached_array("x", tmp_path, lambda: expected_array)) < 2 * MEGA
+        assert np.array_equal(cached_array("x", tmp_path, lambda: expected_array), expected_array)
 
 
 def test_a_line_of_a_stream_is_read_up_to_the_limit() -> None:

@@ -72,8 +72,8 @@ class Cuda:
 
         return call
 
-    def hold(self, peak: int, less: int) -> None:
-        self.peak, self.now = peak, peak - less
+    def hold(self, peak: int, decrease: int) -> None:
+        self.peak, self.now = peak, peak - decrease
 
 
 def test_on_cuda_the_peak_is_read_from_the_allocator_after_all_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,7 @@ def test_an_exception_outside_of_all_methods_names_the_class() -> None:
 
 
 @pytest.mark.usefixtures("trusted")
-def test_a_right_answer_and_an_error_of_memory_pass() -> None:
+def test_a_correct_answer_and_an_out_of_memory_error_pass() -> None:
     assert built("Net").ask(EPISODES, "next", prefixes=[0, 3]).mean.shape == (4, 2, 1)
     assert built("Functions").ask(EPISODES, "next").means.shape == (4, 6, 5, 2, 1)
     with pytest.raises(MemoryError), plugin_errors(None):

@@ -63,8 +63,10 @@ def test_gaussian_variance_is_softplus_plus_floor_squared():
 
 def test_coverage_is_the_share_of_targets_in_the_central_intervals():
     prediction = Gaussian(torch.zeros(1, 4, 1), torch.full((1, 4, 1), 2.0))
-    at = torch.tensor([stats.norm.ppf(q) * 2 for q in (0.74, 0.76, 0.94, 0.96)], dtype=torch.float32).reshape(1, 4, 1)
-    scores = prediction.scores(at)
+    targets = torch.tensor([stats.norm.ppf(q) * 2 for q in (0.74, 0.76, 0.94, 0.96)], dtype=torch.float32).reshape(
+        1, 4, 1
+    )
+    scores = prediction.scores(targets)
     assert scores["covered_50"].tolist() == [[1, 0, 0, 0]]
     assert scores["covered_90"].tolist() == [[1, 1, 1, 0]]
 
@@ -165,11 +167,11 @@ def test_coverage_of_a_mixture_agrees_with_its_intervals():
 
 def test_samples_of_a_mixture_have_its_distribution():
     mixture = mixture_of(2, 3, dy=2)
-    drawn = mixture.sample(4000, stream())
-    assert drawn.shape == (4000, 2, 3, 2)
+    samples = mixture.sample(4000, stream())
+    assert samples.shape == (4000, 2, 3, 2)
     for at in np.ndindex(2, 3, 2):
         cdf = lambda y, at=at: mixture.map(lambda t: t[at[:2]]).cumulative(torch.tensor(y)[:, None])[:, at[2]].numpy()  # noqa: E731
-        assert stats.kstest(drawn[:, *at].numpy(), cdf).pvalue > 1e-3
+        assert stats.kstest(samples[:, *at].numpy(), cdf).pvalue > 1e-3
     # All outputs of a position are from the same component, so they are not independent.
     separated = Mixture(torch.zeros(1, 2), torch.tensor([[[-5.0, -5.0], [5.0, 5.0]]]), torch.ones(1, 2, 2))
     assert (separated.sample(200, stream()).sign().sum(-1).abs() == 2).float().mean() > 0.99
@@ -181,11 +183,11 @@ def test_samples_of_gaussians_points_and_classes_have_their_distributions():
     assert stats.kstest(scaled.flatten().numpy(), "norm").pvalue > 1e-3
     assert torch.equal(Point(Y).sample(2, stream()), torch.stack([Y, Y]))
     classes = Categorical(raw(Categorical, 5))
-    drawn = classes.sample(4000, stream())
-    assert drawn.shape == (4000, 3, 4)
-    share = torch.nn.functional.one_hot(drawn, 5).float().mean(0)
-    torch.testing.assert_close(share, classes.logits.softmax(-1), atol=0.04, rtol=0)
-    assert torch.equal(drawn, classes.sample(4000, stream())), "samples depend only on the generator"
+    samples = classes.sample(4000, stream())
+    assert samples.shape == (4000, 3, 4)
+    frequencies = torch.nn.functional.one_hot(samples, 5).float().mean(0)
+    torch.testing.assert_close(frequencies, classes.logits.softmax(-1), atol=0.04, rtol=0)
+    assert torch.equal(samples, classes.sample(4000, stream())), "samples depend only on the generator"
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))

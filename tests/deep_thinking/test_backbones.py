@@ -85,10 +85,10 @@ def test_two_passes_mix_the_two_copies_of_one_plain_pass(variant: str, positions
     doubled = model.condition(context.append(context))
     tokens = 2 * context.count
 
-    def mixed(layers: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def mix(layers: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return tuple((1 - eta) * t[:, :, :tokens] + eta * t[:, :, tokens:] for t in layers)
 
-    cache = KeyValueCache(mixed(doubled.keys), mixed(doubled.values), doubled.mask[:, :tokens])
+    cache = KeyValueCache(mix(doubled.keys), mix(doubled.values), doubled.mask[:, :tokens])
     expected = model.query(cache, x)
     actual = thinking(model, passes=2, eta=eta, positions=positions).predict_targets(context, x)
     assert (max_difference(actual, expected) < 1e-5) == (positions == "continue" or variant == "none")

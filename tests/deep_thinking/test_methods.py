@@ -96,8 +96,8 @@ def test_prompts_that_are_too_long_are_reported_with_the_numbers() -> None:
     plain, thinking = method("icl"), method("deep-thinking")
     assert plain.too_long(700, 40, 1024) == thinking.too_long(512, 40, 1024) == thinking.too_long(700, 40, None) == ""
     assert all(number in thinking.too_long(513, 40, 1024) for number in ("1026", "513", "1024"))
-    for reading in (plain, thinking, method("repeat")):
-        assert all(number in reading.too_long(40, 1000, 1024) for number in ("1040", "40", "1000"))
+    for reading_method in (plain, thinking, method("repeat")):
+        assert all(number in reading_method.too_long(40, 1000, 1024) for number in ("1040", "40", "1000"))
     assert method("deep-thinking", {"passes": 1}).too_long(700, 40, 1024) == ""
     assert method("repeat", {"times": 3}).times == 3
     assert [m.passes for m in (plain, thinking, method("deep-thinking", {"passes": "dev"}))] == [1, 5, 15]

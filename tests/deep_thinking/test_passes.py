@@ -191,8 +191,8 @@ def reference_memory(bare: Any, passes: int, eta: float, momentum: float, precis
             **cache_argument(bare, past),
         )
         present = [t[:, :, L:] for layer in past.layers for t in (layer.keys, layer.values)]
-        pull = [new.to(precision) - old for new, old in zip(present, memory, strict=True)]
-        step = pull if step is None else [g + momentum * m for g, m in zip(pull, step, strict=True)]
+        gradients = [new.to(precision) - old for new, old in zip(present, memory, strict=True)]
+        step = gradients if step is None else [g + momentum * m for g, m in zip(gradients, step, strict=True)]
         memory = [old + eta * m for old, m in zip(memory, step, strict=True)]
     return memory
 

@@ -22,7 +22,7 @@ def linear() -> Reference:
     return Reference(PACKED, ["linear"])
 
 
-def test_tasks_whose_names_begin_alike_are_taken_together(tmp_path: Path) -> None:
+def test_tasks_with_a_common_prefix_are_selected_together(tmp_path: Path) -> None:
     for name in ("linear-grid", "linear-10-small", "bursty-grid"):
         (tmp_path / f"{name}.values.parquet").touch()
     with nothing_but(tmp_path, ["linear", "linear-10"]) as results:
@@ -50,17 +50,17 @@ def test_a_lead_is_the_mean_of_paired_differences_with_students_interval(linear:
     assert [lead.value, lead.low, lead.high] == pytest.approx(
         [gaps.mean(), gaps.mean() - half, gaps.mean() + half], abs=2e-5
     )
-    by_hand = [
+    expected_scores = [
         (areas["zero"] - areas[f"linear-mamba-grid-s{seed}"]) / (areas["zero"] - areas["ridge"]) for seed in (0, 1)
     ]
-    assert linear.scores("mamba", "linear") == pytest.approx(by_hand)
-    assert linear.score("mamba", "linear") == pytest.approx(np.mean(by_hand))
+    assert linear.scores("mamba", "linear") == pytest.approx(expected_scores)
+    assert linear.score("mamba", "linear") == pytest.approx(np.mean(expected_scores))
 
 
-def test_what_happens_beyond_the_trained_length_is_a_ratio_on_the_same_prompts(linear: Reference) -> None:
-    own = values("linear", "grid").query("shift == 'points-48' and metric == 'squared_error' and contestant == 's4'")
-    at = own.groupby("n_context")["value"].mean()
-    assert linear.beyond("s4", tasks=["linear"]) == pytest.approx(at[48] / at[12])
+def test_the_error_beyond_the_trained_length_is_a_ratio_on_the_same_prompts(linear: Reference) -> None:
+    rows = values("linear", "grid").query("shift == 'points-48' and metric == 'squared_error' and contestant == 's4'")
+    errors = rows.groupby("n_context")["value"].mean()
+    assert linear.beyond("s4", tasks=["linear"]) == pytest.approx(errors[48] / errors[12])
 
 
 def test_costs_and_cells_are_counted(linear: Reference) -> None:
@@ -71,7 +71,7 @@ def test_costs_and_cells_are_counted(linear: Reference) -> None:
     assert len(linear.cells("done", preset="grid")) == (cells["status"].eq("done") & cells["preset"].eq("grid")).sum()
 
 
-def test_accuracies_are_of_the_admitted_labels() -> None:
+def test_accuracies_are_those_within_the_admitted_labels() -> None:
     rows = values("bursty", "small").query("evaluator == 'icl' and metric == 'accuracy_within_choices'")
     rows = rows[rows["axis"].isna()].set_index("run")["value"]
     expected = rows[[f"bursty-coqe-small-s{seed}" for seed in (0, 1, 2)]].mean()
@@ -80,19 +80,23 @@ def test_accuracies_are_of_the_admitted_labels() -> None:
 
 def test_agreement_with_a_published_order_is_kendalls_tau(linear: Reference) -> None:
     order = ["s4", "tnp", "gpt2", "mamba"]
-    own = {model: linear.score(model, "linear") for model in order}
+    scores = {model: linear.score(model, "linear") for model in order}
     pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
-    assert linear.agreement(order, "linear") == pytest.approx(np.mean([np.sign(own[a] - own[b]) for a, b in pairs]))
+    assert linear.agreement(order, "linear") == pytest.approx(
+        np.mean([np.sign(scores[a] - scores[b]) for a, b in pairs])
+    )
 
 
 def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
     models = ["s4", "tnp", "gpt2", "mamba"]
-    first, second = np.array([linear.scores(each, "linear") for each in models]).T
+    first, second = np.array([linear.scores(model, "linear") for model in models]).T
     assert linear.seed_agreement(models, "linear") == pytest.approx(stats.kendalltau(first, second).statistic)
-    far, own = np.array(
-        [(linear.shifted(each, "linear", "points-48"), linear.score(each, "linear")) for each in models]
+    shifted, unshifted = np.array(
+        [(linear.shifted(model, "linear", "points-48"), linear.score(model, "linear")) for model in models]
     ).T
-    assert linear.shift_agreement(models, "linear", "points-48") == pytest.approx(stats.kendalltau(far, own).statistic)
+    assert linear.shift_agreement(models, "linear", "points-48") == pytest.approx(
+        stats.kendalltau(shifted, unshifted).statistic
+    )
 
 
 def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
@@ -112,19 +116,19 @@ def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
         assert reference.early_agreement(models, "quadratic", share) == pytest.approx(tau)
         lost = (areas.loc["tnp", steps] - areas.loc["tnp", 3000]) / span
         assert reference.after("tnp", "quadratic", share) == pytest.approx(score("tnp") - lost)
-    single = rows[rows["contestant"].eq("tnp") & rows["axis_value"].eq(750)].set_index("run")["value"].astype(float)
-    assert len(single) == 2
-    best = score("tnp") - (single.min() - areas.loc["tnp", 3000]) / span
+    seed_areas = rows[rows["contestant"].eq("tnp") & rows["axis_value"].eq(750)].set_index("run")["value"].astype(float)
+    assert len(seed_areas) == 2
+    best = score("tnp") - (seed_areas.min() - areas.loc["tnp", 3000]) / span
     assert reference.after_seeds("tnp", "quadratic", 0.25)[-1] == pytest.approx(best)
     # Linear interpolation over the logarithm of operations, which are proportional to the steps.
-    operations = {each: reference.cost(each, "quadratic", "train_step", "flops") for each in models}
-    fewest = min(operations, key=lambda each: operations[each])
+    operations = {model: reference.cost(model, "quadratic", "train_step", "flops") for model in models}
+    fewest = min(operations, key=lambda model: operations[model])
     at_compute = reference.at_compute(models, "quadratic")
     assert at_compute[fewest] == pytest.approx(score(fewest))
     steps = 3000 * operations[fewest] / operations["mamba"]
     low, high = (750, 1500) if steps < 1500 else (1500, 3000)
-    at = np.interp(np.log(steps), np.log([low, high]), areas.loc["mamba", [low, high]])
-    assert at_compute["mamba"] == pytest.approx(score("mamba") - (at - areas.loc["mamba", 3000]) / span)
+    area = np.interp(np.log(steps), np.log([low, high]), areas.loc["mamba", [low, high]])
+    assert at_compute["mamba"] == pytest.approx(score("mamba") - (area - areas.loc["mamba", 3000]) / span)
 
 
 def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(

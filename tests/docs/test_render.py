@@ -45,8 +45,8 @@ def changed(tmp_path: Path) -> Reference:
         shutil.copy(path, tmp_path)
     path = tmp_path / "linear-grid.values.parquet"
     rows = tables.read("values", path)
-    mine = rows["run"].eq("linear-mamba-grid-s0") & rows["metric"].eq("score") & rows["shift"].eq("none")
-    higher = rows["value"].mask(mine, rows["value"] + 0.01)
+    is_selected = rows["run"].eq("linear-mamba-grid-s0") & rows["metric"].eq("score") & rows["shift"].eq("none")
+    higher = rows["value"].mask(is_selected, rows["value"] + 0.01)
     tables.write("values", rows.assign(value=higher), path, {"packed": "linear"})
     return Reference(tmp_path, ["linear"])
 

@@ -117,7 +117,7 @@ def test_pre_empted_jobs_continue_from_their_checkpoints(
     assert tables(tmp_path / "r") == tables(expected)
 
 
-def test_a_cancelled_job_is_not_put_back(slurm: Engine, large_grid: Path, expected: Path, tmp_path: Path) -> None:
+def test_a_cancelled_job_is_not_requeued(slurm: Engine, large_grid: Path, expected: Path, tmp_path: Path) -> None:
     process = slurm.start(large_grid, tmp_path / "r")
     wait_for(lambda: list((tmp_path / "r").rglob("step-*.safetensors")))
     subprocess.run(["scancel", "--state=RUNNING", "--name=iclbench"], env=os.environ | slurm.environment, check=True)

@@ -18,10 +18,10 @@ EPISODES, POINTS, TARGETS, DIM, CLASSES = 40, 9, 3, 16, 12
 @pytest.fixture(scope="module")
 def context() -> Points:
     """Images of four of the classes; half of the episodes have masked points."""
-    draw = torch.Generator().manual_seed(0)
-    x = torch.rand(EPISODES, POINTS, DIM, generator=draw)
-    y = 2 + 3 * torch.randint(4, (EPISODES, POINTS), generator=draw)
-    mask = torch.rand(EPISODES, POINTS, generator=draw) < 0.7
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(EPISODES, POINTS, DIM, generator=generator)
+    y = 2 + 3 * torch.randint(4, (EPISODES, POINTS), generator=generator)
+    mask = torch.rand(EPISODES, POINTS, generator=generator) < 0.7
     mask[::2] = True
     mask[:, 4] = True
     return Points(x, y, mask)
@@ -32,7 +32,7 @@ def queries() -> torch.Tensor:
     return torch.rand(EPISODES, TARGETS, DIM, generator=torch.Generator().manual_seed(1))
 
 
-def answers(cls: type, context: Points, queries: torch.Tensor) -> np.ndarray:
+def predicted_labels(cls: type, context: Points, queries: torch.Tensor) -> np.ndarray:
     return cls(facts=TaskFacts(classes=CLASSES)).predict_targets(context, queries).logits.argmax(-1).numpy()
 
 
@@ -46,7 +46,7 @@ def episode(context: Points, b: int) -> tuple[np.ndarray, np.ndarray]:
     [(PixelNearestNeighbour, lambda: KNeighborsClassifier(1)), (NearestClassMean, NearestCentroid)],
 )
 def test_answers_equal_scikit_learn(cls: type, reference, context: Points, queries: torch.Tensor) -> None:
-    prediction = answers(cls, context, queries)
+    prediction = predicted_labels(cls, context, queries)
     for b in range(EPISODES):
         x, y = episode(context, b)
         if len(set(y)) > 1:  # scikit-learn refuses a single class
@@ -54,7 +54,7 @@ def test_answers_equal_scikit_learn(cls: type, reference, context: Points, queri
 
 
 def test_majority_predicts_the_first_of_equally_frequent_labels(context: Points, queries: torch.Tensor) -> None:
-    prediction = answers(Majority, context, queries)
+    prediction = predicted_labels(Majority, context, queries)
     for b in range(EPISODES):
         y = episode(context, b)[1].tolist()
         # Counter lists equally frequent labels in order of appearance.
@@ -65,8 +65,8 @@ def test_of_equal_images_the_first_is_the_nearest() -> None:
     image = torch.rand(1, 1, 784, generator=torch.Generator().manual_seed(2))
     images = torch.cat([1 - image, *[image] * 7], 1)
     context = Points.full(images, torch.tensor([[0, 7, 3, 1, 2, 3, 4, 0]]))
-    assert answers(PixelNearestNeighbour, context, image).item() == 7
-    assert answers(NearestClassMean, context, image).item() == 7
+    assert predicted_labels(PixelNearestNeighbour, context, image).item() == 7
+    assert predicted_labels(NearestClassMean, context, image).item() == 7
 
 
 @pytest.mark.parametrize("cls", [PixelNearestNeighbour, NearestClassMean, Majority])

@@ -47,10 +47,10 @@ def test_poisson_has_the_rate_and_the_frequencies_of_each_prefix(unit: float) ->
     for b in range(EPISODES):
         _, marks, times = points.y[b].numpy().T
         for n in range(EVENTS):
-            total = times[n - 1] if n else 0.0
-            prior_gap = sorted([unit, total / n / 5, total / n * 5])[1] if n >= 2 else unit
+            elapsed = times[n - 1] if n else 0.0
+            prior_gap = sorted([unit, elapsed / n / 5, elapsed / n * 5])[1] if n >= 2 else unit
             counts = np.array([(marks[:n] == k).sum() for k in range(MARKS)])
-            expected = (n + 1) / (total + prior_gap) * (counts + 0.5) / (n + 1.5)
+            expected = (n + 1) / (elapsed + prior_gap) * (counts + 0.5) / (n + 1.5)
             np.testing.assert_allclose(prediction.base[b, n], expected, rtol=1e-12)
 
 
@@ -107,10 +107,10 @@ def test_other_episodes_and_masked_events_do_not_change_answers(name: str) -> No
     points, predictor = draw(), estimator(name)
     other = draw(seed=1)
     rng = np.random.default_rng(2)
-    places = np.stack([np.sort(rng.permutation(2 * EVENTS)[:EVENTS]) for _ in range(EPISODES)])
+    positions = np.stack([np.sort(rng.permutation(2 * EVENTS)[:EVENTS]) for _ in range(EPISODES)])
     y, mask = torch.cat([other.y, other.y], 1), torch.zeros(EPISODES, 2 * EVENTS, dtype=torch.bool)
-    for b, place in enumerate(torch.tensor(places)):
-        y[b, place], mask[b, place] = points.y[b], torch.arange(EVENTS) < EVENTS - b
+    for b, position in enumerate(torch.tensor(positions)):
+        y[b, position], mask[b, position] = points.y[b], torch.arange(EVENTS) < EVENTS - b
     masked = Points(y[..., :0], y, mask)
     targets = predictor.predict_targets(masked, y[:, :2, :0])
     curve = predictor.predict_next(masked)
@@ -133,17 +133,17 @@ def test_a_censored_point_is_a_query_and_not_part_of_a_fit(name: str) -> None:
     assert_equal(prediction[1::2], predictor.predict_targets(points, points.x[:, :1])[1::2])
 
 
-@pytest.mark.parametrize(("one", "other"), [(1e-6, 1e-3), (1e3, 1e6)])
+@pytest.mark.parametrize(("first_factor", "second_factor"), [(1e-6, 1e-3), (1e3, 1e6)])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_unit_of_time_only_shifts_the_log_density(name: str, one: float, other: float) -> None:
+def test_the_unit_of_time_only_shifts_the_log_density(name: str, first_factor: float, second_factor: float) -> None:
     points, predictor = draw(events=12), estimator(name)
     scores = []
-    for factor in (one, other):
+    for factor in (first_factor, second_factor):
         scaled = sequences(factor * points.y[..., 0].numpy(), points.y[..., 1].numpy())
         scores.append(predictor.predict_next(scaled).scores(scaled.y))
-    after, shift = slice(UNIT_FREE[name], None), np.log(other / one)
-    expected = scores[0]["nll_time"][:, after] + shift
-    torch.testing.assert_close(scores[1]["nll_time"][:, after], expected, rtol=0, atol=1e-6)
+    unit_free, shift = slice(UNIT_FREE[name], None), np.log(second_factor / first_factor)
+    expected = scores[0]["nll_time"][:, unit_free] + shift
+    torch.testing.assert_close(scores[1]["nll_time"][:, unit_free], expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(scores[1]["nll_mark"], scores[0]["nll_mark"], rtol=0, atol=1e-6)
 
 
@@ -180,8 +180,8 @@ def test_every_score_is_finite(name: str, scale: float, spread: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_before_the_first_event_the_expected_gap_is_the_unit_and_all_marks_are_equally_likely(name: str) -> None:
     prediction = estimator(name, unit=2.5).predict_next(draw(), prefixes=[0])
-    middle = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
-    torch.testing.assert_close(middle, torch.full_like(middle, 2.5))
+    expected_gap = prediction.locs[..., 0].exp() if name == "renewal" else prediction.mean()
+    torch.testing.assert_close(expected_gap, torch.full_like(expected_gap, 2.5))
     torch.testing.assert_close(
         prediction.mark_probabilities(), torch.full((EPISODES, 1, MARKS), 1 / 3, dtype=torch.float64)
     )

@@ -39,8 +39,8 @@ def simulate(events: int, seed: int = 0, process: Hawkes = TRUTH) -> tuple[np.nd
     return np.array(gaps), np.array(marks)
 
 
-def as_points(sequence: list[tuple[np.ndarray, np.ndarray]]) -> Points:
-    y = torch.tensor(np.stack([np.stack([gaps, marks, gaps.cumsum()], -1) for gaps, marks in sequence]))
+def as_points(sequences: list[tuple[np.ndarray, np.ndarray]]) -> Points:
+    y = torch.tensor(np.stack([np.stack([gaps, marks, gaps.cumsum()], -1) for gaps, marks in sequences]))
     return Points.full(y[..., :0], y)
 
 
@@ -56,7 +56,7 @@ def naive(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: floa
     return total
 
 
-def differences(function, vector: np.ndarray) -> np.ndarray:
+def finite_differences(function, vector: np.ndarray) -> np.ndarray:
     steps = 1e-6 * np.eye(len(vector))
     return np.array([(function(vector + step) - function(vector - step)) / 2e-6 for step in steps])
 
@@ -69,10 +69,10 @@ def test_the_likelihood_is_the_sum_over_all_pairs() -> None:
 def test_gradient_and_information_are_those_of_finite_differences() -> None:
     gaps, marks = simulate(60)
     vector = TRUTH.vector()
-    slopes = differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v)), vector)
+    slopes = finite_differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v)), vector)
     np.testing.assert_allclose(gradient(gaps, marks, TRUTH).vector(), slopes, rtol=1e-5, atol=1e-6)
-    bends = differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v)).vector(), vector)
-    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH), -bends, rtol=1e-5, atol=1e-5)
+    curvatures = finite_differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v)).vector(), vector)
+    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH), -curvatures, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -121,8 +121,8 @@ def test_the_decay_is_within_its_range() -> None:
 
 
 def penalised_likelihood(gaps, marks, process, smoothing, penalty) -> float:
-    pull = smoothing * (np.log(process.base).mean() - gaps.mean() * process.base.sum())
-    return log_likelihood(gaps, marks, process) + pull - penalty * process.branching.sum()
+    prior = smoothing * (np.log(process.base).mean() - gaps.mean() * process.base.sum())
+    return log_likelihood(gaps, marks, process) + prior - penalty * process.branching.sum()
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
     slowest, fastest = 1 / gaps.sum(), 10 / stats.gmean(gaps)
     estimate = fit(gaps, marks, 3, smoothing=smoothing, penalty=penalty)
     assert slowest * (1 - 1e-9) <= estimate.decay <= fastest * (1 + 1e-9) and estimate.branching.min() >= 0
-    height = penalised_likelihood(gaps, marks, estimate, smoothing, penalty)
+    maximum = penalised_likelihood(gaps, marks, estimate, smoothing, penalty)
 
     def loss(v: np.ndarray) -> tuple[float, np.ndarray]:
         process = Hawkes.of_vector(np.concatenate([np.exp(v[:3]), v[3:12], np.exp(v[12:])]))
@@ -151,8 +151,8 @@ def test_scipy_finds_no_higher_maximum_from_any_start(events: int, smoothing: fl
     for _ in range(6):
         start = np.concatenate([np.log(rng.uniform(0.1, 1, 3)), rng.uniform(0, 0.5, 9), [rng.uniform(*limits[-1])]])
         maxima.append(-optimize.minimize(loss, start, jac=True, bounds=limits, method="L-BFGS-B").fun)
-    assert height > max(maxima) - 1e-8
-    assert height < max(maxima) + 1  # the reference finds a similar maximum
+    assert maximum > max(maxima) - 1e-8
+    assert maximum < max(maxima) + 1  # the reference finds a similar maximum
 
 
 @pytest.mark.parametrize("mark_count", [3, 100])
@@ -173,15 +173,15 @@ def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
 
 
 def test_the_answer_is_the_intensity_after_the_last_event() -> None:
-    sequence = [simulate(30, seed) for seed in range(3)]
-    points, card = as_points(sequence), {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
+    sequences = [simulate(30, seed) for seed in range(3)]
+    points, card = as_points(sequences), {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
     settings, facts = HawkesSettings(**card), TaskFacts(marks=3)
     estimate = HawkesMLE(settings, facts).predict_next(points)
-    flat = Poisson(EventSettings(smoothing=2.0, unit=0.3), facts).predict_next(points)
-    for name, t in flat.tensors().items():
+    poisson = Poisson(EventSettings(smoothing=2.0, unit=0.3), facts).predict_next(points)
+    for name, t in poisson.tensors().items():
         torch.testing.assert_close(estimate.tensors()[name][:, :4], t[:, :4])
     fit_settings = {key: card[key] for key in ("smoothing", "penalty", "fastest")}
-    for b, (gaps, marks) in enumerate(sequence):
+    for b, (gaps, marks) in enumerate(sequences):
         for n in (4, 17, 29):
             process = fit(gaps[:n], marks[:n], 3, **fit_settings)
             ages = gaps[:n].sum() - gaps[:n].cumsum()
@@ -194,9 +194,9 @@ def test_the_answer_is_the_intensity_after_the_last_event() -> None:
             assert estimate.decay[b, n].item() == pytest.approx(process.decay, rel=1e-12)
 
 
-def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.ndarray]]) -> float:
+def loss_of(predictor: Poisson | HawkesMLE, sequences: list[tuple[np.ndarray, np.ndarray]]) -> float:
     """Mean negative log-likelihood of the last event of each sequence."""
-    points = as_points(sequence)
+    points = as_points(sequences)
     last = points.count - 1
     answer = predictor.predict_next(points, prefixes=[last])
     return answer.loss(points.y[:, last:]).mean().item()
@@ -204,20 +204,18 @@ def loss_of(predictor: Poisson | HawkesMLE, sequence: list[tuple[np.ndarray, np.
 
 @pytest.mark.slow
 def test_predictions_for_hawkes_processes_are_better_than_a_constant_rate() -> None:
-    """After 300 events, the fit recovers more than two thirds of the loss of a constant rate against the truth."""
-    sequence = [simulate(301, 100 + seed) for seed in range(40)]
-    poisson, hawkes = (loss_of(cls(facts=TaskFacts(marks=3)), sequence) for cls in (Poisson, HawkesMLE))
-    truth = np.mean([log_likelihood(g[:300], m[:300], TRUTH) - log_likelihood(g, m, TRUTH) for g, m in sequence])
+    """After 300 events, the fit removes more than two thirds of the excess loss of a constant rate over the truth."""
+    sequences = [simulate(301, 100 + seed) for seed in range(40)]
+    poisson, hawkes = (loss_of(cls(facts=TaskFacts(marks=3)), sequences) for cls in (Poisson, HawkesMLE))
+    truth = np.mean([log_likelihood(g[:300], m[:300], TRUTH) - log_likelihood(g, m, TRUTH) for g, m in sequences])
     assert poisson - hawkes > 2 / 3 * (poisson - truth) > 0.05
 
 
 def test_without_a_penalty_a_fit_on_few_events_is_worse_than_a_constant_rate() -> None:
-    sequence, facts = [simulate(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
-    poisson = loss_of(Poisson(facts=facts), sequence)
-    unpenalised, penalised_likelihood = (
-        loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequence) for p in (0.0, 1.0)
-    )
-    assert unpenalised > poisson + 0.2 and penalised_likelihood < poisson + 0.1
+    sequences, facts = [simulate(9, 900 + seed) for seed in range(200)], TaskFacts(marks=3)
+    poisson = loss_of(Poisson(facts=facts), sequences)
+    unpenalised, penalised = (loss_of(HawkesMLE(HawkesSettings(penalty=p), facts), sequences) for p in (0.0, 1.0))
+    assert unpenalised > poisson + 0.2 and penalised < poisson + 0.1
 
 
 @pytest.mark.parametrize("open_after", [0.0, 7.0])
@@ -227,10 +225,10 @@ def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_after: flo
     assert log_likelihood(gaps, marks, TRUTH, open_after) == pytest.approx(
         naive(gaps, marks, TRUTH, open_after), rel=1e-12
     )
-    slopes = differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v), open_after), vector)
+    slopes = finite_differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v), open_after), vector)
     np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_after).vector(), slopes, rtol=1e-5, atol=1e-6)
-    bends = differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_after).vector(), vector)
-    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH, open_after), -bends, rtol=1e-5, atol=1e-5)
+    curvatures = finite_differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_after).vector(), vector)
+    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH, open_after), -curvatures, rtol=1e-5, atol=1e-5)
     estimate = fit(gaps, marks, 3, open_after=open_after)
     free = estimate.vector() > 0
     assert np.abs(gradient(gaps, marks, estimate, open_after).vector()[free][:-1]).max() < 1e-3

@@ -1,4 +1,4 @@
-"""Nearest neighbours, the two-layer network, gradient descent and workers compared with libraries and loops."""
+"""Nearest neighbours, the two-layer network and gradient descent compared with libraries and loops; workers."""
 
 import os
 import subprocess
@@ -154,8 +154,8 @@ def test_gradient_descent_equals_explicit_steps_at_each_prefix(gamma: float, ste
             assert prediction[b, n, 0].item() == pytest.approx(expected, abs=1e-10)
             curve = descent_curve(points[b : b + 1].span(0, n), points.x[b : b + 1, n : n + 1], 7, gamma, step_size)
             assert curve[0, 0, -1].item() == pytest.approx(expected, abs=1e-10)
-            early = plain_descent(x[:n], y[:n], x[n], gamma, 3, step_size == "transformed")
-            assert curve[0, 0, 2].item() == pytest.approx(early, abs=1e-10)
+            after_3_steps = plain_descent(x[:n], y[:n], x[n], gamma, 3, step_size == "transformed")
+            assert curve[0, 0, 2].item() == pytest.approx(after_3_steps, abs=1e-10)
 
 
 def test_masked_points_do_not_change_gradient_descent() -> None:
@@ -186,15 +186,15 @@ def test_gd_and_gd_plus_plus_have_the_measured_errors_on_skewed_data() -> None:
     context, targets = points.span(0, 40), points.span(40)
 
     def error(gamma: float) -> float:
-        last = descent_curve(context, targets.x, 23, gamma)[..., -1:]
-        return float((last - targets.y).square().mean()) / 20
+        answers = descent_curve(context, targets.x, 23, gamma)[..., -1:]
+        return float((answers - targets.y).square().mean()) / 20
 
     assert error(0.0) == pytest.approx(0.62, rel=0.15)
     assert error(1e-4) == pytest.approx(0.043, rel=0.15)
     assert error(5e-4) == pytest.approx(0.043, rel=0.15)
-    few = slice(0, 200)
+    first_episodes = slice(0, 200)
     grid = torch.logspace(-6, -3, 25, dtype=torch.float64)
-    best, errors = search_gamma(context[few], targets[few], 23, grid=grid)
+    best, errors = search_gamma(context[first_episodes], targets[first_episodes], 23, grid=grid)
     assert 1e-4 <= best <= 5e-4
     assert errors.min() / 20 == pytest.approx(0.043, rel=0.15)
 
@@ -209,10 +209,10 @@ def test_the_grid_of_gamma_is_that_of_the_paper(scale: float) -> None:
     grid = np.geomspace(1e-6, 1e-3, 300)
     assert errors.shape == (300,)
     assert best == pytest.approx(grid[errors.numpy().argmin()], rel=1e-9)
-    for at in (0, 150, 299):
+    for index in (0, 150, 299):
         prediction = [
-            plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[at], 5, False)
+            plain_descent(c.x[0].numpy(), c.y[0, :, 0].numpy(), t.x[0, 0].numpy(), grid[index], 5, False)
             for c, t in ((context[b : b + 1], targets[b : b + 1]) for b in range(2))
         ]
         expected = np.mean((np.array(prediction) - targets.y[:, 0, 0].numpy()) ** 2)
-        assert errors[at].item() == pytest.approx(expected, rel=1e-6)
+        assert errors[index].item() == pytest.approx(expected, rel=1e-6)

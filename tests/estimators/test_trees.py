@@ -15,7 +15,7 @@ from iclbench.estimators import compiled_boosting, trees
 from iclbench.estimators.compiling import compiled
 from iclbench.estimators.trees import BoostingSettings, GreedyTree, LibraryEstimator, TreeSettings, XGBoost
 
-# Sizes around those at which scikit-learn changes its sorting algorithm, of 40 points.
+# Sizes of prefixes of 40 points, some around those at which scikit-learn changes its sorting algorithm.
 PREFIXES = [0, 1, 2, 3, 5, 9, 15, 16, 17, 28, 39]
 KINDS = [
     "continuous",
@@ -160,8 +160,8 @@ def test_answers_without_numba_are_the_same(
 def test_the_library_fits_with_settings_that_are_not_compiled() -> None:
     """The compiled code supports only the settings that the cards pin."""
     points = draw("continuous")
-    for other in ({"reg_lambda": 2.0}, {"tree_method": "exact"}, {"min_child_weight": 3.0}, {"max_bin": 8}):
-        estimator = XGBoost(BoostingSettings(n_estimators=5, **other))
+    for changed in ({"reg_lambda": 2.0}, {"tree_method": "exact"}, {"min_child_weight": 3.0}, {"max_bin": 8}):
+        estimator = XGBoost(BoostingSettings(n_estimators=5, **changed))
         prediction = estimator.predict_next(points, prefixes=[30]).mean[..., 0].numpy()
         np.testing.assert_array_equal(prediction, loop_answers(estimator, points, [30]))
         assert not np.array_equal(prediction, loop_answers(XGBoost(BoostingSettings(n_estimators=5)), points, [30]))

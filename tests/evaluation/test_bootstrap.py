@@ -68,9 +68,9 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 
 def test_a_single_episode_has_a_mean_and_no_interval() -> None:
-    (alone,) = summaries(np.array([[0.7]]), seed=0)
-    assert (alone["value"], alone["n_episodes"]) == (0.7, 1)
-    assert np.isnan([alone["low"], alone["high"]]).all()
+    (single,) = summaries(np.array([[0.7]]), seed=0)
+    assert (single["value"], single["n_episodes"]) == (0.7, 1)
+    assert np.isnan([single["low"], single["high"]]).all()
     several, one, none = summaries(np.array([[1.0, np.nan, np.nan], [3.0, 5.0, np.nan], [2.0, np.nan, np.nan]]), seed=0)
     assert several["value"] == pytest.approx(2) and several["low"] < 2 < several["high"]
     assert (one["value"], one["n_episodes"]) == (5, 1) and np.isnan([one["low"], one["high"]]).all()

@@ -33,13 +33,13 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 
 @pytest.fixture(scope="module")
 def evaluated_results(trained_run: tuple[Path, Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results on the training distribution and under a shift, which tests do not change."""
+    """Results on the training distribution and under a shift. Tests must not change them."""
     folder = tmp_path_factory.mktemp("evaluated")
     list(evaluate_run(Context(folder), trained_run[1], ("none", "orthants")))
     return folder
 
 
-def values(results: Path) -> dict[str, bytes]:
+def bytes_of_values(results: Path) -> dict[str, bytes]:
     return {str(p.relative_to(results)): p.read_bytes() for p in tables.files("values", results / "tables")}
 
 
@@ -61,23 +61,23 @@ def test_model_baselines_and_oracle_are_evaluated_on_one_prompt_set(
 
 
 @pytest.mark.slow
-def test_tables_are_the_same_byte_for_byte(
+def test_a_second_evaluation_writes_the_same_bytes(
     trained_run: tuple[Path, Run], evaluated_results: Path, tmp_path: Path
 ) -> None:
     list(evaluate_run(Context(tmp_path), trained_run[1], ("none", "orthants")))
-    assert values(tmp_path) == values(evaluated_results) != {}
+    assert bytes_of_values(tmp_path) == bytes_of_values(evaluated_results) != {}
 
 
 @pytest.mark.slow
 def test_finished_cells_are_cached_and_damaged_ones_recomputed(trained_run: tuple[Path, Run], tmp_path: Path) -> None:
     _, run = trained_run
     list(evaluate_run(Context(tmp_path), run))
-    original = values(tmp_path)
+    original = bytes_of_values(tmp_path)
     assert all(cell.cached for cell in evaluate_run(Context(tmp_path), run))
     truncated_file = next((tmp_path / "tables").rglob("knn-3.values.parquet"))
     truncated_file.write_bytes(truncated_file.read_bytes()[:200])
     assert [c.contestant.name for c in evaluate_run(Context(tmp_path), run) if not c.cached] == ["knn-3"]
-    assert values(tmp_path) == original
+    assert bytes_of_values(tmp_path) == original
     changed_file = next((tmp_path / "tables").rglob("knn-3.errors.parquet"))
     content = changed_file.read_bytes()
     changed_file.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
@@ -145,7 +145,7 @@ def test_the_error_of_an_unknown_shift_names_similar_ones(trained_run: tuple[Pat
 
 
 def test_a_cached_evaluation_does_not_change_any_file(trained_run: tuple[Path, Run], evaluated_results: Path) -> None:
-    """So results in a read-only folder can be printed."""
+    """Results in a read-only folder can therefore be printed."""
 
     def state() -> dict[Path, tuple[int, int]]:
         return {
@@ -188,15 +188,15 @@ def test_deleting_a_run_removes_files_that_are_written_meanwhile(
     """An evaluation may write files after the files of the run were listed."""
     run = Run(Path(shutil.copytree(trained_run[1].path, tmp_path / "runs" / trained_run[1].name)))
     list(evaluate_run(Context(tmp_path), run, baseline_names=["zero"]))
-    late, rmtree = next(tmp_path.glob(f"tables/*/{run.name}.values.parquet")), shutil.rmtree
-    content = late.read_bytes()
+    values_file, rmtree = next(tmp_path.glob(f"tables/*/{run.name}.values.parquet")), shutil.rmtree
+    content = values_file.read_bytes()
 
     def remove(path: Path) -> None:
         rmtree(path)
-        late.with_name(f"{run.name}.errors.parquet").unlink(missing_ok=True)
-        late.with_name(f"{run.name}.values.parquet").write_bytes(content)
+        values_file.with_name(f"{run.name}.errors.parquet").unlink(missing_ok=True)
+        values_file.with_name(f"{run.name}.values.parquet").write_bytes(content)
         (tmp_path / "tables" / "later").mkdir()
-        (tmp_path / "tables" / "later" / late.name).write_bytes(content)
+        (tmp_path / "tables" / "later" / values_file.name).write_bytes(content)
 
     monkeypatch.setattr("iclbench.sweep.cleaning.shutil.rmtree", remove)
     remove_run(tmp_path, run.name)

@@ -80,9 +80,9 @@ def test_the_name_of_a_prompt_set_has_a_hash_of_all_that_its_episodes_depend_on(
     assert test.id == f"tiny-linear-smoke-icl-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def test_zero_predictor_scores_one(task: TaskConfig) -> None:
-    many = PromptSet(task.model_copy(update={"episodes": 4000}), "smoke")
-    curve = learning_curve(ESTIMATORS.get("zero")(), many)
+def test_the_normalised_error_of_the_zero_predictor_is_one(task: TaskConfig) -> None:
+    prompts = PromptSet(task.model_copy(update={"episodes": 4000}), "smoke")
+    curve = learning_curve(ESTIMATORS.get("zero")(), prompts)
     errors = curve.scores["squared_error"]
     assert errors.shape == (4000, 9)
     assert np.allclose(errors.mean(0), 1.0, atol=4 * errors.std() / np.sqrt(4000))

@@ -18,14 +18,14 @@ from tests.refusals import refused
 
 
 def test_every_published_number_of_a_task_on_images_names_its_data() -> None:
-    checked = 0
+    n_numbers = 0
     for name in names("tasks"):
         card = load_task(name)[1]
         parameters = family_class(card.family).data_parameters
-        checked += len(card.published) if parameters else 0
+        n_numbers += len(card.published) if parameters else 0
         for number in card.published:
             assert set(number.data) == set(parameters), f"{name}: {number.contestant}"
-    assert checked > 50
+    assert n_numbers > 50
 
 
 def test_the_published_numbers_of_coqe_are_for_omniglot_on_all_cards() -> None:

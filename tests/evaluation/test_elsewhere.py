@@ -25,18 +25,18 @@ def card(folder: Path, name: str, **changes: object) -> str:
     return str(path)
 
 
-def other_size(**sizes: object) -> dict[str, object]:
+def presets_with(**sizes: object) -> dict[str, object]:
     return {"smoke": {**small_card()["presets"]["smoke"], **sizes}}  # type: ignore[index]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("elsewhere")
-    own = folder / "home.toml"
-    own.write_text(tomli_w.dumps(small_card()))
-    trained = create(folder, resolve_run(str(own), "gpt2", "smoke", 0))
-    train(trained)
-    return trained
+    home_card = folder / "home.toml"
+    home_card.write_text(tomli_w.dumps(small_card()))
+    trained_run = create(folder, resolve_run(str(home_card), "gpt2", "smoke", 0))
+    train(trained_run)
+    return trained_run
 
 
 def results(run: Run) -> Path:
@@ -51,19 +51,19 @@ def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_trai
     home_score = inventory.scores(folder)[run.name]
     assert main(["eval", run.name, "--task", noisy, "--shift", "noisy-3", "--results", str(folder)]) == 0
     rows = tables.read_all("values", folder / "tables").query("task == 'noisy'")
-    mine = rows.query("kind == 'backbone'")
-    assert set(mine["contestant"]) == {"gpt2@home"} and set(mine["trained_on"]) == {"home"}
-    assert set(mine["run"]) == {run.name} and set(mine["shift"]) == {"none", "noisy-3"}
+    model_rows = rows.query("kind == 'backbone'")
+    assert set(model_rows["contestant"]) == {"gpt2@home"} and set(model_rows["trained_on"]) == {"home"}
+    assert set(model_rows["run"]) == {run.name} and set(model_rows["shift"]) == {"none", "noisy-3"}
     assert rows.query("kind != 'backbone'")["trained_on"].isna().all()
     assert set(rows["contestant"]) == {"gpt2@home", "ridge", "zero", "mean", "knn-3"}
     prompts = PromptSet(resolve_task(noisy, "smoke")[0], "smoke")
-    assert set(rows.query("shift == 'none'")["prompt_set"]) == {prompts.id}, "the same as of runs trained on it"
+    assert set(rows.query("shift == 'none'")["prompt_set"]) == {prompts.id}, "as for runs trained on it"
     with torch.inference_mode():
         answers = run.load("cpu").predict_next(prompts.episodes.context).mean
     errors = (answers - prompts.episodes.context.y).square().mean((0, 2)).numpy() / 3
-    actual = mine.query("shift == 'none' and metric == 'squared_error'").sort_values("n_context")["value"]
+    actual = model_rows.query("shift == 'none' and metric == 'squared_error'").sort_values("n_context")["value"]
     np.testing.assert_allclose(actual.to_numpy(float), errors, rtol=1e-4)
-    assert inventory.scores(folder)[run.name] == home_score, "a score on another task is not the score of a run"
+    assert inventory.scores(folder)[run.name] == home_score, "the score of a run is that on its own task"
 
 
 def test_the_task_of_the_training_given_by_name_is_not_another_task(run: Run) -> None:
@@ -76,8 +76,8 @@ def test_the_task_of_the_training_given_by_name_is_not_another_task(run: Run) ->
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"presets": other_size(parameters={"dim": 4})}, ["input dimensions", "4", "3"]),
-        ({"presets": other_size(points=9)}, ["examples", "9", "8"]),
+        ({"presets": presets_with(parameters={"dim": 4})}, ["input dimensions", "4", "3"]),
+        ({"presets": presets_with(points=9)}, ["examples", "9", "8"]),
         ({"head": "gaussian"}, ["head", "gaussian", "point"]),
     ],
 )
@@ -92,8 +92,19 @@ def test_a_task_of_another_shape_is_refused(
 
 
 def test_a_task_and_a_table_exclude_each_other(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["eval", run.name, "--task", "linear", "--csv", "a.csv", "--target", "y", "--results", str(results(run))]
-    assert main(words) == 2
+    arguments = [
+        "eval",
+        run.name,
+        "--task",
+        "linear",
+        "--csv",
+        "a.csv",
+        "--target",
+        "y",
+        "--results",
+        str(results(run)),
+    ]
+    assert main(arguments) == 2
     err = capsys.readouterr().err
     assert "--csv" in err and "--task" in err
 

@@ -63,8 +63,8 @@ def task(card_path: Path) -> TaskConfig:
 
 
 @pytest.fixture
-def loaded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
-    """Replaces the models of all runs by `Half`; the arguments with which they were loaded."""
+def load_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """Replace the models of all runs by `Half`, and record the arguments of each call that loads one."""
     calls: list[tuple[object, ...]] = []
 
     def backbone(run: Run, device: str, data_dir: Path | None) -> PredictorContestant:
@@ -79,7 +79,7 @@ def facts(results: list[CellResult]) -> list[tuple[str, str, int, bool]]:
     return [(cell.contestant.name, cell.prompts.shift, cell.prompts.seed, cell.cached) for cell in results]
 
 
-def test_options_apply_to_all_cells(config: RunConfig, loaded: list, tmp_path: Path) -> None:
+def test_options_apply_to_all_cells(config: RunConfig, load_calls: list, tmp_path: Path) -> None:
     run = create(tmp_path / "runs", config)
     begun: list[tuple[str, str]] = []
     options = {"seed": 7, "baseline_names": ["mean"], "summaries": False}
@@ -91,14 +91,14 @@ def test_options_apply_to_all_cells(config: RunConfig, loaded: list, tmp_path: P
         assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
     assert facts(results) == [(name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")]
     assert begun == [(name, shift) for name, shift, _, _ in facts(results)]
-    assert loaded == [(run.name, "cpu", tmp_path)]
+    assert load_calls == [(run.name, "cpu", tmp_path)]
     assert results[0].prompts.family is results[-1].prompts.family, "all prompt sets share the family, which has data"
     assert not list(tmp_path.rglob("summary")), "a sweep writes the summaries at its end"
     assert all(cell.cached for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options))
 
 
 def test_a_run_is_evaluated_on_another_task_with_the_episodes_of_a_family(
-    config: RunConfig, task: TaskConfig, loaded: list, tmp_path: Path
+    config: RunConfig, task: TaskConfig, load_calls: list, tmp_path: Path
 ) -> None:
     run = create(tmp_path / "runs", config)
     other = task.model_copy(update={"name": "other", "episodes": 5, "baselines": ["mean", "zero"], "oracles": []})
@@ -134,7 +134,7 @@ def test_scores_include_contestants_that_another_process_evaluates_at_the_same_t
 
 
 def test_data_methods_and_lookups_are_passed_on(
-    config: RunConfig, loaded: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, load_calls: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = create(tmp_path / "runs", config)
     thinking_calls: list[tuple[object, ...]] = []
@@ -160,7 +160,7 @@ def test_data_methods_and_lookups_are_passed_on(
     names = [[one.name for one in models] for _, _, models, *_ in cells_calls]  # type: ignore[attr-defined]
     assert names == [["gpt2", "zero"]] * 2 + [["gpt2", "thinking", "zero"]] * 2
     plain, with_options = (tmp_path, None, False, None), (tmp_path, lookup, True, on_start)
-    assert [(results, *more) for results, _, _, *more in cells_calls] == [plain] * 2 + [with_options] * 2
+    assert [(results, *more) for results, _, _, *extra in cells_calls] == [plain] * 2 + [with_options] * 2
     data_dirs.clear()
     assert not list(evaluate_baseline(Context(tmp_path, tmp_path), config.task, "smoke", "zero", ["none"], []))
     assert data_dirs[0] == tmp_path and cells_calls[-1][1].seed == 0  # type: ignore[attr-defined]
@@ -199,7 +199,7 @@ def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Pat
     assert not list(tmp_path.rglob("summary"))
 
 
-def shipped(prompts: PromptSet, one: PredictorContestant) -> Shipped:
+def shipped_cell(prompts: PromptSet, one: PredictorContestant) -> Shipped:
     row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1, "value": 7.0}
     return Shipped("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
 
@@ -211,7 +211,7 @@ def test_cells_are_copied_from_packed_results_and_recomputed_with_fresh(task: Ta
 
     def lookup(contestant: PredictorContestant, prompt_set: PromptSet) -> Shipped | None:
         lookups.append((contestant.name, prompt_set.id))
-        return shipped(prompt_set, contestant) if contestant is one else None
+        return shipped_cell(prompt_set, contestant) if contestant is one else None
 
     def evaluated(**options: object) -> list[tuple[str, bool, str]]:
         results = evaluate_cells(tmp_path, prompts, [one, other], **options)  # type: ignore[arg-type]
@@ -286,22 +286,22 @@ def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
 
 
 def test_the_identity_of_a_baseline_depends_on_all_that_its_answers_depend_on(task: TaskConfig) -> None:
-    def one(name: str, preset: str = "smoke", of: TaskConfig = task, **about: int) -> PredictorContestant:
-        (contestant,) = contestants.baselines(PromptSet(of, preset, **about), [name])
+    def baseline(name: str, preset: str = "smoke", of: TaskConfig = task, **prompt_options: int) -> PredictorContestant:
+        (contestant,) = contestants.baselines(PromptSet(of, preset, **prompt_options), [name])
         return contestant
 
-    tree, knn = one("decision-tree-2"), one("knn-3")
+    tree, knn = baseline("decision-tree-2"), baseline("knn-3")
     assert (knn.name, knn.run, knn.kind, knn.episodes) == ("knn-3", "knn-3", "baseline", None)
     assert knn.order is None and {"torch", "scikit-learn", "xgboost"} == set(knn.libraries)
-    assert one("least-squares").kind == "oracle"
+    assert baseline("least-squares").kind == "oracle"
     longer = task.model_copy(update={"points": 30})
-    assert one("knn-3", of=longer).identity == knn.identity
+    assert baseline("knn-3", of=longer).identity == knn.identity
     noisy = task.model_copy(update={"family": "noisy-linear", "parameters": {"dim": 3, "noise": 0.5}})
-    ridge = one("ridge", of=noisy)
-    assert ridge.identity != one("ridge", of=task).identity, "ridge is given the noise of the task"
+    ridge = baseline("ridge", of=noisy)
+    assert ridge.identity != baseline("ridge", of=task).identity, "ridge is given the noise of the task"
     names = ("decision-tree-2", "decision-tree-4", "knn-3", "zero", "mean")
-    assert len({one(name).identity for name in names}) == 5
-    assert one("decision-tree-2", "paper").identity == tree.identity
+    assert len({baseline(name).identity for name in names}) == 5
+    assert baseline("decision-tree-2", "paper").identity == tree.identity
     expected = {
         "estimator": "knn",
         "settings": {},  # k is 3 by default
@@ -310,10 +310,10 @@ def test_the_identity_of_a_baseline_depends_on_all_that_its_answers_depend_on(ta
         "libraries": {},
     }
     assert knn.identity == content_hash(expected)
-    of_tree = {"estimator": "decision-tree", "settings": {"max_depth": 2}}
-    of_library = {"scikit-learn": tree.libraries["scikit-learn"]}
-    of_tree |= {"code": codes.of_estimator("decision-tree"), "libraries": of_library}
-    assert tree.identity == content_hash(expected | of_tree)
+    tree_inputs = {"estimator": "decision-tree", "settings": {"max_depth": 2}}
+    library_versions = {"scikit-learn": tree.libraries["scikit-learn"]}
+    tree_inputs |= {"code": codes.of_estimator("decision-tree"), "libraries": library_versions}
+    assert tree.identity == content_hash(expected | tree_inputs)
 
 
 def test_a_run_with_deep_thinking_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
@@ -325,9 +325,8 @@ def test_a_run_with_deep_thinking_is_another_contestant(config: RunConfig, tmp_p
     other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)))
     assert len({plain.identity, thinker.identity, other.identity}) == 3
     assert len({plain.variant, thinker.variant, other.variant}) == 3
-    hashed = content_hash
-    assert thinker.identity == hashed({"run": plain.identity, "method": method.hash})
-    assert thinker.variant == hashed({"run": "as trained", "method": method.hash}, 8)
+    assert thinker.identity == content_hash({"run": plain.identity, "method": method.hash})
+    assert thinker.variant == content_hash({"run": "as trained", "method": method.hash}, 8)
     other_weights = contestants.thinking(replace(plain, identity="other weights"), method)
     assert other_weights.identity != thinker.identity and other_weights.variant == thinker.variant
 

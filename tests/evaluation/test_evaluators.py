@@ -46,9 +46,13 @@ def evaluated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
 def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(evaluated_run: tuple[Path, Run]) -> None:
     rows = tables.read_all("values", evaluated_run[0] / "tables")
     rows = rows[rows["metric"].eq(HEADLINE) & rows["axis"].isna()]
-    four = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
+    predictor_names = {"gpt2", "pixel-1nn", "nearest-class-mean", "majority"}
     names = {name: set(part["contestant"]) for name, part in rows.groupby("evaluator")}
-    assert names == {"targets": four, "icl": four | {"chance"}, "icl_paired": four | {"chance"}}
+    assert names == {
+        "targets": predictor_names,
+        "icl": predictor_names | {"chance"},
+        "icl_paired": predictor_names | {"chance"},
+    }
     assert rows["shift"].eq("none").all()
     counts = rows[rows["contestant"].ne("chance")].groupby("evaluator")["n_episodes"].unique()
     assert {name: episodes.tolist() for name, episodes in counts.items()} == {
@@ -58,13 +62,13 @@ def test_all_contestants_are_evaluated_by_all_tests_and_on_samples_of_the_task(e
     }
     chance = rows[rows["contestant"].eq("chance")].set_index("evaluator")["value"]
     assert chance.to_dict() == {"icl": 0.5, "icl_paired": 0.25}
-    costs = {
+    evaluations_with_costs = {
         path.parent.name.split("-")[3]
         for path in tables.files("costs", evaluated_run[0])
         if len(tables.read("costs", path))
     }
-    assert "none" in costs
-    assert not {"icl", "icl_paired"} & costs  # a test has the same costs as samples of the task
+    assert "none" in evaluations_with_costs
+    assert not {"icl", "icl_paired"} & evaluations_with_costs  # a test has the same costs as samples of the task
 
 
 @pytest.mark.slow
@@ -74,23 +78,23 @@ def test_a_pair_is_right_only_if_both_episodes_are(evaluated_run: tuple[Path, Ru
     model, episodes = run.load(), prompts.episodes
     assert torch.equal(episodes.context.x[::2], episodes.context.x[1::2])
     assert (episodes.targets.y[::2] != episodes.targets.y[1::2]).all()
-    right, surprise = [], []
+    is_right, cross_entropies = [], []
     with torch.no_grad():
         for k in range(0, 70, 2):
-            both = [
+            answers = [
                 model.predict_targets(episodes[j : j + 1].context, episodes[j : j + 1].targets.x) for j in (k, k + 1)
             ]
             labels = [int(episodes.targets.y[j]) for j in (k, k + 1)]
-            right.append(all(int(a.logits[0, 0, :2].argmax()) == y for a, y in zip(both, labels, strict=True)))
-            surprise.append(
-                -np.mean([float(a.logits[0, 0].log_softmax(-1)[y]) for a, y in zip(both, labels, strict=True)])
+            is_right.append(all(int(a.logits[0, 0, :2].argmax()) == y for a, y in zip(answers, labels, strict=True)))
+            cross_entropies.append(
+                -np.mean([float(a.logits[0, 0].log_softmax(-1)[y]) for a, y in zip(answers, labels, strict=True)])
             )
     rows = tables.read_all("values", folder / "tables").query("evaluator == 'icl_paired' and kind == 'backbone'")
     values = rows.set_index("metric")["value"]
-    assert values[HEADLINE] == pytest.approx(np.mean(right))
-    assert values["cross_entropy"] == pytest.approx(np.mean(surprise), rel=1e-5)
+    assert values[HEADLINE] == pytest.approx(np.mean(is_right))
+    assert values["cross_entropy"] == pytest.approx(np.mean(cross_entropies), rel=1e-5)
     errors = tables.read_all("errors", folder / "tables").query("run == @run.name and prompt_set == @prompts.id")
-    np.testing.assert_array_equal(errors[errors["metric"].eq(HEADLINE)]["value"], np.array(right, float))
+    np.testing.assert_array_equal(errors[errors["metric"].eq(HEADLINE)]["value"], np.array(is_right, float))
 
 
 def test_groups_have_the_smallest_accuracy_and_the_mean_of_other_scores() -> None:
@@ -167,9 +171,9 @@ def test_baselines_with_other_outputs_are_refused(evaluated_run: tuple[Path, Run
 def test_seeds_share_a_variant_and_other_settings_have_another(evaluated_run: tuple[Path, Run]) -> None:
     folder, run = evaluated_run
     card = card_in(folder)
-    same = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
+    configs = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
     other = [resolve_run(card, "gpt2", "smoke", 0, [o]) for o in ("train.lr=0.5", "backbone.width=32", "task.points=5")]
-    assert {variant_id(config) for config in same} == {variant_id(run.config)}
+    assert {variant_id(config) for config in configs} == {variant_id(run.config)}
     assert len({variant_id(run.config), *[variant_id(config) for config in other]}) == 4
     rows = tables.read_all("values", folder)
     assert set(rows.loc[rows["kind"].eq("backbone"), "variant"]) == {variant_id(run.config)}

@@ -39,7 +39,7 @@ def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
 
 @pytest.mark.parametrize("variance", [1.0, 5.0])
 def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: float) -> None:
-    """By hand: labels by mean and deviation of the first ten rows, trapezoids over the sizes 10 to 20."""
+    """Compared with labels in standard deviations of the first ten rows, and trapezoids over the sizes 10 to 20."""
     table, prompt_set = make_table(), prompts(make_table(), variance=variance)
     rows = prompt_set.episodes.truth["rows"].numpy()
     deviation = table.y[rows[:, :10]].std(1, keepdims=True)
@@ -58,9 +58,9 @@ def test_the_unit_of_the_file_does_not_matter() -> None:
         scaled = replace(table, y=table.y * unit, x=table.x * unit)
         assert out_of_fold(scaled) / unit == pytest.approx(expected, rel=1e-4)
         assert full_table_error(prompts(scaled))["value"] == pytest.approx(area, rel=1e-4)
-    both = replace(table, y=np.where(np.arange(60) % 2, 1e300, 1e-300))
-    assert np.isfinite(out_of_fold(both)).all()
-    assert np.isfinite(float(str(full_table_error(prompts(both))["value"])))
+    mixed_units = replace(table, y=np.where(np.arange(60) % 2, 1e300, 1e-300))
+    assert np.isfinite(out_of_fold(mixed_units)).all()
+    assert np.isfinite(float(str(full_table_error(prompts(mixed_units))["value"])))
     assert out_of_fold(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
 
 
@@ -72,7 +72,7 @@ def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest
     first, second = (remarks(prompts(table, variance=variance)) for variance in (1.0, 5.0))
     assert len(fits) == 10 and first != second
     remarks(replace(prompts(table), seed=1))
-    assert len(fits) == 20, "folds are those of the seed"
+    assert len(fits) == 20, "folds depend on the seed"
 
 
 def test_folds_and_intervals_depend_on_the_seed_and_a_single_episode_has_no_interval() -> None:

@@ -32,7 +32,7 @@ class Half(Predictor):
 
 
 class Undecided(Predictor):
-    """All classes are equally likely."""
+    """Predicts that all classes are equally likely."""
 
     heads = frozenset({"categorical"})
 
@@ -40,7 +40,7 @@ class Undecided(Predictor):
         return Categorical(torch.zeros(*x_target.shape[:2], 6))
 
 
-def files(results: Path, contestants: list, prompts: PromptSet) -> pd.DataFrame:
+def rows_in_files(results: Path, contestants: list, prompts: PromptSet) -> pd.DataFrame:
     paths = [cells.cell_path(results, contestant, prompts) for contestant in contestants]
     return pd.concat([tables.read("values", path) for path in paths], ignore_index=True)
 
@@ -57,7 +57,7 @@ def test_learning_curves_in_memory_are_those_in_files(card_path: Path, tmp_path:
     reasons = [evaluate_cell(tmp_path, contestant, prompts) for contestant in contestants]
     assert reasons[:1] + reasons[2:] == [None] * 3
     assert reasons[1] is not None and f"{__name__}:Half.predict_next" in reasons[1] and "out of luck" in reasons[1]
-    pd.testing.assert_frame_equal(values, files(tmp_path, contestants, prompts))
+    pd.testing.assert_frame_equal(values, rows_in_files(tmp_path, contestants, prompts))
     assert set(values.query("contestant == 'half'")["status"]) == {"ok", "skipped"}
     assert {"squared_error", "auc"} <= set(values["metric"]) and values["low"].notna().any()
 
@@ -76,7 +76,7 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     summarise(tmp_path, prompts)
     summaries = tables.read_all("values", tmp_path / "tables" / prompts.id / "summary")
     assert set(summaries["run"]) == ({"chance", "majority", "undecided"} if evaluator else set())
-    written = tables.union("values", [files(tmp_path, contestants, prompts), summaries])
+    written = tables.union("values", [rows_in_files(tmp_path, contestants, prompts), summaries])
     keys = tables.keys("values")
     pd.testing.assert_frame_equal(*(frame.sort_values(keys, ignore_index=True) for frame in (values, written)))
     assert set(values["evaluator"]) == {evaluator or "targets"}

@@ -1,4 +1,4 @@
-"""Answers that are not finite: failed rows with a reason, without means over other episodes or shortened areas."""
+"""Answers that are not finite give failed rows with a reason, and no means or areas over the remaining positions."""
 
 from pathlib import Path
 
@@ -31,13 +31,13 @@ BAD_SIZES = (2, 5, 6)  # context sizes with an answer that is not finite, in the
 class Zero(Predictor):
     """Predicts zero, and `answer` at some context sizes in the last 42 episodes."""
 
-    def __init__(self, answer: float | None = None, at: tuple[int, ...] = BAD_SIZES) -> None:
-        self.answer, self.at = answer, at
+    def __init__(self, answer: float | None = None, sizes: tuple[int, ...] = BAD_SIZES) -> None:
+        self.answer, self.sizes = answer, sizes
 
     def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
         mean = torch.zeros_like(points.y)
         if self.answer is not None:
-            mean[6:, list(self.at)] = self.answer
+            mean[6:, list(self.sizes)] = self.answer
         return Point(mean if prefixes is None else mean[:, list(prefixes)])
 
 
@@ -89,7 +89,7 @@ def test_there_is_no_area_no_score_and_no_error_over_the_other_positions(prompts
 
 
 def test_a_cell_that_failed_at_one_context_size_is_recomputed(prompts, tmp_path):
-    broken = contestant(Zero(float("nan"), at=(3,)))
+    broken = contestant(Zero(float("nan"), sizes=(3,)))
     assert evaluate_cell(tmp_path, broken, prompts) is not None
     assert not cells.is_done(tmp_path, broken, prompts)
     fixed = contestant(Zero())
@@ -121,10 +121,10 @@ def test_the_accuracy_of_nan_logits_does_not_count():
 def test_positions_that_a_shift_leaves_undefined_are_not_scored(prompts, tmp_path):
     """In three dimensions, queries orthogonal to n examples exist only for n < 3."""
     shifted = PromptSet(prompts.task, "smoke", "orthogonal-query")
-    assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), at=(3, 4, 8))), shifted) is None
+    assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), sizes=(3, 4, 8))), shifted) is None
     assert rows(tmp_path, "squared_error").index.tolist() == [0, 1, 2]
     assert rows(tmp_path, "auc")["status"].tolist() == ["ok"]
-    assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), at=(2,))), shifted) is not None
+    assert evaluate_cell(tmp_path, contestant(Zero(float("nan"), sizes=(2,))), shifted) is not None
 
 
 def test_an_area_is_over_the_sizes_with_a_score_of_all_episodes():
@@ -142,7 +142,7 @@ def test_positions_that_are_not_scored_do_not_fail(prompts):
 
 
 def test_a_failed_model_is_the_last_row_of_the_leaderboard(prompts, tmp_path):
-    for name, predictor in (("sound", Zero()), ("model", Zero(float("nan"), at=(8,)))):
+    for name, predictor in (("sound", Zero()), ("model", Zero(float("nan"), sizes=(8,)))):
         evaluate_cell(tmp_path, contestant(predictor, name), prompts)
     columns, lines = leaderboard(tables.read_all("values", tmp_path))
     assert columns == ["contestant", "area", "score", "n=1", "n=5", "n=8"]

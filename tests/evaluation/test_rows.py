@@ -126,14 +126,14 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     rows = [row for row in rows_of("errors", path) if row["metric"] == "squared_error"]
     assert len(rows) == 48 * 9
     for row in rows:
-        at = (row["episode"], row["n_context"])
-        assert row.pop("value") == pytest.approx(errors[at], rel=1e-6)
+        position = (row["episode"], row["n_context"])
+        assert row.pop("value") == pytest.approx(errors[position], rel=1e-6)
         assert row == {
             "run": "a-run",
             "prompt_set": prompts.id,
             "metric": "squared_error",
-            "episode": at[0],
-            "n_context": at[1],
+            "episode": position[0],
+            "n_context": position[1],
         }
 
 
@@ -378,9 +378,9 @@ def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
     assert len(rows) == 4 * 3 * len(inputs)
     for row in rows:
         columns = {"run": "a-run", "contestant": "gpt2", "kind": "backbone", "seed": 3, "role": "predicted"}
-        at = {name: row.pop(name) for name in ("episode", "point", "n_related")}
-        assert at["n_related"] in (0, 1, 2) and at["episode"] < 4
-        assert row.pop("x1") == pytest.approx(float(inputs[at["point"], 0]))
+        position = {name: row.pop(name) for name in ("episode", "point", "n_related")}
+        assert position["n_related"] in (0, 1, 2) and position["episode"] < 4
+        assert row.pop("x1") == pytest.approx(float(inputs[position["point"], 0]))
         ends = pytest.approx([-1.1448536, 0.5, 2.1448536], rel=1e-5)
         assert [row.pop(name) for name in ("low", "value", "high")] == ends
         assert row == expected | columns
@@ -389,11 +389,11 @@ def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
     points = rows_of("examples", folder / "prompts.examples.parquet")
     assert {row["role"] for row in points} == {"context", "target", "related", "function"}
     for row in points:
-        at, role = (row.pop("episode"), row.pop("point")), row.pop("role")
+        position, role = (row.pop("episode"), row.pop("point")), row.pop("role")
         x, y = row.pop("x1"), row.pop("value")
-        assert at[0] < 4
+        assert position[0] < 4
         if role == "function":
-            point = (float(inputs[at[1], 0]), float(episodes.truth["display"][at][0]))
+            point = (float(inputs[position[1], 0]), float(episodes.truth["display"][position][0]))
         else:
             if role == "related":
                 assert episodes.related is not None
@@ -401,8 +401,8 @@ def test_rows_of_the_table_examples(related: PromptSet, tmp_path: Path) -> None:
                 dataset = episodes.related.map(lambda t, index=index: t[:, index])
             else:
                 dataset = sets[role]
-            assert dataset.mask[at]
-            point = (float(dataset.x[at][0]), float(dataset.y[at][0]))
+            assert dataset.mask[position]
+            point = (float(dataset.x[position][0]), float(dataset.y[position][0]))
         assert (x, y) == pytest.approx(point)
         assert row == expected | {"run": "prompts", "contestant": "prompts", "kind": "prompts"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.families.base import Evaluator
-from tests.evaluation.test_scores import Rows, accuracies, areas, of_test, prompts, row, scored
+from tests.evaluation.test_scores import Rows, accuracies, areas, prompts, row, scored, scored_in_test
 
 NEXT = prompts("next", "point")
 
@@ -35,8 +35,8 @@ def test_the_reason_names_failed_and_worse_oracles_only(tmp_path: Path) -> None:
         knn=("baseline", 0.5),
         gpt2=("backbone", 0.3),
     )
-    score_rows = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
-    assert score_rows == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
+    actual_reasons = reasons(tmp_path, [zero, failed(lost), worse, knn, failed(gpt2)])
+    assert actual_reasons == {"squared_error: 1 is knn (the oracle lost failed, worse is no better than zero)"}
     assert reasons(tmp_path / "alone", [zero, failed(lost), gpt2]) == {
         "squared_error: 1 is no error (the oracle lost failed)"
     }
@@ -47,8 +47,8 @@ def test_a_baseline_whose_interval_reaches_the_zero_predictor_does_not_score_one
     first, second = (row(name, "baseline", "next", "auc", value) for name, value in (("first", 0.5), ("second", 0.6)))
     assert reasons(tmp_path / "beyond", [*zero, first, second]) == {"squared_error: 1 is first"}
     for high in (0.9, 0.95):
-        score_rows = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
-        assert score_rows == {"squared_error: 1 is no error"}, "only the interval of the best baseline counts"
+        actual_reasons = reasons(tmp_path / str(high), [*zero, first | {"high": high}, second])
+        assert actual_reasons == {"squared_error: 1 is no error"}, "only the interval of the best baseline counts"
 
 
 def test_a_baseline_with_access_to_the_truth_does_not_score_one(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_of_equal_baselines_and_of_equal_oracles_one_is_selected_by_name(tmp_pat
     oracles = areas(zero=("baseline", 0.9), b=("oracle", 0.5), a=("oracle", 0.5), c=("oracle", 0.2))
     assert reasons(tmp_path / "oracles", oracles) == {"squared_error: 1 is b"}, "the oracle with the least information"
     touching = areas(zero=("baseline", 0.9), equal=("oracle", 0.9), knn=("baseline", 0.5))
-    score_rows = reasons(tmp_path / "touching", touching)
-    assert score_rows == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
+    actual_reasons = reasons(tmp_path / "touching", touching)
+    assert actual_reasons == {"squared_error: 1 is knn (the oracle equal is no better than zero)"}
 
 
 def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
     zero, knn, better, other = areas(
         zero=("baseline", 0.9), knn=("baseline", 0.5), better=("baseline", 0.4), other=("baseline", 0.1)
     )
-    old = row("knn", "baseline", "next", "score", 0.3)
-    pack = [better, other | {"prompt_set": "others"}, old, knn | {"value": 0.2}]
+    packed_score = row("knn", "baseline", "next", "score", 0.3)
+    pack = [better, other | {"prompt_set": "others"}, packed_score, knn | {"value": 0.2}]
     tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
     tables.write("values", [other], tmp_path / "reference" / tables.packed_name("values", "another", "small"), {})
     score_rows = scored(tmp_path, NEXT, [zero, knn])
@@ -96,7 +96,7 @@ def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
 
 
 def likelihoods(oracle: float) -> tuple[Rows, Rows]:
-    """Four episodes in which the zero predictor has an error of one, and an oracle with this log-likelihood."""
+    """Rows of values and of errors. The zero predictor has an error of 1, the oracle the given log-likelihood."""
     means = {("zero", "squared_error"): 1.0, ("bayes", "log_likelihood"): oracle, ("knn", "squared_error"): 0.5}
     kinds = {"zero": "baseline", "bayes": "oracle", "knn": "baseline"}
     values = [row(run, kinds[run], "targets", metric, v, n_related=0) for (run, metric), v in means.items()]
@@ -116,7 +116,7 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
     return values, errors
 
 
-def test_an_oracle_must_be_likelier_than_a_constant_to_score_one(tmp_path: Path) -> None:
+def test_an_oracle_must_have_a_higher_likelihood_than_a_constant_to_score_one(tmp_path: Path) -> None:
     constant = -0.5 * float(np.log(2 * np.pi * np.e))
     prompt_set = prompts("targets", "gaussian")
     score_rows = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
@@ -164,5 +164,5 @@ def test_labels_are_scored_only_by_tests(tmp_path: Path) -> None:
 def test_rows_of_strata_do_not_count(tmp_path: Path) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.9), gpt2=("backbone", 0.7))
     stratum = values[0] | {"run": "stratum", "value": 1.0, "axis": "stratum:easy"}
-    score_rows = of_test(tmp_path, Evaluator(0.5), [*values, stratum])
+    score_rows = scored_in_test(tmp_path, Evaluator(0.5), [*values, stratum])
     assert score_rows is not None and score_rows["value"].to_dict() == pytest.approx({"pixel-1nn": 1, "gpt2": 0.5})

@@ -109,7 +109,7 @@ def test_without_an_oracle_the_best_baseline_scores_1_if_it_is_significantly_bet
 
 
 @pytest.mark.parametrize(("mean_image", "zero_error"), [(0.8, 0.8), (0.95, 0.9)])
-def test_the_better_one_of_zero_and_the_mean_image_scores_0_and_none_of_them_1(
+def test_the_better_one_of_zero_and_the_mean_image_scores_0_and_neither_of_them_1(
     mean_image: float, zero_error: float, tmp_path: Path
 ) -> None:
     values = areas(
@@ -167,14 +167,14 @@ def test_of_two_oracles_the_one_that_is_better_than_zero_is_used_and_the_other_i
 def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
     """A task with two oracles; the one that has to infer the kernel predicts only the first half of the episodes."""
     draw = np.random.default_rng(3)
-    shared = draw.normal(size=EPISODES)
+    difficulty = draw.normal(size=EPISODES)
     n_episodes = {"given-kernel": EPISODES, "inferring": EPISODES // 2}
     scores = {
-        ("given-kernel", 0): -0.3 + 0.2 * shared,
-        ("inferring", 0): -0.8 + 0.3 * shared,
-        ("inferring", 2): -0.5 + 0.3 * shared,
-        ("icicl", 0): -1.2 + 0.3 * shared,
-        ("icicl", 2): -1.0 + 0.4 * shared,
+        ("given-kernel", 0): -0.3 + 0.2 * difficulty,
+        ("inferring", 0): -0.8 + 0.3 * difficulty,
+        ("inferring", 2): -0.5 + 0.3 * difficulty,
+        ("icicl", 0): -1.2 + 0.3 * difficulty,
+        ("icicl", 2): -1.0 + 0.4 * difficulty,
     }
     squared = {("zero", 0): 1 + draw.random(EPISODES), ("knn", 0): 0.5 + draw.random(EPISODES)}
     kinds = {"given-kernel": "oracle", "inferring": "oracle", "icicl": "backbone"}
@@ -213,15 +213,15 @@ def test_likelihoods_are_compared_on_the_episodes_of_the_oracle_that_has_to_infe
         targets = np.sqrt(variance) * np.array([-1.0, 1.0])
         return float(norm(0, np.sqrt(variance)).logpdf(targets).mean())
 
-    nothing, best = constant(("zero", 0)), half["inferring", 0].mean()
-    expected = {key: (half[key].mean() - nothing) / (best - nothing) for key in half if key[0] not in ("zero", "knn")}
-    expected |= {("zero", 0): 0.0, ("knn", 0): (constant(("knn", 0)) - nothing) / (best - nothing)}
+    guess, best = constant(("zero", 0)), half["inferring", 0].mean()
+    expected = {key: (half[key].mean() - guess) / (best - guess) for key in half if key[0] not in ("zero", "knn")}
+    expected |= {("zero", 0): 0.0, ("knn", 0): (constant(("knn", 0)) - guess) / (best - guess)}
     assert score_rows["value"].to_dict() == pytest.approx(expected)
     assert set(score_rows["n_episodes"]) == {EPISODES // 2}
     inside = (score_rows["low"] < score_rows["value"]) & (score_rows["value"] < score_rows["high"])
     assert inside.all()
     # A mean has an interval of about two standard errors on both sides.
-    width = 2 * 1.96 * half["icicl", 2].std() / np.sqrt(EPISODES / 2) / (best - nothing)
+    width = 2 * 1.96 * half["icicl", 2].std() / np.sqrt(EPISODES / 2) / (best - guess)
     assert score_rows.loc[("icicl", 2), "high"] - score_rows.loc[("icicl", 2), "low"] == pytest.approx(width, rel=0.2)
 
 
@@ -268,7 +268,7 @@ def accuracies(**values: tuple[str, float]) -> Rows:
     ]
 
 
-def of_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
+def scored_in_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
     score_rows = scored(folder, prompts("targets", "categorical", "icl", evaluators=lambda: {"icl": test}), values)
     return None if score_rows is None else score_rows.droplevel("n_related")
 
@@ -281,7 +281,7 @@ def test_in_a_test_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_pa
         b_same=("baseline", 0.9),
         gpt2=("backbone", 0.95),
     )
-    score_rows = of_test(tmp_path, Evaluator(0.5), values)
+    score_rows = scored_in_test(tmp_path, Evaluator(0.5), values)
     assert score_rows is not None and set(score_rows["reason"]) == {"accuracy_within_choices: 1 is b-first"}
     assert score_rows["value"]["b-worse"] == pytest.approx(0.5)
     assert score_rows["value"]["gpt2"] == pytest.approx(0.45 / 0.4)
@@ -291,24 +291,24 @@ def test_in_a_test_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_pa
 def test_a_baseline_that_is_not_significantly_better_than_guessing_does_not_score_1(tmp_path: Path, ends: dict) -> None:
     values = accuracies(pixel_1nn=("baseline", 0.6), gpt2=("backbone", 0.75))
     values[0] |= ends
-    score_rows = of_test(tmp_path, Evaluator(0.5), values)
+    score_rows = scored_in_test(tmp_path, Evaluator(0.5), values)
     assert score_rows is not None and set(score_rows["reason"]) == {"accuracy_within_choices: 1 is always right"}
     assert score_rows["value"]["gpt2"] == pytest.approx(0.5)
 
 
 def test_a_test_of_the_context_needs_a_baseline_and_one_of_the_weights_does_not(tmp_path: Path) -> None:
     values = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
-    assert of_test(tmp_path / "context", Evaluator(0.5), values) is None
-    score_rows = of_test(tmp_path / "weights", Evaluator(0.5, knows="weights"), values[1:])
+    assert scored_in_test(tmp_path / "context", Evaluator(0.5), values) is None
+    score_rows = scored_in_test(tmp_path / "weights", Evaluator(0.5, knows="weights"), values[1:])
     assert score_rows is not None and score_rows["value"]["gpt2"] == pytest.approx(0.5)
     other_metric = [row("gpt2", "backbone", "icl", "accuracy", 0.7, n_related=0)]
-    assert of_test(tmp_path / "other", Evaluator(0.5, knows="weights"), other_metric) is None
+    assert scored_in_test(tmp_path / "other", Evaluator(0.5, knows="weights"), other_metric) is None
 
 
 def test_scores_of_single_values_for_several_outputs_are_those_of_gaussians_with_constant_variance(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
-    """For two outputs, twice the log-density of half the squared error. The ends of the interval are swapped."""
+    """For two outputs, the score is twice the log-density for half the squared error. The ends of the interval swap."""
     values, errors, scores = likelihoods
     one_oracle = [[one for one in rows if one["run"] != "inferring"] for rows in (values, errors)]
     score_rows = scored(tmp_path, prompts("targets", "gaussian", normaliser=2.0, y_dim=2), *one_oracle)
@@ -319,13 +319,13 @@ def test_scores_of_single_values_for_several_outputs_are_those_of_gaussians_with
         variance = 2.0 * error / 2
         return float(2 * norm(0, np.sqrt(variance)).logpdf(np.sqrt(variance) * np.array([-1.0, 1.0])).mean())
 
-    nothing, best = constant(scores["zero", 0].mean()), scores["given-kernel", 0].mean()
+    guess, best = constant(scores["zero", 0].mean()), scores["given-kernel", 0].mean()
     low, high = (float(end[0]) for end in bootstrap_interval(scores["knn", 0][:, None], seed=0))
-    expected = [(constant(error) - nothing) / (best - nothing) for error in (scores["knn", 0].mean(), high, low)]
+    expected = [(constant(error) - guess) / (best - guess) for error in (scores["knn", 0].mean(), high, low)]
     assert score_rows.loc[("knn", 0), ["value", "low", "high"]].tolist() == pytest.approx(expected)
     low, high = (float(end[0]) for end in bootstrap_interval(scores["icicl", 2][:, None], seed=0))
     assert score_rows.loc[("icicl", 2), ["low", "high"]].tolist() == pytest.approx(
-        [(end - nothing) / (best - nothing) for end in (low, high)]
+        [(end - guess) / (best - guess) for end in (low, high)]
     )
 
 
@@ -348,5 +348,5 @@ def test_likelihoods_without_the_zero_predictor_have_no_score(
     likelihoods: tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]], tmp_path: Path
 ) -> None:
     values, errors, _ = likelihoods
-    without = [[one for one in rows if one["run"] != "zero"] for rows in (values, errors)]
-    assert scored(tmp_path, prompts("targets", "gaussian"), *without) is None
+    without_zero = [[one for one in rows if one["run"] != "zero"] for rows in (values, errors)]
+    assert scored(tmp_path, prompts("targets", "gaussian"), *without_zero) is None

@@ -45,7 +45,7 @@ def model() -> ICICLTNP:
 
 
 class Prior(Predictor):
-    """Always predicts a standard normal; as an oracle, one without information."""
+    """Always predicts a standard normal. As an oracle, it uses no information."""
 
     heads = ("gaussian",)
 
@@ -127,7 +127,7 @@ def test_accuracy_within_choices_needs_choices():
 
 
 class Scaled(GPMixture):
-    """A family with another normaliser than 1, that of all shipped tasks of targets at these sizes."""
+    """A family whose normaliser is not 1, as it is for all shipped tasks with the question `targets`."""
 
     normaliser = 4.0
 
@@ -264,7 +264,9 @@ def test_subsets_with_too_long_contexts_are_skipped_rows(prompts, tmp_path: Path
     missing = values[values["status"].eq("skipped")]
     assert len(values.loc["Short"]) == len(values.loc["Prior"]) == len(missing) + 1
     assert set(missing["reason"]) == {Short().too_long(5)} and missing["value"].isna().all()
-    assert set(tables.read_all("errors", tmp_path)["run"]) == {"Prior"}, "skipped episodes exclude paired comparisons"
+    assert set(tables.read_all("errors", tmp_path)["run"]) == {"Prior"}, (
+        "a contestant with skipped episodes is not compared"
+    )
     assert cells.is_done(tmp_path, contestant(Short(), "Short"), prompts)
     exact = PromptSet(prompts.task, "smoke", shift="points-12")
     evaluate_cell(tmp_path, contestant(Short(), "Short"), exact)
@@ -274,22 +276,22 @@ def test_subsets_with_too_long_contexts_are_skipped_rows(prompts, tmp_path: Path
 
 def test_gaps_are_paired_by_episode(prompts, model, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["prophet"]})
-    same = PromptSet(task, "smoke")
-    assert same.id == prompts.id
-    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=15), same)
-    evaluate_cell(tmp_path, contestant(model, "model"), same)
-    gaps.write_gaps(PromptSetRows(tmp_path, same))
+    with_oracle = PromptSet(task, "smoke")
+    assert with_oracle.id == prompts.id
+    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=15), with_oracle)
+    evaluate_cell(tmp_path, contestant(model, "model"), with_oracle)
+    gaps.write_gaps(PromptSetRows(tmp_path, with_oracle))
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
     assert set(values["run"]) == {"model"}
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood'")
     table = errors.pivot_table(index="episode", columns=["run", "n_related"], values="value")
     for n in (0, 1, 2):
-        own = values[values["axis"].isna() & values["n_related"].eq(n)].iloc[0]
+        gap_row = values[values["axis"].isna() & values["n_related"].eq(n)].iloc[0]
         differences = (table[("prophet", 0)] - table[("model", n)]).dropna()
-        assert own["n_episodes"] == len(differences) == 15
-        assert own["value"] == pytest.approx(differences.mean())
-        assert own["low"] < own["value"] < own["high"]
-        assert own["kind"] == "backbone"
+        assert gap_row["n_episodes"] == len(differences) == 15
+        assert gap_row["value"] == pytest.approx(differences.mean())
+        assert gap_row["low"] < gap_row["value"] < gap_row["high"]
+        assert gap_row["kind"] == "backbone"
 
 
 class Functions(Predictor):
@@ -305,38 +307,40 @@ class Functions(Predictor):
 
 def test_joint_scores_and_their_gaps_are_those_of_all_targets_of_an_episode(prompts, tmp_path: Path):
     task = prompts.task.model_copy(update={"oracles": ["functions"]})
-    same = PromptSet(task, "smoke")
-    evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), same)
-    evaluate_cell(tmp_path, contestant(Prior(), "prior"), same)
-    gaps.write_gaps(PromptSetRows(tmp_path, same))
+    with_oracle = PromptSet(task, "smoke")
+    evaluate_cell(tmp_path, contestant(Functions(), "functions", "oracle"), with_oracle)
+    evaluate_cell(tmp_path, contestant(Prior(), "prior"), with_oracle)
+    gaps.write_gaps(PromptSetRows(tmp_path, with_oracle))
     errors = tables.read_all("errors", tmp_path).pivot_table(index="episode", columns=["run", "metric"], values="value")
-    y = same.episodes.targets.y[..., 0].double()
+    y = with_oracle.episodes.targets.y[..., 0].double()
     covariance = torch.ones(y.shape[1], y.shape[1], dtype=torch.float64) + 0.01 * torch.eye(y.shape[1])
     exact = MultivariateNormal(torch.zeros(y.shape[1], dtype=torch.float64), covariance).log_prob(y) / y.shape[1]
     joint = errors[("functions", "log_likelihood_joint")].to_numpy(float)
     assert joint == pytest.approx(exact.numpy(), rel=1e-5)
-    own = errors["prior"]
-    assert own["log_likelihood_joint"].to_numpy(float) == pytest.approx(own["log_likelihood"].to_numpy(float), rel=1e-6)
+    prior_errors = errors["prior"]
+    assert prior_errors["log_likelihood_joint"].to_numpy(float) == pytest.approx(
+        prior_errors["log_likelihood"].to_numpy(float), rel=1e-6
+    )
     values = tables.read_all("values", tmp_path)
     gap_rows = values[values["metric"].eq("gap_joint") & values["axis"].isna()]
     assert gap_rows["run"].tolist() == ["prior"]
-    assert gap_rows["value"].item() == pytest.approx((joint - own["log_likelihood_joint"]).mean())
+    assert gap_rows["value"].item() == pytest.approx((joint - prior_errors["log_likelihood_joint"]).mean())
     columns, lines = targets_board(values)
     assert columns == ["contestant", "log-likelihood", "gap to the oracle", "joint LL", "squared error"]
     (line,) = (line for line in lines if "prior" in line[0])
-    assert line[3] == f"{own['log_likelihood_joint'].mean():.3f}"
+    assert line[3] == f"{prior_errors['log_likelihood_joint'].mean():.3f}"
 
 
 def test_examples_have_joint_samples_of_the_first_episode(prompts, tmp_path: Path):
     rows = {
-        one: examples.prediction_rows(contestant(predictor, one), prompts).query("role == 'drawn'")
-        for one, predictor in (("functions", Functions()), ("prior", Prior()), ("counter", Counter()))
+        name: examples.prediction_rows(contestant(predictor, name), prompts).query("role == 'drawn'")
+        for name, predictor in (("functions", Functions()), ("prior", Prior()), ("counter", Counter()))
     }
     inputs = len(range(0, len(prompts.family.display_inputs()), examples.SPACING))
-    for own in rows.values():
-        assert set(own["episode"]) == {0} and set(own["n_related"]) == {0}
-        assert own.groupby("set").size().tolist() == [inputs] * examples.DRAWS
-    spread = {one: own.groupby("set")["value"].std().max() for one, own in rows.items()}
+    for samples in rows.values():
+        assert set(samples["episode"]) == {0} and set(samples["n_related"]) == {0}
+        assert samples.groupby("set").size().tolist() == [inputs] * examples.DRAWS
+    spread = {name: samples.groupby("set")["value"].std().max() for name, samples in rows.items()}
     assert spread["functions"] < 0.15 and spread["prior"] > 0.7
     assert rows["functions"].groupby("set")["value"].mean().std() > 0.3
 
@@ -344,11 +348,11 @@ def test_examples_have_joint_samples_of_the_first_episode(prompts, tmp_path: Pat
 @pytest.mark.slow
 def test_all_gaps_are_over_the_episodes_that_all_oracles_predicted(prompts, model, tmp_path: Path):
     """Otherwise gaps of one table would be over different episodes."""
-    task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
-    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle"), task)
-    evaluate_cell(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), task)
-    evaluate_cell(tmp_path, contestant(model, "model"), task)
-    gaps.write_gaps(PromptSetRows(tmp_path, task))
+    with_oracles = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet", "second"]}), "smoke")
+    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle"), with_oracles)
+    evaluate_cell(tmp_path, contestant(Prior(), "second", "oracle", episodes=7), with_oracles)
+    evaluate_cell(tmp_path, contestant(model, "model"), with_oracles)
+    gaps.write_gaps(PromptSetRows(tmp_path, with_oracles))
     values = tables.read_all("values", tmp_path).query("metric == 'gap' and n_related == 0")
     means = values[values["axis"].isna()].set_index("run")
     assert means["n_episodes"].to_dict() == {"model": 7, "second": 7}
@@ -366,18 +370,18 @@ def test_scores_are_adjusted_to_the_ceiling_of_the_task(prompts, model, tmp_path
         return Ceiling(-0.25, 0.01)
 
     monkeypatch.setattr(GPMixture, "ceiling", ceiling)
-    task = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
-    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=12), task)
-    evaluate_cell(tmp_path, contestant(model, "model"), task)
-    gaps.write_gaps(PromptSetRows(tmp_path, task))
+    with_oracles = PromptSet(prompts.task.model_copy(update={"oracles": ["prophet"]}), "smoke")
+    evaluate_cell(tmp_path, contestant(Prophet(), "prophet", "oracle", episodes=12), with_oracles)
+    evaluate_cell(tmp_path, contestant(model, "model"), with_oracles)
+    gaps.write_gaps(PromptSetRows(tmp_path, with_oracles))
     rows = tables.read_all("values", tmp_path).query("metric == @gaps.ADJUSTED")
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and episode < 12")
     means = errors.groupby(["run", "n_related"])["value"].mean()
-    own = rows[rows["run"].eq("model")].set_index("n_related")
-    assert list(own.index) == [0, 1, 2] and own["axis"].isna().all()
-    for n in own.index:
-        assert own["value"][n] == pytest.approx(means["model", n] - means["prophet", 0] - 0.25)
-        assert own["low"][n] < own["value"][n] < own["high"][n]
+    model_rows = rows[rows["run"].eq("model")].set_index("n_related")
+    assert list(model_rows.index) == [0, 1, 2] and model_rows["axis"].isna().all()
+    for n in model_rows.index:
+        assert model_rows["value"][n] == pytest.approx(means["model", n] - means["prophet", 0] - 0.25)
+        assert model_rows["low"][n] < model_rows["value"][n] < model_rows["high"][n]
     oracle = rows[rows["run"].eq("prophet")].iloc[0]
     assert (oracle["value"], oracle["low"], oracle["high"]) == pytest.approx((-0.25, -0.2696, -0.2304))
 
@@ -388,23 +392,23 @@ def test_an_oracle_that_uses_related_datasets_is_compared_at_the_same_number_of_
     model, tmp_path: Path, max_related: int
 ):
     config = resolve_task("gp-mixture", "smoke", SMALL | {"max_related": max_related})[0]
-    task = PromptSet(config.model_copy(update={"oracles": ["informed"]}), "smoke")
-    evaluate_cell(tmp_path, contestant(model, "informed", "oracle"), task)
-    evaluate_cell(tmp_path, contestant(model, "model"), task)
-    evaluate_cell(tmp_path, contestant(Prior(), "prior"), task)
-    gaps.write_gaps(PromptSetRows(tmp_path, task))
+    with_oracles = PromptSet(config.model_copy(update={"oracles": ["informed"]}), "smoke")
+    evaluate_cell(tmp_path, contestant(model, "informed", "oracle"), with_oracles)
+    evaluate_cell(tmp_path, contestant(model, "model"), with_oracles)
+    evaluate_cell(tmp_path, contestant(Prior(), "prior"), with_oracles)
+    gaps.write_gaps(PromptSetRows(tmp_path, with_oracles))
     values = tables.read_all("values", tmp_path).query("metric == 'gap'")
     assert set(values["n_related"]) == set(range(max_related + 1)) and set(values["run"]) == {"model", "prior"}
     assert (values.loc[values["run"].eq("model"), "value"] == 0).all() and set(values["normaliser"]) == {1.0}
     errors = tables.read_all("errors", tmp_path).query("metric == 'log_likelihood' and n_related == 0")
     means = errors.groupby("run")["value"].mean()
-    own = values[values["run"].eq("prior") & values["axis"].isna()]
-    assert own["value"].item() == pytest.approx(means["informed"] - means["prior"])
-    path = tmp_path / "tables" / task.id / "summary" / "gaps.values.parquet"
+    prior_gaps = values[values["run"].eq("prior") & values["axis"].isna()]
+    assert prior_gaps["value"].item() == pytest.approx(means["informed"] - means["prior"])
+    path = tmp_path / "tables" / with_oracles.id / "summary" / "gaps.values.parquet"
     assert tables.metadata(path)["oracle"] == "informed"
     for run in ("model", "prior"):
-        cells.cell_path(tmp_path, contestant(model, run), task, "errors").unlink()
-    gaps.write_gaps(PromptSetRows(tmp_path, task))
+        cells.cell_path(tmp_path, contestant(model, run), with_oracles, "errors").unlink()
+    gaps.write_gaps(PromptSetRows(tmp_path, with_oracles))
     assert not path.exists(), "no contestant has a gap"
 
 
@@ -442,13 +446,13 @@ def test_examples_have_the_points_and_the_predictions(prompts, model, tmp_path: 
     assert set(points["role"]) >= {"context", "target", "related"}
     assert set(points["set"].dropna()) == {0, 1}
     predicted = rows[rows["run"].eq("model") & rows["role"].eq("predicted")]
-    drawn = predicted[predicted["episode"].eq(2) & predicted["n_related"].eq(2)].sort_values("point")
+    model_rows = predicted[predicted["episode"].eq(2) & predicted["n_related"].eq(2)].sort_values("point")
     inputs = prompts.family.display_inputs()
     one = prompts.episodes[2:3]
     with torch.no_grad():
         answer = model.predict_targets(one.context, inputs.unsqueeze(0), one.related)
-    assert drawn["value"].to_numpy(float) == pytest.approx(answer.mean[0, :, 0].numpy(), abs=1e-5)
-    assert (drawn["high"] - drawn["low"]).to_numpy(float) == pytest.approx(
+    assert model_rows["value"].to_numpy(float) == pytest.approx(answer.mean[0, :, 0].numpy(), abs=1e-5)
+    assert (model_rows["high"] - model_rows["low"]).to_numpy(float) == pytest.approx(
         2 * 1.6448536 * answer.std[0, :, 0].numpy(), rel=1e-4
     )
 
@@ -523,13 +527,13 @@ def test_the_band_of_an_example_is_the_interval_of_the_prediction(prompts, kind)
             return kind(*{Point: (zero,), Gaussian: (zero, zero + 1), Mixture: mixture}[kind])
 
     rows = examples.prediction_rows(contestant(Answer(), "answer"), prompts)
-    drawn = [None if pd.isna(rows[name].iloc[0]) else float(rows[name].iloc[0]) for name in ("value", "low", "high")]
+    band = [None if pd.isna(rows[name].iloc[0]) else float(rows[name].iloc[0]) for name in ("value", "low", "high")]
     expected = {
         Point: [0, None, None],
         Gaussian: [0, *norm.interval(0.9)],
         Mixture: [2, norm.ppf(0.1), 4 + norm.ppf(0.9)],
     }
-    assert drawn == pytest.approx(expected[kind], abs=1e-3)
+    assert band == pytest.approx(expected[kind], abs=1e-3)
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 3])
@@ -601,7 +605,7 @@ def test_the_metric_of_a_failed_cell_is_the_headline_of_its_task(task: str, metr
     assert tables.read_all("values", tmp_path)["metric"].tolist() == [metric]
 
 
-def test_a_predictor_that_cannot_forget_points_refuses_it(prompts):
+def test_a_predictor_without_support_for_removing_points_refuses_it(prompts):
     with refused("not-applicable", "Prior"):
         Prior().remove(None, prompts.episodes.context)
 

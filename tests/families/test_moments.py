@@ -61,7 +61,7 @@ def test_the_variance_of_combinations_equals_quadrature():
     assert make(Combination).normaliser == pytest.approx(20.58, abs=5e-3)
 
 
-def test_noise_adds_its_variance_and_zero_scores_one_plus_sigma2_over_d():
+def test_noise_adds_its_variance_to_the_labels_and_not_to_the_normaliser():
     family = make(NoisyLinear, dim=5, noise=2.0)
     moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
     assert family.normaliser == 5
@@ -168,7 +168,7 @@ def test_the_normaliser_is_the_variance_for_the_shared_hidden_weights_and_d_on_a
     assert max(normalisers) > 6 > 4 > min(normalisers), "seeds differ"
 
 
-def test_the_zero_predictor_scores_1_on_the_shared_network_of_the_card():
+def test_the_normaliser_of_the_shipped_shared_network_is_its_second_moment():
     family = resolve_task("relu-network-shared", "small")[0].build()
     moment, error = second_moment(family.sample(Request(30_000, 6, new_generator())).context.y)
     assert abs(moment / family.normaliser - 1) < 4 * error / family.normaliser < 0.05
@@ -199,11 +199,11 @@ def test_splits_are_uniform_with_replacement():
 
 def test_decision_trees_reach_all_leaves():
     episodes = make(DecisionTree, dim=300).sample(Request(30, 300, new_generator()))
-    distinct = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
-    assert distinct, "every tree repeats a coordinate"
+    trees_without_repeats = [b for b, splits in enumerate(episodes.truth["splits"].tolist()) if len(set(splits)) == 15]
+    assert trees_without_repeats, "every tree repeats a coordinate"
     # Without a repeated coordinate each of the 16 leaves has probability 1/16;
     # 300 points miss a leaf in 1 of 1e7 trees.
-    for b in distinct:
+    for b in trees_without_repeats:
         assert set(episodes.context.y[b, :, 0].tolist()) == set(episodes.truth["leaves"][b].tolist())
 
 

@@ -77,10 +77,10 @@ def test_the_repeated_query_can_be_answered_without_error(family):
     assert episodes.scored[:, 1:].all()
     repeated_points = set()
     for n in range(1, 10):
-        same = (episodes.context.x[:, :n] == episodes.targets.x[:, n : n + 1]).all(-1)
-        assert (same.sum(1) == 1).all(), "exactly one earlier point"
-        assert torch.equal(episodes.context.y[:, :n][same], episodes.targets.y[:, n])
-        repeated_points |= set(same.double().argmax(1).tolist())
+        is_repeated = (episodes.context.x[:, :n] == episodes.targets.x[:, n : n + 1]).all(-1)
+        assert (is_repeated.sum(1) == 1).all(), "exactly one earlier point"
+        assert torch.equal(episodes.context.y[:, :n][is_repeated], episodes.targets.y[:, n])
+        repeated_points |= set(is_repeated.double().argmax(1).tolist())
     assert repeated_points == set(range(9)), "every earlier point can be repeated"
 
 
@@ -210,7 +210,7 @@ def test_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, valu
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "named"),
+    ("name", "code", "names"),
     [
         ("orthant", "unknown-name", ["'orthant'", "'orthants'"]),
         ("input-scal-2", "unknown-name", ["'input-scal'", "'input-scale'"]),
@@ -231,8 +231,8 @@ def test_spellings_of_a_shift_have_one_canonical_name(name, canonical_name, valu
         ("x\ny", "not-applicable", []),
     ],
 )
-def test_bad_shifts_are_refused(name, code, named):
-    with refused(code, *named):
+def test_bad_shifts_are_refused(name, code, names):
+    with refused(code, *names):
         Shift.parse(name, FUNCTION_KINDS)
 
 

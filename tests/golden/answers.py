@@ -38,11 +38,11 @@ _SIZES_OF = {
     "mambaformer": {"layers": 1},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
-# By the head for which they are used.
+# The heads with which backbones are used, if not that of the task.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
 EPISODES = 4
 # Enough values to distinguish two answers, few enough to read.
-KEPT = 6
+VALUES = 6
 
 KINDS = {
     "families": {
@@ -112,7 +112,7 @@ def _write_table(folder: Path) -> None:
 
 
 def _write_sequences(folder: Path) -> None:
-    """The file of event sequences: of different lengths, some with an open interval at the end."""
+    """A file of event sequences of different lengths, some with an open interval at the end."""
     folder.mkdir()
     with (folder / "sequences.jsonl").open("w") as file:
         for number in range(40):
@@ -126,9 +126,9 @@ def family(name: str, data_dir: Path) -> Answers:
     """Episodes of the first task card of the family, under every shift and test of the card, and training episodes if
     their distribution differs."""
     prompts = _prompts(_task_of(name), data_dir)
-    sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
-    sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
-    answers_by_name = {name: _of_episodes(each.episodes) for name, each in sets.items()}
+    prompt_sets = {shift: replace(prompts, shift=shift) for shift in ("none", *prompts.task.shifts)}
+    prompt_sets |= {test: replace(prompts, evaluator=test) for test in prompts.task.evaluators}
+    answers_by_name = {name: _of_episodes(prompt_set.episodes) for name, prompt_set in prompt_sets.items()}
     if "sample_prompts" in vars(type(prompts.family)):
         drawn = prompts.task.build(data_dir).sample(Request(EPISODES, prompts.task.points, generator(0, "golden")))
         answers_by_name["training"] = _of_episodes(drawn)
@@ -165,19 +165,19 @@ def backbone(name: str, data_dir: Path) -> Answers:
     task = "point-process" if cls.events_only else "linear"
     head = {"head": _HEADS[name]} if name in _HEADS else {}
     config = resolve_tables(task, name, "smoke", tables={"task": head, "backbone": sizes, "train": {"batch": 8}})
-    drawn = config.task.build(data_dir)
-    model = config.build(drawn).train()
-    weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), KEPT)]
-    move = generator(0, "golden-weights")
+    built_family = config.task.build(data_dir)
+    model = config.build(built_family).train()
+    weights = [len(list(model.parameters())), *_thinned(torch.cat([w.flatten() for w in model.parameters()]), VALUES)]
+    weight_generator = generator(0, "golden-weights")
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.1 * torch.randn(parameter.shape, generator=move)
-    batch = TrainingData.of(config.task, drawn).batch(config.train, config.seed, 0)
+            parameter += 0.1 * torch.randn(parameter.shape, generator=weight_generator)
+    batch = TrainingData.of(config.task, built_family).batch(config.train, config.seed, 0)
     loss, _ = model.loss(batch, 0.5, generator(config.seed, "loss", 0))
     # Plain gradient descent, since Adam would enlarge rounding errors of tiny gradients to the size of a step.
     descend(loss, model, torch.optim.SGD(model.parameters(), lr=1e-2), clip=1.0)
     with torch.inference_mode():
-        points = drawn.sample(Request(EPISODES, 8, generator(0, "golden"))).context
+        points = built_family.sample(Request(EPISODES, 8, generator(0, "golden"))).context
         golden_answers = {
             "initial weights": weights,
             "loss": [float(f"{loss.item():.7g}")],
@@ -191,10 +191,10 @@ def backbone(name: str, data_dir: Path) -> Answers:
 def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
     classes = TaskShape(x_dim=4, points=12, classes=5, head="categorical", question="targets")
     with global_stream(0, "weights"):
-        labels = cls(cls.Settings(**settings), classes).eval()
-    asked = example_episodes(points=7, classes=5)
+        model = cls(cls.Settings(**settings), classes).eval()
+    episodes = example_episodes(points=7, classes=5)
     with torch.inference_mode():
-        return _of_prediction(labels.predict_targets(asked.context, asked.queries.x))
+        return _of_prediction(model.predict_targets(episodes.context, episodes.queries.x))
 
 
 def _tasks() -> list[str]:
@@ -217,8 +217,8 @@ def _task_of(family: str) -> str:
 
 def _named(task: str) -> list[str]:
     card = load_task(task)[1]
-    of_users = ("omniglot", "emnist", "mnist", "celeba32", "mooc", "reddit")
-    needs_data = task in ("events", "era5") or task.partition("-")[2] in of_users
+    user_data = ("omniglot", "emnist", "mnist", "celeba32", "mooc", "reddit")
+    needs_data = task in ("events", "era5") or task.partition("-")[2] in user_data
     return [] if needs_data or "smoke" not in card.presets else [*card.oracles, *card.baselines]
 
 
@@ -229,15 +229,15 @@ def _prompts(task: str, data_dir: Path) -> PromptSet:
 
 def _of_episodes(episodes: Episodes) -> list[float]:
     parts = [episodes.context.x, episodes.context.y, episodes.queries.x, episodes.queries.y]
-    return [value for part in parts if part.numel() for value in _thinned(part, KEPT // 2)]
+    return [value for part in parts if part.numel() for value in _thinned(part, VALUES // 2)]
 
 
 def _of_prediction(answer: Prediction) -> list[float]:
-    return [value for tensor in answer.marginals.tensors().values() for value in _thinned(tensor, KEPT)]
+    return [value for tensor in answer.marginals.tensors().values() for value in _thinned(tensor, VALUES)]
 
 
 def _thinned(values: Tensor, count: int) -> list[float]:
     """The mean absolute value, and a few evenly spaced values."""
     flat = values.detach().double().flatten().clamp(-1e6, 1e6)
-    spread = flat[torch.linspace(0, len(flat) - 1, count).round().long()]
-    return [float(f"{value:.7g}") for value in [flat.abs().mean().item(), *spread.tolist()]]
+    spaced = flat[torch.linspace(0, len(flat) - 1, count).round().long()]
+    return [float(f"{value:.7g}") for value in [flat.abs().mean().item(), *spaced.tolist()]]

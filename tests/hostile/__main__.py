@@ -110,10 +110,10 @@ def table(verdicts: Sequence[Verdict]) -> str:
     lines = [f"{'category':<18}{'trial':<38}{'trials':>7}{'good':>6}{'bad':>5}"]
     for category, (kinds, _) in CATEGORIES.items():
         for kind in [k for k in (*kinds, "all") if trials[category, k]]:
-            at = category, kind
-            lines.append(f"{category:<18}{kind:<38}{trials[at]:>7}{good[at]:>6}{trials[at] - good[at]:>5}")
-    count, well = len(verdicts), sum(not v.complaints for v in verdicts)
-    return "\n".join([*lines, f"{'all':<56}{count:>7}{well:>6}{count - well:>5}"])
+            key = category, kind
+            lines.append(f"{category:<18}{kind:<38}{trials[key]:>7}{good[key]:>6}{trials[key] - good[key]:>5}")
+    count, good_count = len(verdicts), sum(not v.complaints for v in verdicts)
+    return "\n".join([*lines, f"{'all':<56}{count:>7}{good_count:>6}{count - good_count:>5}"])
 
 
 def failures(verdicts: Sequence[Verdict]) -> str:

@@ -121,18 +121,18 @@ def _answers(folder: str, calls: list[tuple[str, int]], kind: str, state: int) -
     os.chdir(folder)
     task, run = icl.task(Path("tiny.toml"), "smoke"), Run(Path("results/runs/cnp").absolute())
 
-    def one(call: tuple[str, int]) -> str:
+    def answer_of(call: tuple[str, int]) -> str:
         try:
             return str(_calls(call[1])[call[0]](task, run))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
-    fresh_answers = [one(call) for call in calls]
+    fresh_answers = [answer_of(call) for call in calls]
     if kind == "threads":
         with ThreadPoolExecutor(THREADS) as pool:
-            return list(zip(fresh_answers, pool.map(one, calls), strict=True))
+            return list(zip(fresh_answers, pool.map(answer_of, calls), strict=True))
     with STATES[kind][state]():
-        return list(zip(fresh_answers, [one(call) for call in calls], strict=True))
+        return list(zip(fresh_answers, [answer_of(call) for call in calls], strict=True))
 
 
 def _api(trial: Trial, kind: str) -> list[str]:
@@ -146,7 +146,7 @@ def _api(trial: Trial, kind: str) -> list[str]:
         f"{name} fails alone: {alone[:200]}" for (name, _), (alone, _) in zip(calls, pairs, strict=True) if ":" in alone
     ]
     complaints += [
-        f"{name} of seed {seed} answers otherwise: {other[:200]}"
+        f"{name} of seed {seed} gives another answer: {other[:200]}"
         for (name, seed), (alone, other) in zip(calls, pairs, strict=True)
         if alone != other
     ]

@@ -135,8 +135,8 @@ class Bomb:
 
 def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
     """All changes are below the folder of the trial, and no canary has changed."""
-    made = {p.name for p in trial.folder.parent.iterdir()} - {trial.folder.name}
-    strays = [name for name in made if "canary" in name or name.startswith("evil")]
+    new_names = {p.name for p in trial.folder.parent.iterdir()} - {trial.folder.name}
+    strays = [name for name in new_names if "canary" in name or name.startswith("evil")]
     touched = [str(p) for p in (trial.folder / "canary", trial.folder.parent / "canary", Path("/canary")) if p.exists()]
     return [f"written outside or executed: {name}" for name in strays + touched]
 
@@ -239,7 +239,7 @@ def _card(trial: Trial) -> list[str]:
     """Texts of a card are escaped on the terminal, in the report and in exported tables."""
     trial.copy("")
     card: dict[str, Any] = tomllib.loads((trial.folder / "tiny.toml").read_text())
-    one, two, three = ([t for t in TEXTS if t.isprintable() and usable(t)][i] for i in _some(trial, 3))
+    one, two, three = ([t for t in TEXTS if t.isprintable() and usable(t)][i] for i in _text_indices(trial, 3))
     card |= {"summary": one, "source": two, "notes": three}
     card["published"] = [
         {"contestant": three or "x", "preset": "smoke", "value": 0.5, "n_context": 5, "source": one, "read": two}
@@ -259,7 +259,7 @@ def _card(trial: Trial) -> list[str]:
     ]
 
 
-def _some(trial: Trial, count: int) -> list[int]:
+def _text_indices(trial: Trial, count: int) -> list[int]:
     return trial.dice.sample(range(len([t for t in TEXTS if t.isprintable() and usable(t)])), count)
 
 
@@ -436,7 +436,7 @@ def _pickle(trial: Trial) -> list[str]:
 
 
 def _code(trial: Trial) -> list[str]:
-    """A run or a card that names a module: it is not imported without trust."""
+    """A module that a run or a card names is not imported without trust."""
     trial.copy()
     canary = trial.folder / "canary"
     (trial.folder / "evil.py").write_text(f"open({str(canary)!r}, 'w').write('x')\nclass Evil: pass\n")
@@ -521,8 +521,8 @@ def _language(trial: Trial) -> list[str]:
         rows = [{texts[0]: row["text"], "label": row["label"]} for row in rows]
     lines = "\n".join(json.dumps(row) for row in rows).encode()
     if how == "file":
-        at = trial.dice.randrange(len(lines))
-        lines = lines[:at] + trial.dice.choice(TEXTS).encode(errors="surrogatepass") + lines[at:]
+        position = trial.dice.randrange(len(lines))
+        lines = lines[:position] + trial.dice.choice(TEXTS).encode(errors="surrogatepass") + lines[position:]
     (trial.folder / "mine.jsonl").write_bytes(lines)
     if how == "config":
         config = json.loads((model / "config.json").read_text())

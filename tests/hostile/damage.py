@@ -111,7 +111,7 @@ def _weights(trial: Trial) -> list[str]:
     _repair(target)
     complaints += check_outcome(trial.run(TRAIN), {0})
     if not target.is_file() or target.read_bytes() != good:
-        complaints.append("trained again, the weights are others")
+        complaints.append("trained again, the weights are different")
     return [f"weights, {how}: {complaint}" for complaint in complaints]
 
 
@@ -139,7 +139,7 @@ def _checkpoint(trial: Trial) -> list[str]:
     if outcome.code == 0 and not weights.is_file():
         complaints.append("exit code 0, and no weights")
     if weights.is_file() and weights.read_bytes() != trial.stage.weights:
-        complaints.append("the finished weights are others than undisturbed")
+        complaints.append("the finished weights differ from those of the undisturbed run")
     return [f"checkpoint, {how}: {complaint}" for complaint in complaints]
 
 
@@ -206,7 +206,7 @@ def _points(trial: Trial) -> list[str]:
     outcome = trial.run(("stream", "cnp", "--csv", "points.csv", "--state", "state"))
     complaints = check_outcome(outcome, {0, 1, 2})
     if target.name == "state" and outcome.code == 0 and target.read_bytes() != good:
-        complaints.append("a damaged state was gone on from")
+        complaints.append("the command continued from a damaged state")
     return [f"{target.name}, {how}: {c}" for c in complaints]
 
 
@@ -255,9 +255,9 @@ def _archive(trial: Trial) -> list[str]:
 
 
 def _log(path: Path, sequences: int = 20, marks: int = 2, step: float = 1.0) -> None:
-    """Damaged files with sequences of six events."""
+    """Write a file with sequences of six events."""
     gaps = [[step * (1 + (i * 7 + j * 3) % 5) for j in range(6)] for i in range(sequences)]
-    rows = [{"times": [sum(each[: j + 1]) for j in range(6)], "marks": [j % marks for j in range(6)]} for each in gaps]
+    rows = [{"times": [sum(row[: j + 1]) for j in range(6)], "marks": [j % marks for j in range(6)]} for row in gaps]
     path.write_text("\n".join(map(json.dumps, rows)) + "\n")
 
 
@@ -284,7 +284,7 @@ def _data_that_change(trial: Trial) -> list[str]:
         changes = {"grown": {"sequences": 30}, "replaced": {"sequences": 19}, "in another unit": {"step": 60.0}}
         _log(log, **changes.get(how, {"marks": 3}))
     if trial.run(stream).out != answers:
-        complaints.append("stream answers otherwise")
+        complaints.append("stream gives other answers")
     codes = {0} if where else {2}
     complaints += check_outcome(trial.run((*scored, *where)), codes) + check_outcome(trial.run((*train, *where)), codes)
     if not where and (trial.results / "tables").exists():

@@ -127,7 +127,7 @@ def _language(trial: Trial) -> list[str]:
             complaints.append("prints other numbers")
         for number in trial.stage.outputs[arguments].split() if environment.get("COLUMNS") in ("80", "40") else ():
             if number not in outcome.out:
-                complaints.append(f"{number} is nowhere in {environment['COLUMNS']} columns")
+                complaints.append(f"{number} is missing in {environment['COLUMNS']} columns")
                 break
     return [f"{how} {environment.get('COLUMNS', '')}, {' '.join(arguments[:2])}: {c}" for c in complaints]
 

@@ -45,7 +45,7 @@ def _training(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[st
         # Before its first step, a training run may die from the signal.
         complaints += check_end(outcome, sent_signal, polite=_checkpoints(run) != before)
         if outcome.code == 130 and (run / "checkpoints").exists() and not _checkpoints(run):
-            complaints.append("interrupted in training, and no checkpoint is there")
+            complaints.append("interrupted during training without a checkpoint")
     complaints += check_outcome(trial.run(LONG), {0})
     expected = contents(trial.stage.home / "results/runs/long", "*")
     files = contents(run, "*")
@@ -96,7 +96,7 @@ def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     repeated = trial.run(REPORT)
     complaints += check_outcome(repeated, {0}) + trial.same_tables() + page(index)
     if index.read_bytes() != old:
-        complaints.append("the page of the same command again is another one")
+        complaints.append("the repeated command writes another page")
     return complaints
 
 
@@ -118,15 +118,15 @@ def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
         if state.read_bytes() != old:
             complaints.append("the state is neither the old one nor a reported one")
         return complaints + check_outcome(trial.run(("stream", "cnp", "--state", "state"), stdin=b"1,2,0,?\n"), {0})
-    rest = _after(lines, int(saved[1]))
-    (trial.folder / "rest.csv").write_text("\n".join(rest) + "\n")
-    on = trial.run(("stream", "cnp", "--csv", "rest.csv", "--state", "state"))
-    complaints += check_outcome(on, {0})
-    answers, expected = _numbers(on.out), _numbers(undisturbed.out)
+    remaining_lines = _after(lines, int(saved[1]))
+    (trial.folder / "rest.csv").write_text("\n".join(remaining_lines) + "\n")
+    continued = trial.run(("stream", "cnp", "--csv", "rest.csv", "--state", "state"))
+    complaints += check_outcome(continued, {0})
+    answers, expected = _numbers(continued.out), _numbers(undisturbed.out)
     if len(answers) > len(expected) or any(
         abs(a - b) > 1e-4 for a, b in zip(answers[::-1], expected[::-1], strict=False)
     ):
-        complaints.append("answers after going on differ from those of an undisturbed stream")
+        complaints.append("answers after continuing differ from those of an undisturbed stream")
     return complaints + no_temporary_files(trial.folder)
 
 

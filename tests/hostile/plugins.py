@@ -122,14 +122,14 @@ TRUST = {"ICLBENCH_TRUST": "hostile_net"}
 LIMITS = Limits(memory=3_000_000_000)
 
 
-def write(trial: Trial, template: str, **slips: str) -> None:
+def write(trial: Trial, template: str, **faults: str) -> None:
     filled = {
         "module": "",
         "init": "pass",
         "answer": "pass",
         "result": "pass",
         "normaliser": "float(self.x_dim)",
-    } | slips
+    } | faults
     (trial.folder / "hostile_net.py").write_text(template.format(**filled))
 
 
@@ -145,16 +145,16 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
     """Train, evaluate and check a faulty plug-in: all commands fail and name the plug-in."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
-    place, slip = trial.dice.choice(places), trial.dice.choice(what)
+    place, fault = trial.dice.choice(places), trial.dice.choice(what)
     template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
-    late = place != "module" and trial.dice.random() < 0.4
+    trained = place != "module" and trial.dice.random() < 0.4
     complaints = []
-    if late:  # it worked during training
+    if trained:  # it worked during training
         write(trial, template)
         complaints += check_outcome(trial.run(train(trial, family), **options), {0})
-    write(trial, template, **{place: slip})
+    write(trial, template, **{place: fault})
     commands = [train(trial, family), ("check", "hostile_net:Net")]
-    if late:
+    if trained:
         commands = [
             ("eval", "net", "--shift", "none"),
             ("stream", "net"),
@@ -176,7 +176,7 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
         first = False
     complaints += untouched(before, contents(trial.results, "runs/**/*"))
     return [
-        f"{'family' if family else 'backbone'}, {place}: {slip[:60]}{', after training' if late else ''}: {c}"
+        f"{'family' if family else 'backbone'}, {place}: {fault[:60]}{', after training' if trained else ''}: {c}"
         for c in complaints
     ]
 
@@ -186,10 +186,10 @@ def _harmless(trial: Trial) -> list[str]:
     import pandas as pd
 
     trial.copy("trained")
-    slip, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "answer", "result"))
+    fault, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "answer", "result"))
     complaints, scores = [], []
-    for slips in ({}, {place: slip}):
-        write(trial, BACKBONE, **slips)
+    for faults in ({}, {place: fault}):
+        write(trial, BACKBONE, **faults)
         name = f"net{len(scores)}"
         options = {"path": [trial.folder], "environment": TRUST}
         arguments = (*train(trial, False)[:6], name, "-o", "train.steps=3")
@@ -199,7 +199,7 @@ def _harmless(trial: Trial) -> list[str]:
         scores.append([pd.read_parquet(t)["value"].tolist() for t in tables])
     if scores[0] != scores[1] or not scores[0]:
         complaints.append("numbers changed")
-    return [f"{place}: {slip}: {c}" for c in complaints]
+    return [f"{place}: {fault}: {c}" for c in complaints]
 
 
 _ANYWHERE = ("module", "init", "answer", "result")
@@ -211,7 +211,7 @@ KINDS: dict[str, Kind] = {
     "a backbone answers NaN": partial(_misbehaves, family=False, what=NOT_FINITE, places=("result",)),
     "a family ends the process": partial(_misbehaves, family=True, what=ENDS, places=_ANYWHERE),
     "a family's functions are not finite": partial(_misbehaves, family=True, what=NOT_FINITE, places=("result",)),
-    "a plug-in talks or dawdles": _harmless,
+    "a plug-in prints or sleeps": _harmless,
     "a family's normaliser is nonsense": partial(
         _misbehaves,
         family=True,

@@ -219,25 +219,25 @@ class Command:
             preexec_fn=prepare,
             start_new_session=True,
         )
-        process.returncode = 0  # waited for here, not there
+        process.returncode = 0  # `_wait` waits for the process
         return process.pid
 
     def _fork(self) -> int:
-        ready, tell = os.pipe()
+        ready, ready_writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 70
             try:
                 os.close(ready)
-                code = self._child(tell)
+                code = self._child(ready_writer)
             finally:
                 os._exit(code)
-        os.close(tell)
+        os.close(ready_writer)
         os.read(ready, 1)
         os.close(ready)
         return pid
 
-    def _child(self, tell: int) -> int:
+    def _child(self, ready_writer: int) -> int:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(self.folder)
@@ -252,8 +252,8 @@ class Command:
         sys.stderr = None if 2 in self.limits.closed else io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
         from iclbench.cli.main import run
 
-        os.write(tell, b".")
-        os.close(tell)
+        os.write(ready_writer, b".")
+        os.close(ready_writer)
         try:
             run(list(self.arguments))
         except SystemExit as end:

@@ -99,7 +99,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
     stage = Stage(home)
     inputs(home)
 
-    def done(arguments: Sequence[str], **options: Any) -> Outcome:
+    def run_command(arguments: Sequence[str], **options: Any) -> Outcome:
         outcome = call(arguments, home, **options)
         if outcome.code:
             raise RuntimeError(f"iclbench {' '.join(arguments)} failed undisturbed: {outcome.err[-2000:]}")
@@ -107,12 +107,12 @@ def build(home: Path, sweep: bool = True) -> Stage:
         return outcome
 
     for command in (TRAIN, CNP, LONG):
-        done(command)
+        run_command(command)
     shutil.copytree(home / "results", home / "trained")
     for command in (STREAM, *READERS):
-        done(command)
+        run_command(command)
     if sweep:
-        done(SWEEP, fresh=True, environment={"ICLBENCH_RESULTS": "swept"})
+        run_command(SWEEP, fresh=True, environment={"ICLBENCH_RESULTS": "swept"})
     _half(home)
     with contextlib.redirect_stderr(io.StringIO()):  # bars
         save_tiny_model("gpt2", home / "model")
@@ -139,8 +139,11 @@ def inputs(home: Path) -> None:
     card = small_card()
     (home / "tiny.toml").write_text(tomli_w.dumps(card))
     preset: dict[str, Any] = card["presets"]["smoke"]  # type: ignore[index]
-    few = preset | {"train": preset["train"] | {"steps": 4}, "backbones": preset["backbones"] | {"cnp": {"width": 16}}}
-    (home / "swept.toml").write_text(tomli_w.dumps(card | {"presets": {"smoke": few}}))
+    short_preset = preset | {
+        "train": preset["train"] | {"steps": 4},
+        "backbones": preset["backbones"] | {"cnp": {"width": 16}},
+    }
+    (home / "swept.toml").write_text(tomli_w.dumps(card | {"presets": {"smoke": short_preset}}))
     grid = {
         "summary": "tiny",
         "tasks": ["swept.toml"],

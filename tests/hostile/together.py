@@ -1,4 +1,4 @@
-"""Concurrent equal commands: each succeeds or names the process in its way, and the tables equal those of one."""
+"""Concurrent equal commands: each succeeds or names the process that blocks it, and the tables equal those of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import check_outcome, no_temporary_files, page, same_numbers, value_tables
 
 
-def _both(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
+def _start_all(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
     """Start the command several times, with short delays."""
     commands = []
     for _ in range(count):
@@ -23,7 +23,7 @@ def _both(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
 
 def _run_at_once(trial: Trial, arguments: Sequence[str], results: str) -> list[str]:
     trial.copy(results)
-    outcomes = _both(trial, arguments, trial.dice.choice((2, 2, 3)))
+    outcomes = _start_all(trial, arguments, trial.dice.choice((2, 2, 3)))
     complaints = []
     for outcome in outcomes:
         complaints += check_outcome(outcome, {0, 1})

@@ -36,9 +36,9 @@ def check_outcome(outcome: Outcome, codes: Collection[int] = CODES) -> list[str]
         complaints.append("exit code 1 without a word")
     if outcome.code == 130 and not any(line.startswith("interrupted") for line in outcome.err.splitlines()):
         complaints.append(f"exit code 130 without 'interrupted': {outcome.last[:300]!r}")
-    long = [line for line in outcome.err.splitlines() if len(line) > LONGEST]
-    if long:
-        complaints.append(f"a line of {len(long[0])} characters on stderr: {long[0][:100]!r}...")
+    long_lines = [line for line in outcome.err.splitlines() if len(line) > LONGEST]
+    if long_lines:
+        complaints.append(f"a line of {len(long_lines[0])} characters on stderr: {long_lines[0][:100]!r}...")
     control_characters = {c for c in output if not c.isprintable() and c not in "\n\t\r"}
     if control_characters:
         complaints.append(f"control characters reach the terminal: {sorted(control_characters)!r}")
@@ -83,7 +83,7 @@ def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: It
 
 def no_temporary_files(results: Path) -> list[str]:
     """No temporary file remains."""
-    return [f"{path.name} stays behind" for path in results.rglob("*.tmp")][:3]
+    return [f"{path.name} remains" for path in results.rglob("*.tmp")][:3]
 
 
 class _Page(HTMLParser):

@@ -11,12 +11,12 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.language.accuracies import balanced_accuracy, summary_columns, wilson
 
 
-@pytest.mark.parametrize(("right", "count"), [(0, 5), (5, 5), (7, 30), (399, 400)])
-def test_the_interval_of_an_accuracy_is_wilsons(right: int, count: int) -> None:
-    z, p = stats.norm.ppf(0.975), right / count
+@pytest.mark.parametrize(("correct_count", "count"), [(0, 5), (5, 5), (7, 30), (399, 400)])
+def test_the_interval_of_an_accuracy_is_wilsons(correct_count: int, count: int) -> None:
+    z, p = stats.norm.ppf(0.975), correct_count / count
     middle = (p + z**2 / (2 * count)) / (1 + z**2 / count)
     half_width = z / (1 + z**2 / count) * np.sqrt(p * (1 - p) / count + z**2 / (4 * count**2))
-    summary = wilson(right, count)
+    summary = wilson(correct_count, count)
     assert summary["value"] == p and summary["n_episodes"] == count
     assert summary["low"] == pytest.approx(middle - half_width, abs=1e-12)
     assert summary["high"] == pytest.approx(middle + half_width, abs=1e-12)
@@ -49,17 +49,20 @@ def test_the_balanced_accuracy_of_a_single_query_has_no_interval() -> None:
 
 def test_repeated_queries_do_not_narrow_the_interval() -> None:
     """Each query is in fifteen episodes with the same answer, so its interval is that of one episode per query."""
-    right = (np.random.default_rng(0).random(26) < 0.25).astype(float)
+    correct = (np.random.default_rng(0).random(26) < 0.25).astype(float)
     queries = np.tile(np.arange(26), 15)
-    repeated, single = summary_columns("accuracy", np.tile(right, 15), 0, queries), summaries(right[:, None], 0)[0]
+    repeated, single = (
+        summary_columns("accuracy", np.tile(correct, 15), 0, queries),
+        summaries(correct[:, None], 0)[0],
+    )
     assert repeated["n_episodes"] == 390
     assert [repeated[key] for key in ("value", "low", "high")] == pytest.approx(
         [single[key] for key in ("value", "low", "high")]
     )
-    plain = summary_columns("accuracy", np.tile(right, 15), 0)
+    plain = summary_columns("accuracy", np.tile(correct, 15), 0)
     assert repeated["high"] - repeated["low"] > 2.5 * (plain["high"] - plain["low"])
     targets = [f"class {n % 3}" for n in queries]
-    wide, narrow = (balanced_accuracy(np.tile(right, 15), targets, 0, query_index) for query_index in (queries, None))
+    wide, narrow = (balanced_accuracy(np.tile(correct, 15), targets, 0, query_index) for query_index in (queries, None))
     assert wide["value"] == narrow["value"]
     assert wide["high"] - wide["low"] > 2 * (narrow["high"] - narrow["low"])
     assert np.isnan(summary_columns("accuracy", np.ones(3), 0, np.zeros(3, int))["low"]), "one question"

@@ -94,14 +94,14 @@ def _accuracy(folder: Path, task: str, shots: int, queries: int = 40) -> float:
 
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     _, card = load_language_card(task)
-    rng, right = random.Random(7), 0
+    rng, correct = random.Random(7), 0
     for _ in range(queries):
         lines = "".join("example:{}->{}\n".format(*demo_model.draw(task, rng)) for _ in range(shots))
         x, y = demo_model.draw(task, rng)
         ids = torch.tensor([tokenizer(lines + prompt(card, [], x).text)["input_ids"]])
         with torch.no_grad():
-            right += tokenizer.decode([int(model(ids).logits[0, -1].argmax())]) == y
-    return right / queries
+            correct += tokenizer.decode([int(model(ids).logits[0, -1].argmax())]) == y
+    return correct / queries
 
 
 @pytest.mark.slow
@@ -117,6 +117,8 @@ def test_a_short_run_learns_upper_case_from_demonstrations(tmp_path: Path):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_complete_training_learns_six_tasks_in_context_and_memorises_none(tmp_path: Path, seed: int):
     demo = demo_model.train(tmp_path / "demo", seed)
-    with_five, without = ([_accuracy(demo.path, task, shots, 100) for task in demo_model.TASKS] for shots in (5, 0))
-    assert sum(with_five) / len(with_five) >= 0.9
-    assert sum(without) / len(without) <= 0.45
+    with_demonstrations, without_demonstrations = (
+        [_accuracy(demo.path, task, shots, 100) for task in demo_model.TASKS] for shots in (5, 0)
+    )
+    assert sum(with_demonstrations) / len(with_demonstrations) >= 0.9
+    assert sum(without_demonstrations) / len(without_demonstrations) <= 0.45

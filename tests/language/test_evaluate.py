@@ -104,8 +104,8 @@ def test_a_model_with_all_answers_has_accuracy_1(
     cells = run(tmp_path, model, [reviews, letters], name, controls=False)
     assert not [cell for cell in cells if cell.reason]
     rows = values(tmp_path, "kind == 'backbone'")
-    for name in ("accuracy", "accuracy_per_token", "accuracy_per_byte", "balanced_accuracy", "accuracy_first_token"):
-        assert (rows.loc[rows["metric"] == name, "value"] == 1).all()
+    for metric in ("accuracy", "accuracy_per_token", "accuracy_per_byte", "balanced_accuracy", "accuracy_first_token"):
+        assert (rows.loc[rows["metric"] == metric, "value"] == 1).all()
     assert (rows.query("metric == 'log_likelihood'")["value"] > -0.01).all()
 
 
@@ -149,8 +149,11 @@ def test_deep_thinking_with_eta_0_equals_plain_icl_exactly(task: str, model_of, 
     assert len(plain) > 1
     pd.testing.assert_frame_equal(unchanged[columns].loc[plain.index], plain[columns], check_exact=True)
     trace = values(tmp_path, "metric == 'kl_to_icl' and axis == 'passes' and n_context == 4 and shift == 'none'")
-    moved = trace["run"].eq(f"{model.name}+deep-thinking-passes-3") & trace["axis_value"].gt(1)
-    assert trace.loc[trace["run"].str.contains("eta-0"), "value"].eq(0).all() and (trace.loc[moved, "value"] > 0).all()
+    is_later_pass = trace["run"].eq(f"{model.name}+deep-thinking-passes-3") & trace["axis_value"].gt(1)
+    assert (
+        trace.loc[trace["run"].str.contains("eta-0"), "value"].eq(0).all()
+        and (trace.loc[is_later_pass, "value"] > 0).all()
+    )
 
 
 @pytest.mark.slow
@@ -159,9 +162,9 @@ def test_compared_methods_have_the_same_demonstrations(task: str, tmp_path: Path
     """Fewer demonstrations fit for Deep-Thinking than for plain ICL."""
     language_task = request.getfixturevalue(task)
     model = correct_model([prompts(language_task)], longest={"reviews": 230, "letters": 60}[task])
-    alone = run(tmp_path / "alone", model, [language_task], shots=[4], controls=False, overlength="drop")
+    plain_cells = run(tmp_path / "alone", model, [language_task], shots=[4], controls=False, overlength="drop")
     cells = run(tmp_path, model, [language_task], "deep-thinking", shots=[4], overlength="drop")
-    assert not any(cell.reason for cell in [*alone, *cells])
+    assert not any(cell.reason for cell in [*plain_cells, *cells])
     answers = tables.read_all("answers", tmp_path / "tables")
     answers = answers[answers["prompt_set"].eq(prompts(language_task).id)]
     compared = answers[~answers["run"].isin(["majority", "scripted+repeat-2"])]
@@ -222,8 +225,8 @@ def test_summaries_are_those_of_the_last_evaluation(reviews, tmp_path: Path) -> 
 def test_a_failed_cell_is_a_row_and_the_other_cells_are_computed(reviews, letters, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews), prompts(letters)])
     del model.answers[next(iter(model.answers))]
-    broken = replace(reviews, card=reviews.card.model_copy(update={"shots": 1000}))
-    cells = run(tmp_path, model, [broken, letters], controls=False)
+    oversized = replace(reviews, card=reviews.card.model_copy(update={"shots": 1000}))
+    cells = run(tmp_path, model, [oversized, letters], controls=False)
     assert [bool(cell.reason) for cell in cells] == [True, False]
     assert "smaller --shots" in cells[0].reason
     failed_rows = values(tmp_path, "status == 'failed'")
@@ -351,8 +354,8 @@ def test_the_trace_of_five_passes_contains_that_of_three(reviews, letters, model
     assert len(three) == 2 * (3 * 2 + 2) and len(five) == 2 * (5 * 2 + 4)
     np.testing.assert_allclose(three.to_numpy(float), common.to_numpy(float), rtol=1e-6)
     for task in ("reviews", "to-upper"):
-        moved = five[task].xs("kl_to_icl", level="metric")
-        assert moved[1.0] < 1e-6 and moved[5.0] > moved[3.0] > moved[2.0] > 0
+        divergence = five[task].xs("kl_to_icl", level="metric")
+        assert divergence[1.0] < 1e-6 and divergence[5.0] > divergence[3.0] > divergence[2.0] > 0
         assert five[task, 2.0, "memory_change"] > 0
     final = values(tmp_path / "3", CELL).set_index("task")["value"]
     assert final.to_dict() == {task: three[task, 3.0, "accuracy"] for task in ("reviews", "to-upper")}
@@ -393,7 +396,7 @@ def test_out_of_memory_halves_the_batch_and_does_not_change_results(reviews, let
     assert no_rows[0].reason == "OutOfMemoryError: scripted"
 
 
-# Four reviews have about 170 letters, a query about 40.
+# Four reviews have about 170 letters, and a query about 40.
 def test_a_prompt_that_does_not_fit_is_refused_before_the_evaluation(reviews, tmp_path: Path) -> None:
     model = correct_model([prompts(reviews)], longest=150)
     plain, thinking = (run(tmp_path / n, model, [reviews], n, controls=False)[0] for n in ("icl", "deep-thinking"))
@@ -407,8 +410,8 @@ def test_prompts_that_do_not_fit_are_skipped(reviews, tmp_path: Path) -> None:
     sizes = sorted({len(e.query.x) for e in prompts(reviews, episodes=30).drawn_episodes})
     assert len(sizes) > 1
     model = correct_model([prompts(reviews, episodes=30)])
-    run(tmp_path / "whole", model, [reviews], episodes=30, controls=False)
-    answers = tables.read_all("answers", tmp_path / "whole")
+    run(tmp_path / "complete", model, [reviews], episodes=30, controls=False)
+    answers = tables.read_all("answers", tmp_path / "complete")
     first = answers["prompt"].iloc[0]
     demonstrations = len(first) - len(prompts(reviews, episodes=30).drawn_episodes[0].query.x)
     model.longest = demonstrations + sizes[-1] + len("bad") + 1

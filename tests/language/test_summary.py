@@ -54,12 +54,12 @@ def summary(results: Path, run: str) -> pd.DataFrame:
     return tables.read("values", path)
 
 
-def drawn(seeds: int, p: float, seed: int) -> np.ndarray:
+def draw_scores(seeds: int, p: float, seed: int) -> np.ndarray:
     return (np.random.default_rng(seed).random((seeds, EPISODES)) < p).astype(float)
 
 
 def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None:
-    correct = drawn(4, 0.6, 0)
+    correct = draw_scores(4, 0.6, 0)
     for prompts, seed_scores in zip(sets(task, 4), correct, strict=True):
         write_cell(tmp_path, PLAIN, prompts, seed_scores)
     write_summary(tmp_path, PLAIN, sets(task, 4))
@@ -74,7 +74,7 @@ def test_the_mean_over_seeds_has_students_interval(task, tmp_path: Path) -> None
 
 
 def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_path: Path) -> None:
-    plain, other = drawn(5, 0.4, 1), drawn(5, 0.7, 2)
+    plain, other = draw_scores(5, 0.4, 1), draw_scores(5, 0.7, 2)
     for prompts, a, b in zip(sets(task, 5), plain, other, strict=True):
         write_cell(tmp_path, PLAIN, prompts, a)
         write_cell(tmp_path, OTHER, prompts, b)
@@ -86,7 +86,7 @@ def test_the_gain_is_paired_and_its_interval_is_of_the_differences(task, tmp_pat
 
 
 def test_a_single_seed_has_the_interval_of_its_cell_and_a_gain_over_queries(task, tmp_path: Path) -> None:
-    plain, other = drawn(1, 0.4, 1)[0], drawn(1, 0.7, 2)[0]
+    plain, other = draw_scores(1, 0.4, 1)[0], draw_scores(1, 0.7, 2)[0]
     (prompts,) = sets(task, 1)
     write_cell(tmp_path, PLAIN, prompts, plain)
     write_cell(tmp_path, OTHER, prompts, other)
@@ -96,13 +96,13 @@ def test_a_single_seed_has_the_interval_of_its_cell_and_a_gain_over_queries(task
     assert (rows.loc["accuracy", "low"], rows.loc["accuracy", "high"]) == pytest.approx((wilson.low, wilson.high))
     assert "accuracy_sd" not in rows.index
     gain = rows.loc["accuracy_gain"]
-    boot = stats.bootstrap(((other - plain),), np.mean, method="percentile", rng=0).confidence_interval
+    bootstrap = stats.bootstrap(((other - plain),), np.mean, method="percentile", rng=0).confidence_interval
     assert gain["value"] == pytest.approx((other - plain).mean())
-    assert (gain["low"], gain["high"]) == pytest.approx((boot.low, boot.high), abs=0.09)
+    assert (gain["low"], gain["high"]) == pytest.approx((bootstrap.low, bootstrap.high), abs=0.09)
 
 
 def test_episodes_that_one_contestant_skipped_are_not_paired(task, tmp_path: Path) -> None:
-    plain, other = drawn(1, 0.4, 1)[0], drawn(1, 0.7, 2)[0]
+    plain, other = draw_scores(1, 0.4, 1)[0], draw_scores(1, 0.7, 2)[0]
     other[:4] = np.nan
     (prompts,) = sets(task, 1)
     write_cell(tmp_path, PLAIN, prompts, plain)
@@ -113,7 +113,7 @@ def test_episodes_that_one_contestant_skipped_are_not_paired(task, tmp_path: Pat
 
 
 def test_every_pass_has_a_mean_on_test_and_development(task, tmp_path: Path) -> None:
-    for prompts, seed_scores in zip(sets(task, 3), drawn(3, 0.5, 3), strict=True):
+    for prompts, seed_scores in zip(sets(task, 3), draw_scores(3, 0.5, 3), strict=True):
         write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)
     write_summary(tmp_path, OTHER, sets(task, 3))
     rows = summary(tmp_path, OTHER.run).query("axis == 'passes'")
@@ -130,7 +130,7 @@ def test_a_summary_replaces_older_ones_that_another_process_may_remove(
 ) -> None:
     """Several workers write the same summary; at any time there is one."""
     (prompts,) = sets(task, 1)
-    write_cell(tmp_path, PLAIN, prompts, drawn(1, 0.5, 4)[0])
+    write_cell(tmp_path, PLAIN, prompts, draw_scores(1, 0.5, 4)[0])
     path = summary_path(tmp_path, "model", prompts)
     older = path.parents[1].with_name(path.parents[1].name[:-8] + "00000000") / "summary" / path.name
     older.parent.mkdir(parents=True)
@@ -154,7 +154,7 @@ def fail() -> cells.Tables:
 
 def test_a_mean_over_a_failed_set_is_failed_and_if_all_sets_failed_there_is_no_summary(task, tmp_path: Path) -> None:
     first, second = sets(task, 2)
-    for prompts, seed_scores in zip((first, second), drawn(2, 0.5, 4), strict=True):
+    for prompts, seed_scores in zip((first, second), draw_scores(2, 0.5, 4), strict=True):
         write_cell(tmp_path, PLAIN, prompts, seed_scores)
         write_cell(tmp_path, OTHER, prompts, seed_scores)
     write_summary(tmp_path, PLAIN, [first, second])
@@ -173,7 +173,7 @@ def test_a_mean_over_a_failed_set_is_failed_and_if_all_sets_failed_there_is_no_s
 
 def test_a_pass_that_failed_on_one_set_has_no_mean_but_other_passes_have_one(task, tmp_path: Path) -> None:
     prompt_sets = sets(task, 3)
-    for prompts, seed_scores in zip(prompt_sets, drawn(3, 0.5, 3), strict=True):
+    for prompts, seed_scores in zip(prompt_sets, draw_scores(3, 0.5, 3), strict=True):
         write_cell(tmp_path, OTHER, prompts, seed_scores, traced=True)
     path = cells.cell_path(tmp_path, OTHER, prompt_sets[1])
     rows = tables.read("values", path)

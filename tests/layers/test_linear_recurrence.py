@@ -92,11 +92,11 @@ def test_gradients_equal_those_of_the_recurrence(decay: str, delta: bool, streng
     for chunk in (1, 7, 16, 64):
         actual = gradients(*linear_recurrence(inputs, S, chunk))
         single = gradients(*linear_recurrence(inputs.to(dtype=torch.float32), S.float(), chunk))
-        for name, one, half, other in zip(leaves, actual, single, expected, strict=True):
+        for name, one, single_gradient, other in zip(leaves, actual, single, expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10, msg=f"{name}, chunks of {chunk}")
-            for n, (a, b) in enumerate(zip(half.split(B), other.split(B), strict=True)):
-                # Gradients of decays are differences of such numbers; the state's gradient has decayed to e^-18 of
-                # them.
+            for n, (a, b) in enumerate(zip(single_gradient.split(B), other.split(B), strict=True)):
+                # Gradients of decays are differences of numbers of this size; the state's gradient has decayed to
+                # e^-18 of them.
                 largest = (inputs.q * expected[0]).split(B)[n].norm() if name in ("g", "state") else 0.0
                 assert (a - b).norm() < 1e-5 * b.norm() + 1e-6 * largest + 1e-12, f"{name}, chunks of {chunk}"
     outs, retain = linear_recurrence(inputs, S), True  # the first pass uses saved chunks, the second recomputes them
@@ -216,10 +216,10 @@ def test_queries_do_not_change_the_state(decay: str, delta: bool) -> None:
     torch.testing.assert_close(after, last)
     for n in (0, 1, 15, 16, 17, 34):
         before = S if n == 0 else by_token(inputs.map(lambda t, n=n: t[:, :, : 2 * n]), S)[1]
-        one = queries.map(lambda t, n=n: t[:, :, n : n + 1])
-        next_one = by_token(one, before)[0]
-        torch.testing.assert_close(answers[:, :, n : n + 1], next_one)
-        torch.testing.assert_close(peek(one, before), next_one)
+        query = queries.map(lambda t, n=n: t[:, :, n : n + 1])
+        expected_answer = by_token(query, before)[0]
+        torch.testing.assert_close(answers[:, :, n : n + 1], expected_answer)
+        torch.testing.assert_close(peek(query, before), expected_answer)
 
 
 @pytest.mark.parametrize("chunk", [16, 2])  # saved, and recomputed

@@ -62,23 +62,23 @@ def explicit_output(backbone: SequenceBackbone, context: Points, related: Points
     """The prediction at x, `(2,)`, for one episode: the output at the last token of an explicit sequence. Learned
     positions start from 0 in every dataset and in the context."""
     read, tokens = backbone.read_in, []
-    restarts, places = isinstance(getattr(backbone, "positions", None), LearnedPositions), []
+    restarts, token_positions = isinstance(getattr(backbone, "positions", None), LearnedPositions), []
     for dataset in () if related is None else related.map(lambda t: t[b]).mask.nonzero()[:, 0].unique().tolist():
         marks = backbone.marks
         for n in related.mask[b, dataset].nonzero()[:, 0]:
             tokens.append(read.inputs(related.x[b, dataset, n][None, None])[0, 0] + marks.related)
             tokens.append(read.outputs(related.y[b, dataset, n][None, None])[0, 0] + marks.related)
         tokens += [marks.separator[0], marks.separator[1]]
-        places += range(len(tokens) - len(places))
+        token_positions += range(len(tokens) - len(token_positions))
     for n in context.mask[b].nonzero()[:, 0]:
         tokens += [read.inputs(context.x[b, n][None, None])[0, 0], read.outputs(context.y[b, n][None, None])[0, 0]]
     tokens.append(read.inputs(x[None, None])[0, 0])
-    places += range(len(tokens) - len(places))
+    token_positions += range(len(tokens) - len(token_positions))
     sequence = torch.stack(tokens)[None]
     if not restarts:
         return backbone.read_out(backbone.trunk(sequence)[0, -1])
     table, backbone.positions = backbone.positions, None
-    hidden = backbone.trunk(sequence + table.weight[places])
+    hidden = backbone.trunk(sequence + table.weight[token_positions])
     backbone.positions = table
     return backbone.read_out(hidden[0, -1])
 

@@ -12,11 +12,11 @@ from iclbench.layers.resampling import (
     sort_canonically,
 )
 
-DRAW = torch.Generator().manual_seed(0)
+GENERATOR = torch.Generator().manual_seed(0)
 
 
 def points(*shape: int) -> Points:
-    return Points.full(torch.randn(*shape, 2, generator=DRAW), torch.randn(*shape, 1, generator=DRAW))
+    return Points.full(torch.randn(*shape, 2, generator=GENERATOR), torch.randn(*shape, 1, generator=GENERATOR))
 
 
 def test_the_canonical_order_depends_only_on_the_points() -> None:
@@ -24,7 +24,7 @@ def test_the_canonical_order_depends_only_on_the_points() -> None:
     expected = sort_canonically(original)
     assert not torch.equal(expected.x, original.x)
     padded = original.append(points(3, 4).map(lambda t: torch.zeros_like(t) if t.dtype == torch.bool else 9 * t))
-    order = torch.randperm(10, generator=DRAW)
+    order = torch.randperm(10, generator=GENERATOR)
     actual = sort_canonically(padded.map(lambda t: t[:, order]))
     assert torch.equal(actual.x[:, :6], expected.x) and torch.equal(actual.y[:, :6], expected.y)
     assert actual.mask.tolist() == [[True] * 6 + [False] * 4] * 3
@@ -33,7 +33,7 @@ def test_the_canonical_order_depends_only_on_the_points() -> None:
 def test_the_canonical_order_depends_on_inputs_outputs_and_labels() -> None:
     for column in range(3):
         values = torch.zeros(1, 9, 3)
-        values[..., column] = torch.randn(9, generator=DRAW)
+        values[..., column] = torch.randn(9, generator=GENERATOR)
         actual = sort_canonically(Points.full(values[..., :2], values[..., 2:]))
         sequence = torch.cat([actual.x, actual.y], -1)[0, :, column]
         steps = sequence.diff()
@@ -52,7 +52,7 @@ def test_the_numbers_of_a_point_do_not_depend_on_the_number_of_points() -> None:
 
 
 def test_indices_are_uniform_and_at_most_the_last_point() -> None:
-    numbers = torch.rand(1, 5000, 4, generator=DRAW)
+    numbers = torch.rand(1, 5000, 4, generator=GENERATOR)
     actual = draw_indices(numbers, torch.tensor([4, 3]))
     assert actual.shape == (2, 5000, 4)
     for b, count in enumerate((4, 3)):
@@ -66,7 +66,7 @@ def test_indices_are_uniform_and_at_most_the_last_point() -> None:
 
 
 def test_inputs_are_sampled_with_their_outputs() -> None:
-    original, indices = points(2, 5), torch.randint(5, (2, 7, 5), generator=DRAW)
+    original, indices = points(2, 5), torch.randint(5, (2, 7, 5), generator=GENERATOR)
     actual = select_points(original, indices)
     for b in range(2):
         for s in range(7):
@@ -77,9 +77,9 @@ def test_inputs_are_sampled_with_their_outputs() -> None:
 
 
 def test_residuals_are_sampled_jointly_for_all_outputs_and_centred_over_valid_points() -> None:
-    residuals = torch.randn(2, 3, 5, 2, generator=DRAW)
+    residuals = torch.randn(2, 3, 5, 2, generator=GENERATOR)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    indices = draw_indices(torch.rand(2, 3, 5, generator=DRAW), mask.sum(1))
+    indices = draw_indices(torch.rand(2, 3, 5, generator=GENERATOR), mask.sum(1))
     actual = resampled_residuals(residuals, indices, mask).numpy()
     for b, count in enumerate((5, 3)):
         for s in range(3):

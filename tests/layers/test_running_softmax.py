@@ -37,7 +37,7 @@ def portion_state(inputs: tuple[Tensor, Tensor, Tensor, Tensor], index: Tensor |
     return attend(queries, keys[..., index, :], values[..., index, :], mask[:, index])
 
 
-def assert_is(state: RunningSoftmax, expected: tuple[np.ndarray, np.ndarray], tolerance: float) -> None:
+def assert_state_equals(state: RunningSoftmax, expected: tuple[np.ndarray, np.ndarray], tolerance: float) -> None:
     for actual, desired in zip((state.log_c, state.e), expected, strict=True):
         np.testing.assert_allclose(actual.double().numpy(), desired, rtol=tolerance, atol=tolerance)
 
@@ -49,7 +49,7 @@ def test_any_chunks_in_any_order_equal_the_complete_softmax(chunk: int, dtype: t
     state = RunningSoftmax.empty(B, inputs[0])
     for index in torch.randperm(N, generator=torch.Generator().manual_seed(chunk)).split(chunk):
         state = state.merge(portion_state(inputs, index))
-    assert_is(state, scipy_state(*inputs), tolerance)
+    assert_state_equals(state, scipy_state(*inputs), tolerance)
 
 
 def test_merging_is_associative() -> None:
@@ -84,7 +84,7 @@ def test_states_are_finite_for_huge_scores(size: float, dtype: torch.dtype) -> N
     for n in range(N):
         state = state.merge(portion_state(inputs, slice(n, n + 1)))
     assert bool(state.e.isfinite().all())
-    assert_is(
+    assert_state_equals(
         state, scipy_state(*inputs), 1e-10 if dtype == torch.float64 else 2e-3
     )  # scores of 1e4 have steps of 1e-3
 

@@ -52,16 +52,18 @@ def test_layered_backbones_are_found() -> None:
     assert "gpt2" in LAYERED
 
 
-# Decoding of layers does not depend on the pair of backbone and head. All pairs are slow tests; the other tests have
-# each backbone with one of the heads, and two backbones with all heads.
-IN_TURN = set(zip(LAYERED, cycle(NUMERIC), strict=False))
+# Decoding of layers does not depend on the pair of backbone and head. The slow tests have all pairs; the
+# others have each backbone with one of the heads, and two backbones with all heads.
+ONE_HEAD_EACH = set(zip(LAYERED, cycle(NUMERIC), strict=False))
 WITH_EVERY_HEAD = ("gpt2", "tnp")
 
 
 @pytest.mark.parametrize(
     ("name", "head"),
     [
-        pytest.param(name, head, marks=[] if (name, head) in IN_TURN or name in WITH_EVERY_HEAD else pytest.mark.slow)
+        pytest.param(
+            name, head, marks=[] if (name, head) in ONE_HEAD_EACH or name in WITH_EVERY_HEAD else pytest.mark.slow
+        )
         for name in LAYERED
         for head in NUMERIC
     ],

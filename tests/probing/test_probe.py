@@ -24,11 +24,11 @@ from iclbench.training.run import train
 from tests.refusals import refused
 
 SIZES = {"tasks": 20, "fit": 4, "test": 6}
-FIELD = ["gpt2", "zero", "least-squares", "gd", "gd-plus-plus", "gd-plus-plus-transformed"]
+CONTESTANTS = ["gpt2", "zero", "least-squares", "gd", "gd-plus-plus", "gd-plus-plus-transformed"]
 
 
 class Unlayered(Backbone):
-    """A plugin that defines `predict_targets` only."""
+    """A plug-in that defines `predict_targets` only."""
 
     Settings = BaseSettings
 
@@ -72,7 +72,7 @@ def values(results: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_a_linear_task_has_gradient_descent_and_reference_levels(probed_folder: tuple[Path, list[CellResult]]) -> None:
     folder, cells = probed_folder
-    assert [c.contestant.name for c in cells] == FIELD
+    assert [c.contestant.name for c in cells] == CONTESTANTS
     assert {c.prompts.id for c in cells} == {cells[0].prompts.id}
     rows = tables.read_all("values", folder)
     assert set(rows["evaluator"]) == {"probe", "gamma_search"}
@@ -116,7 +116,7 @@ def test_a_task_that_is_not_linear_has_no_gradient_descent(card: Path, tmp_path:
 @pytest.mark.slow
 def test_each_context_size_has_its_own_episodes(trained_run: Run, tmp_path: Path) -> None:
     cells = list(probe(Context(tmp_path), trained_run, [5, 16, 5], **SIZES))
-    assert [c.prompts.context_points for c in cells] == [5] * len(FIELD) + [16] * len(FIELD)
+    assert [c.prompts.context_points for c in cells] == [5] * len(CONTESTANTS) + [16] * len(CONTESTANTS)
     assert set(tables.read_all("values", tmp_path)["n_context"]) == {5, 16}
 
 
@@ -201,7 +201,7 @@ def test_a_context_beyond_learned_positions_is_a_skipped_row_and_references_are_
     run = create(tmp_path, resolve_run(str(card), "gpt2-learned", "smoke", 0, ["train.steps=2"]), "learned")
     train(run)
     cells = list(probe(Context(tmp_path), run, [8, 9], **SIZES))
-    assert len(cells) == 2 * len(FIELD) and not any(cell.reason for cell in cells)
+    assert len(cells) == 2 * len(CONTESTANTS) and not any(cell.reason for cell in cells)
     values = tables.read_all("values", tmp_path / "tables")
     skipped = values[values["status"].ne("ok")]
     assert skipped[["run", "n_context", "status"]].to_numpy().tolist() == [["learned", 9, "skipped"]]

@@ -26,24 +26,25 @@ def normal_sample(rows: int, columns: int, seed: int = 0) -> np.ndarray:
 
 
 def test_r_squared_equals_that_of_scikit_learn() -> None:
-    true, noise = normal_sample(50, 3) + 2, normal_sample(50, 3, 1)
+    true_values, noise = normal_sample(50, 3) + 2, normal_sample(50, 3, 1)
     np.testing.assert_allclose(
-        r_squared(true + noise, true), r2_score(true, true + noise, multioutput="raw_values")[None]
+        r_squared(true_values + noise, true_values),
+        r2_score(true_values, true_values + noise, multioutput="raw_values")[None],
     )
 
 
 def test_weights_equal_repeated_inputs() -> None:
-    true, fitted = normal_sample(6, 2), normal_sample(6, 2, 1)
+    true_values, fitted = normal_sample(6, 2), normal_sample(6, 2, 1)
     times = np.array([0, 2, 1, 1, 2, 0])
-    repeated = r_squared(fitted.repeat(times, 0), true.repeat(times, 0))
-    np.testing.assert_allclose(r_squared(fitted, true, times[None].astype(float)), repeated)
+    repeated = r_squared(fitted.repeat(times, 0), true_values.repeat(times, 0))
+    np.testing.assert_allclose(r_squared(fitted, true_values, times[None].astype(float)), repeated)
 
 
 def test_the_map_is_least_squares_without_an_intercept_even_if_columns_repeat() -> None:
-    learned, true = normal_sample(40, 4), normal_sample(40, 3, 1)
+    learned, true_values = normal_sample(40, 4), normal_sample(40, 3, 1)
     learned[:, 3] = learned[:, 0]
-    expected = LinearRegression(fit_intercept=False).fit(learned, true).predict(learned)
-    h = linear_map(torch.from_numpy(learned), torch.from_numpy(true))
+    expected = LinearRegression(fit_intercept=False).fit(learned, true_values).predict(learned)
+    h = linear_map(torch.from_numpy(learned), torch.from_numpy(true_values))
     np.testing.assert_allclose(learned @ h.numpy(), expected, atol=1e-10)
     torch.testing.assert_close(h[0], h[3])
 

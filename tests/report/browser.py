@@ -1,4 +1,4 @@
-"""Headless Chromium, controlled by its DevTools protocol over pipes, without a driver and a port."""
+"""Headless Chromium, controlled with the DevTools protocol over pipes, without a driver or a port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def executable() -> str | None:
 
 
 class Page:
-    """A page in a new browser. `events` has all events of the browser as pairs of method and parameters."""
+    """A page in a new browser. `events` holds all events of the browser, as pairs of method and parameters."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._buffer, self._last_id = write, read, b"", 0
@@ -76,13 +76,13 @@ class Page:
         self.send("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.readyState === 'complete'")
 
-    def size(self, width: int, height: int = 900) -> None:
+    def set_size(self, width: int, height: int = 900) -> None:
         self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page, awaited."""
+        """Evaluate an expression in the page. A promise is awaited."""
         answer = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(json.dumps(answer["exceptionDetails"])[:500])
@@ -109,7 +109,7 @@ class Page:
             self.wait(f"{undrawn} === undefined || {undrawn}.getBoundingClientRect().top > innerHeight + 400")
 
     def screenshot(self, path: Path, height: int = 0, top: int = 0) -> None:
-        """The page from `top` on, `height` pixels of it (0: all of it), as PNG."""
+        """Save `height` pixels of the page from `top` on (0: up to its end) as PNG."""
         size = self.run("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": top, "width": size[0], "height": height or size[1] - top, "scale": 1}
         shot = self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
@@ -118,7 +118,7 @@ class Page:
 
 @contextmanager
 def page(profile: Path) -> Iterator[Page]:
-    """A page in a new browser; `profile` is an empty folder for what browsers write."""
+    """A page in a new browser; `profile` is an empty folder for the files of the browser."""
     to_browser, from_browser = os.pipe(), os.pipe()
     command = [
         str(executable()),

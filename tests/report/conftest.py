@@ -15,7 +15,7 @@ from tests.report import synthetic, synthetic_grid, synthetic_targets
 
 @dataclass
 class Report:
-    """A page with its results and sections, so that tests need not load and make them again, which takes seconds."""
+    """The page of a report, and its results and sections, which take seconds to load and to build."""
 
     page: Path
     results: Results

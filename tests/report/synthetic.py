@@ -119,9 +119,9 @@ def _curve(
     if contestant == "xgboost":
         n = np.unique(np.r_[0, np.geomspace(1, last, 8).round().astype(int)])
     # The difficulty of episodes is the same for all contestants, so that paired intervals are narrower.
-    shared = np.random.default_rng([len(task), len(shift)]).gamma(2.0, 0.5, (EPISODES, 1))
+    difficulty = np.random.default_rng([len(task), len(shift)]).gamma(2.0, 0.5, (EPISODES, 1))
     noise = np.random.default_rng(abs(hash_of(f"{task}{run}{shift}"))).gamma(20.0, 0.05, (EPISODES, len(n)))
-    per_episode = mean_curve(contestant, task, shift, n) * shared * noise
+    per_episode = mean_curve(contestant, task, shift, n) * difficulty * noise
     spread = 1.96 * per_episode.std(axis=0, ddof=1) / np.sqrt(EPISODES)
     mean = per_episode.mean(axis=0)
     rows = [
@@ -175,7 +175,7 @@ def _curve(
 
 
 def hash_of(name: str) -> int:
-    """A number from a name that is the same in all processes."""
+    """A number derived from a name, the same in all processes."""
     return int.from_bytes(name.encode()[-8:], "little")
 
 

@@ -1,7 +1,8 @@
 """A synthetic results folder of bursty classification.
 
-On `bursty`, the ICL accuracy of CoQE rises early and then falls, and the Transformer learns only in weights. `coqe` has
-two variants, one of them with a single seed. `bursty-alpha1` is a second task of the family, with published numbers.
+On `bursty`, the ICL accuracy of CoQE rises early and then falls, and the Transformer learns only in its weights. `coqe`
+has two variants, one of them with a single seed. `bursty-alpha1` is a second task of the family, and has published
+numbers.
 """
 
 from pathlib import Path
@@ -14,14 +15,15 @@ from tests.tables.rows import complete_row
 EPISODES = 128
 STEPS = [500, 1000, 2000, 3000, 4000]
 TASKS = ["bursty", "bursty-alpha1"]
+# Accuracy of guessing, by test.
 TESTS = {"icl": 0.5, "icl_paired": 0.25, "iwl": 0.0025, "flip": 0.5}
-# Backbone, hash and seeds of each variant.
+# Backbone, hash of the settings, and seeds of each variant.
 VARIANTS = {
     "transformer": ("transformer", "aaaaaaaa", [0, 1, 2]),
     "coqe": ("coqe", "bbbbbbbb", [0, 1, 2]),
     "coqe-paper": ("coqe", "cccccccc", [0]),
 }
-# Accuracy in training, by step.
+# Accuracy in training at each step in `STEPS`, by name and test.
 CURVES = {
     ("transformer", "icl"): [0.50, 0.55, 0.52, 0.51, 0.50],
     ("transformer", "iwl"): [0.05, 0.30, 0.70, 0.85, 0.92],

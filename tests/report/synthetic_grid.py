@@ -11,7 +11,8 @@ from iclbench import __version__, tables
 from tests.tables.rows import complete_row
 
 EPISODES = 48
-BACKBONES = {  # score and cost
+# Score and cost of each backbone.
+BACKBONES = {
     "gpt2": (0.80, 4.0),
     "mamba": (0.79, 3.0),
     "transformer": (0.78, 4.2),
@@ -53,10 +54,14 @@ def score(raw: np.ndarray | float, evaluator: str) -> np.ndarray | float:
 
 
 def gap(grid: Grid, task: str, test: str, a: str, b: str) -> tuple[float, float, float]:
-    """Mean score of a minus that of b over episodes, with its interval; seeds that both have are averaged first."""
+    """Mean over episodes of the score of `a` minus that of `b`, and its interval.
+
+    The scores of an episode are averaged over the seeds that both have."""
     seeds = [seed for seed in (0, 1) if (task, test, a, seed) in grid.raw and (task, test, b, seed) in grid.raw]
-    of_a, of_b = (np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b))
-    gaps = of_a - of_b
+    scores_a, scores_b = (
+        np.mean([score(grid.raw[task, test, name, seed], test) for seed in seeds], 0) for name in (a, b)
+    )
+    gaps = scores_a - scores_b
     mean, half = float(gaps.mean()), 2.0117 * float(gaps.std(ddof=1)) / np.sqrt(EPISODES)  # t of 47 degrees of freedom
     return mean, mean - half, mean + half
 
@@ -65,23 +70,23 @@ def write(folder: Path, preset: str = "grid") -> Grid:
     """Write the folder. One of two seeds of `cnp` failed on tabular, and both seeds of `tnp` on quadratic."""
     raw: dict[tuple[str, str, str, int], np.ndarray] = {}
     cells: list[dict[str, object]] = []
-    for number, (task, evaluators) in enumerate(TASKS.items()):
+    for task_index, (task, evaluators) in enumerate(TASKS.items()):
         values: list[dict[str, object]] = []
         errors: list[dict[str, object]] = []
         costs: list[dict[str, object]] = []
-        for place, evaluator in enumerate(evaluators):
-            shared = np.random.default_rng([number, place]).normal(0, 0.15, EPISODES)
+        for evaluator_index, evaluator in enumerate(evaluators):
+            difficulty = np.random.default_rng([task_index, evaluator_index]).normal(0, 0.15, EPISODES)
             for name, level in (("zero", 1.0), ("knn-3", 0.7), ("ridge", FLOOR)):
-                values_of_baseline = level + 0 * shared if evaluator in ("next", "targets") else np.full(EPISODES, 0.5)
-                values += _rows(task, evaluator, name, None, values_of_baseline, preset)
-            for b, (name, (quality, _)) in enumerate(BACKBONES.items()):
+                baseline_values = level + 0 * difficulty if evaluator in ("next", "targets") else np.full(EPISODES, 0.5)
+                values += _rows(task, evaluator, name, None, baseline_values, preset)
+            for backbone_index, (name, (quality, _)) in enumerate(BACKBONES.items()):
                 if name == ONLY_TARGETS and evaluator != "targets":
                     continue
                 for seed in (0, 1):
                     if (task, name) == ("quadratic", "tnp") or (task, name, seed) == ("tabular", "cnp", 1):
                         continue
-                    rng = np.random.default_rng([number, b, seed, place])
-                    scores = quality + 0.1 * rng.normal() + shared + 0.05 * rng.normal(size=EPISODES)
+                    rng = np.random.default_rng([task_index, backbone_index, seed, evaluator_index])
+                    scores = quality + 0.1 * rng.normal() + difficulty + 0.05 * rng.normal(size=EPISODES)
                     by_episode = 0.5 + 0.4 * scores if evaluator in ("icl", "iwl") else 1 - (1 - FLOOR) * scores
                     raw[task, evaluator, name, seed] = by_episode
                     values += _rows(task, evaluator, name, seed, by_episode, preset)
@@ -96,7 +101,7 @@ def write(folder: Path, preset: str = "grid") -> Grid:
                 cells.append(_cell("train", task, name, run, seed, preset, status, reason, 30.0 * cost))
                 if status == "done":
                     cells.append(_cell("evaluate", task, name, run, seed, preset, "done", None, 5.0))
-                    costs += _costs(task, name, run, preset, cost * (1 + number))
+                    costs += _costs(task, name, run, preset, cost * (1 + task_index))
         tables.write("values", values, folder / "tables" / f"{task}.values.parquet", {})
         tables.write("errors", errors, folder / "tables" / f"{task}.errors.parquet", {})
         tables.write("costs", costs, folder / "tables" / f"{task}.costs.parquet", {})
@@ -109,7 +114,7 @@ def _rows(
 ) -> list[dict[str, object]]:
     kind = "backbone" if seed is not None else "oracle" if name == "ridge" else "baseline"
     is_accuracy = evaluator in ("icl", "iwl")
-    # For sets of targets, squared errors have the place of log-likelihoods.
+    # For the evaluator `targets`, these rows have squared errors instead of log-likelihoods.
     metric = "accuracy_within_choices" if is_accuracy else "squared_error"
     mean, half = float(by_episode.mean()), 1.96 * float(by_episode.std()) / np.sqrt(len(by_episode))
     ends = sorted(float(score(mean + side * half, evaluator)) for side in (-1, 1))

@@ -35,8 +35,10 @@ TASKS = {
 }
 # Model: whether it has a key-value cache, and its accuracy without and with many demonstrations.
 MODELS = {"demo-lm": (True, 0.2, 0.9), "gpt2-large": (True, 0.1, 0.75), "mamba-tiny": (False, 0.1, 0.55)}
+# Gain in accuracy by Deep-Thinking.
 GAINS = {"demo-lm": 0.0, "gpt2-large": 0.04}
 PUBLISHED = {"GPT2-Large": 0.653, "GPT2-Large+deep-thinking": 0.857}
+# The task with several orders of its demonstrations and a development split.
 ORDERED_TASK = "sst2"
 # One of the two tasks of the suite has other examples than the published mean.
 OUR_DATA, THEIR_DATA = {"sst5": "pairs=iclbench"}, "pairs=Hendel et al. 2023"
@@ -80,7 +82,7 @@ def write(folder: Path) -> Path:
 
 
 def row(task: str, contestant: str, metric: str, value: float | None, **columns: object) -> dict[str, object]:
-    """A row of the table `values`, with defaults for other columns than `columns`."""
+    """A row of the table `values`, with defaults for the columns that are not in `columns`."""
     family, evaluator, _ = TASKS[task]
     row = {
         "run": contestant,

@@ -43,14 +43,14 @@ def write(folder: Path) -> Path:
                 rows, errors = _scores(task, name, shift)
                 values += rows
                 frames.append(errors)
-            where = folder / "tables" / prompt_set(task, shift)
+            tables_folder = folder / "tables" / prompt_set(task, shift)
             if shift == "none":
-                tables.write("errors", pd.concat(frames), where / "all.errors.parquet", {})
+                tables.write("errors", pd.concat(frames), tables_folder / "all.errors.parquet", {})
                 values += _published() if task == "gp-mixture" else []
-            tables.write("values", values, where / "all.values.parquet", {})
+            tables.write("values", values, tables_folder / "all.values.parquet", {})
             drawn = [_prompts(task, shift), *(_predictions(task, name, shift) for name in contestants)]
             examples = tables.frame("examples", pd.concat(drawn, ignore_index=True))
-            tables.write("examples", examples, where / "all.examples.parquet", {})
+            tables.write("examples", examples, tables_folder / "all.examples.parquet", {})
     return folder
 
 
@@ -74,11 +74,11 @@ def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int
     _, uses_related, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     assert level is not None
     # The difficulty of episodes is the same for all contestants, so that paired intervals are narrower.
-    shared = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
+    difficulty = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
     noise = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
     gain = -0.2 if shift == "mismatch-far" else 0.0 if contestant == "oracle-kernel" else 0.1
     counts = range(MAX_RELATED[task] + 1) if uses_related else [0]
-    return {n: level + shared + noise + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
+    return {n: level + difficulty + noise + gain * (1 - 0.3**n) - 0.2 * (shift == "ood-lengthscale") for n in counts}
 
 
 def joint(contestant: str, marginal: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns:
 
 
 def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """Groups of episodes with a mean of their own: the columns of its row, and a mask of the episodes."""
+    """Groups of episodes, each with a row of its mean: the columns of this row, and a mask of the episodes."""
     sizes, groups = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
         groups.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))

@@ -15,14 +15,14 @@ pytestmark = pytest.mark.skipif(browser.executable() is None, reason="needs Chro
 
 CURVES = "linear-small-curves-next-squared-error"
 CONTROLS = "a[href], button, select, summary, [tabindex='0']"
-# The visible controls: of closed details only the summary.
+# The visible controls. Only the summary of closed details is visible.
 REACHABLE = f"[...document.querySelectorAll(`{CONTROLS}`)].filter((e) => e.checkVisibility())"
 
 
 @pytest.fixture(scope="module")
 def view(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]:
     with browser.page(tmp_path_factory.mktemp("profile")) as view:
-        view.size(1280)
+        view.set_size(1280)
         view.open(page)
         yield view
 
@@ -41,7 +41,7 @@ def test_every_figure_is_drawn_without_errors_and_without_requests(view: browser
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> None:
     """Wide tables scroll inside a box that can be focused by keyboard."""
-    view.size(width)
+    view.set_size(width)
     view.run("document.querySelectorAll('details').forEach((details) => details.open = true)")
     view.wait("document.querySelector('details.rows table') !== null")
     too_wide = """[...document.querySelectorAll("body *")]
@@ -51,7 +51,7 @@ def test_nothing_is_wider_than_the_screen(view: browser.Page, width: int) -> Non
     assert view.run("document.documentElement.scrollWidth") <= width
     assert view.run("[...document.querySelectorAll('.wide')].every((box) => box.tabIndex === 0)")
     view.run("document.querySelectorAll('details').forEach((details) => details.open = false)")
-    view.size(1280)
+    view.set_size(1280)
 
 
 def test_the_tab_key_visits_every_control_once_with_a_visible_focus(view: browser.Page) -> None:
@@ -93,8 +93,10 @@ def test_the_rows_of_a_figure_are_those_of_its_file(view: browser.Page, page: Pa
     view.press("Enter", 13, "\r")
     view.wait("figure.querySelector('details.rows table') !== null")
     file_rows = _table(page.parent / "figures" / f"{CURVES}.csv")
-    shown = view.run("[...figure.querySelectorAll('details.rows tbody tr')].map((row) => row.cells[0].textContent)")
-    assert shown == [row[0] for row in file_rows[1:]][: len(shown)] != []
+    first_cells = view.run(
+        "[...figure.querySelectorAll('details.rows tbody tr')].map((row) => row.cells[0].textContent)"
+    )
+    assert first_cells == [row[0] for row in file_rows[1:]][: len(first_cells)] != []
     view.run("figure.querySelector('.download').focus()")
     view.press("Enter", 13, "\r")
     _wait_for(view, tmp_path / f"{CURVES}.csv")
@@ -108,7 +110,7 @@ def test_the_rows_of_a_figure_are_those_of_its_file(view: browser.Page, page: Pa
 
 
 def test_the_contents_open_and_close_on_a_narrow_screen(view: browser.Page) -> None:
-    view.size(390)
+    view.set_size(390)
     view.run("window.menu = document.querySelector('nav details'); menu.querySelector('summary').focus()")
     view.wait("!menu.open")
     view.press("Enter", 13, "\r")
@@ -126,11 +128,11 @@ def test_the_contents_open_and_close_on_a_narrow_screen(view: browser.Page) -> N
     assert view.run(top) >= view.run("document.querySelector('nav').getBoundingClientRect().bottom"), (
         "the heading is below the bar"
     )
-    view.size(1280)
+    view.set_size(1280)
 
 
 def test_the_summary_fits_on_a_screen_next_to_the_contents(view: browser.Page) -> None:
-    view.size(1280, 800)
+    view.set_size(1280, 800)
     view.run("scrollTo(0, 0)")
     box = "document.querySelector('.glance').getBoundingClientRect()"
     assert view.run(f"[{box}.top > 0, {box}.bottom <= 800]") == [True, True]
@@ -141,28 +143,30 @@ def test_the_summary_fits_on_a_screen_next_to_the_contents(view: browser.Page) -
 
 
 def test_sections_are_filtered_by_task_preset_and_contestant(view: browser.Page) -> None:
-    def choose(by: str, name: str) -> list[str]:
+    def select(by: str, name: str) -> list[str]:
         view.run(
             f"(() => {{ const s = document.querySelector('select[data-by={by}]'); s.value = {name!r};"
             " s.dispatchEvent(new Event('change')); })()"
         )
-        shown = "[...document.querySelectorAll('main > section[data-task]')].filter((s) => !s.hidden).map((s) => s.id)"
-        listed = (
+        visible_sections = (
+            "[...document.querySelectorAll('main > section[data-task]')].filter((s) => !s.hidden).map((s) => s.id)"
+        )
+        visible_links = (
             "[...document.querySelectorAll('.menu a')].filter((a) => a.checkVisibility()).map((a) => a.hash.slice(1))"
         )
-        sections: list[str] = view.run(shown)
-        assert [name for name in view.run(listed) if name in sections or name.endswith("-small")] == sections
+        sections: list[str] = view.run(visible_sections)
+        assert [name for name in view.run(visible_links) if name in sections or name.endswith("-small")] == sections
         return sections
 
-    all_sections = choose("task", "")
+    all_sections = select("task", "")
     assert all_sections == ["decision-tree-small", "linear-small", "sparse-linear-small"]
-    assert choose("task", "linear") == ["linear-small"]
+    assert select("task", "linear") == ["linear-small"]
     total = view.run("document.querySelectorAll('main > section').length")
     assert view.run("document.querySelector('.count').textContent") == f"{total - 2} of {total} sections"
-    assert choose("task", "") == all_sections
-    assert choose("preset", "small") == all_sections
-    choose("preset", "")
-    mamba_sections = choose("contestant", "mamba")
+    assert select("task", "") == all_sections
+    assert select("preset", "small") == all_sections
+    select("preset", "")
+    mamba_sections = select("contestant", "mamba")
     assert "linear-small" in mamba_sections and set(mamba_sections) < set(all_sections)
     assert (
         view.run(f"document.getElementById('{CURVES}').querySelector('.entry[aria-pressed=true]').dataset.name")
@@ -170,12 +174,12 @@ def test_sections_are_filtered_by_task_preset_and_contestant(view: browser.Page)
     )
     assert view.run("[...document.querySelectorAll('tr.picked th')].every((th) => th.textContent === 'mamba')")
     assert view.run("document.querySelectorAll('tr.picked').length") > 3
-    assert choose("contestant", "") == all_sections
+    assert select("contestant", "") == all_sections
     assert view.run("document.querySelectorAll('tr.picked, .entry[aria-pressed=true]').length") == 0
 
 
 def test_tables_scroll_inside_their_box_on_a_narrow_screen(view: browser.Page) -> None:
-    view.size(390)
+    view.set_size(390)
     tables = """[...document.querySelectorAll(".wide table")].filter((t) => t.checkVisibility()).map((table) => {
       const box = table.parentElement, before = scrollX; box.scrollLeft = 1e6;
       const read = table.scrollWidth <= box.clientWidth + box.scrollLeft + 1 && scrollX === before;
@@ -183,7 +187,7 @@ def test_tables_scroll_inside_their_box_on_a_narrow_screen(view: browser.Page) -
       box.scrollLeft = 0; return [read, room >= 90, table.textContent.slice(0, 60)]; })"""
     assert [table for table in view.run(tables) if not (table[0] and table[1])] == []
     assert view.run("document.documentElement.scrollWidth") <= 390
-    view.size(1280)
+    view.set_size(1280)
 
 
 def _table(path: Path) -> list[list[str]]:

@@ -20,7 +20,7 @@ from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
 from tests.sweep.test_kill import alive
 
-# The code of a process that dies like V8 with too little memory.
+# The code of a process that crashes as V8 does when it runs out of memory.
 _OUT_OF_MEMORY = (
     "import sys, os; print('# Fatal process out of memory: Oilpan', file=sys.stderr, flush=True); os.abort()"
 )
@@ -92,20 +92,20 @@ def test_several_processes_write_the_same_bytes(only: list[str], results: Path, 
 def test_jobs_of_killed_processes_are_done_by_the_parent() -> None:
     parent = os.getpid()
 
-    def killed() -> int:
+    def killed_job() -> int:
         if os.getpid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
         return 3
 
-    assert sorted(workers.run_jobs([killed, killed], 2)) == [(0, 3), (1, 3)]
+    assert sorted(workers.run_jobs([killed_job, killed_job], 2)) == [(0, 3), (1, 3)]
 
 
 def test_an_error_in_a_process_is_raised_in_the_parent() -> None:
-    def fails() -> int:
+    def failing_job() -> int:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError) as error:
-        list(workers.run_jobs([fails, lambda: 1], 2))
+        list(workers.run_jobs([failing_job, lambda: 1], 2))
     assert error.value.errno == 28
 
 
@@ -124,14 +124,14 @@ def test_more_jobs_than_fit_into_the_pipe_are_all_done() -> None:
 def test_processes_end_if_the_parent_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
 
-    def slow() -> None:
+    def slow_job() -> None:
         with pids.open("a") as file:
             file.write(f"{os.getpid()} ")
         time.sleep(0.3)
 
     parent = os.fork()
     if parent == 0:
-        list(workers.run_jobs([slow] * 1000, 2))
+        list(workers.run_jobs([slow_job] * 1000, 2))
         os._exit(0)
     deadline = time.monotonic() + 30
     while len(set(pids.read_text().split() if pids.exists() else ())) < 2:

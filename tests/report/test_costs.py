@@ -17,7 +17,7 @@ from tests.report import vega_lite
 RUN = "linear-mamba-small-s0"
 SECONDS = {("condition", 40): 2e-3, ("condition", 500): 2e-2, ("query", 40): 3e-5, ("query", 500): 3.5e-5}
 
-# Seconds of a query in a batch of one episode, which is more than 1/64 of a batch of 64.
+# Seconds of a query in a batch of one episode, which take longer per episode than those in a batch of 64.
 BATCH_OF_ONE = 1e-3
 
 
@@ -113,7 +113,7 @@ def test_figures_show_measurements_and_are_valid(blocks: dict[str, Table | Figur
 
 
 @pytest.mark.slow
-def test_section_has_only_long_table_without_measurements_of_phases(report_results: Results) -> None:
+def test_section_without_measured_phases_has_only_the_table_of_costs(report_results: Results) -> None:
     section = costs.section(report_results)
     assert section is not None
     assert all(isinstance(block, Table) and block.name.endswith("-costs") for block in section.walk())

@@ -1,4 +1,4 @@
-"""Examples of episodes: bands with those of the oracle, completed images, and both on the page."""
+"""Examples of episodes: bands of predictions and of the oracle, completed images, and the page with both."""
 
 import base64
 import re
@@ -171,13 +171,16 @@ def test_caption_describes_drawn_contestants(targets_results: Path) -> None:
         DrawnContestant("cnp", 0, False),
         DrawnContestant("icicl-tnp", 3, True),
     )
-    one, several = "the best model without related datasets", "the best models without related datasets"
+    without_related, several_without_related = (
+        "the best model without related datasets",
+        "the best models without related datasets",
+    )
     with_related = "the best model with related datasets"
     for best, description in (
-        ([pt_tnp, icicl_tnp], f"{one} and {with_related}"),
+        ([pt_tnp, icicl_tnp], f"{without_related} and {with_related}"),
         ([icicl_tnp], with_related),
-        ([pt_tnp, cnp], several),
-        ([pt_tnp, icicl_tnp, cnp], f"{several} and {with_related}"),
+        ([pt_tnp, cnp], several_without_related),
+        ([pt_tnp, icicl_tnp, cnp], f"{several_without_related} and {with_related}"),
         ([DrawnContestant("knn-3", 0, False)], "the best baselines"),
     ):
         assert _description(task, best) == description

@@ -87,8 +87,8 @@ def figures(results: Results) -> dict[str, Figure]:
 def test_trained_lengths_follow_from_prompt_sets(two_lengths: Results) -> None:
     assert two_lengths.trained_lengths_by_run == {"gpt2-s0": 10, "gpt2-s1": 10, "mamba": 10, "mamba-20": 20}
     rows = two_lengths.rows.assign(trained=trained_lengths(two_lengths.rows))
-    of_baseline = rows.query("run == 'zero' and metric == 'squared_error'")
-    by_prompts = of_baseline.groupby("prompt_set")["trained"].first()
+    baseline_rows = rows.query("run == 'zero' and metric == 'squared_error'")
+    by_prompts = baseline_rows.groupby("prompt_set")["trained"].first()
     assert (by_prompts["none-10"], by_prompts["none-20"]) == (10, 20)
     assert pd.isna(by_prompts[f"points-{FAR}-{FAR}"]), "prompts that all lengths share"
 
@@ -174,7 +174,7 @@ def test_caption_names_models_that_support_fewer_examples(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_panels_of_trained_lengths_have_only_runs_of_this_length(
+def test_panels_of_trained_lengths_have_only_runs_of_their_length(
     two_lengths: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If lines are means over seeds, a run that failed at one length is missing only in the panel of this length."""

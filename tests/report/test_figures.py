@@ -248,10 +248,10 @@ def test_the_colours_of_one_kind_differ_under_colour_blindness(kind: dict[str, L
 
 def test_shipped_backbones_differ_without_colour() -> None:
     """Causal and set models differ in dash and fill, those of one kind in shape, and variants also in dash."""
-    listed = [
+    styled_looks = [
         look for name, look in SHIPPED_LOOKS.items() if name in ARCHITECTURE_LOOKS or name in style.VARIANT_SHAPES
     ]
-    assert len({(look.shape, look.hollow) for look in listed}) == len(listed)
+    assert len({(look.shape, look.hollow) for look in styled_looks}) == len(styled_looks)
     causal = [look for look in SHIPPED_LOOKS.values() if look.order == "causal"]
     assert not {look.dash for look in causal} & {look.dash for look in SET_LOOKS.values()}
     assert len({(look.colour, look.dash) for look in SHIPPED_LOOKS.values()}) == len(SHIPPED_LOOKS)
@@ -266,15 +266,15 @@ def test_orders_and_colours_are_those_of_the_backbones_classes() -> None:
 
 def test_a_shipped_backbone_without_a_style_has_a_unique_look(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = {name: BACKBONES.get(name).order for name in BACKBONES.names()}
-    listed = BACKBONES.architectures()
-    without_variants = Backbones({name: BACKBONES.entry(name) for name in listed}, {})
+    architectures = BACKBONES.architectures()
+    without_variants = Backbones({name: BACKBONES.entry(name) for name in architectures}, {})
     for name in ("gpt2", "cnp"):
         monkeypatch.delitem(style.BACKBONE_STYLES, name)
     monkeypatch.setattr(style, "SHIPPED_LOOKS", style.shipped_looks(without_variants))
-    all_looks = looks(listed, [], [], orders)
-    by_name = {name: all_looks[name] for name in listed}
+    all_looks = looks(architectures, [], [], orders)
+    by_name = {name: all_looks[name] for name in architectures}
     assert {"gpt2", "cnp"}.isdisjoint(style.SHIPPED_LOOKS)
-    assert len({(look.colour, look.dash) for look in by_name.values()}) == len(listed)
+    assert len({(look.colour, look.dash) for look in by_name.values()}) == len(architectures)
     assert [(by_name[name].order, by_name[name].hollow, by_name[name].is_user_defined) for name in ("gpt2", "cnp")] == [
         ("causal", False, False),
         ("set", True, False),
@@ -291,7 +291,7 @@ def test_a_variant_without_positions_has_a_unique_dash(monkeypatch: pytest.Monke
 
 
 def test_every_line_has_a_layer_of_its_width(figures: dict[str, Figure]) -> None:
-    """Data on the page have six digits, so that no layer would draw a width with more."""
+    """Data on the page have six digits, so a layer for a width with more digits would draw no line."""
     figure = figures["linear-small-curves-next-squared-error"]
     layers = re.findall(r"datum\.width === ([\d.]+)", " ".join(str(layer) for layer in figure.live["layer"]))
     widths = {float(f"{width:.6g}") for width in figure.data["width"].dropna()}

@@ -103,9 +103,9 @@ def test_cells_without_score_have_mark_and_reason(blocks: dict[str, Block]) -> N
 
 
 def test_model_on_few_rows_is_in_panel_of_these_rows(blocks: dict[str, Block]) -> None:
-    further = cells(blocks).query("panel == 'models on some tasks'").reset_index()
-    assert set(further["contestant"]) == {ONLY_TARGETS}
-    assert len(further) and further["status"].eq("ok").all()
+    partial_models = cells(blocks).query("panel == 'models on some tasks'").reset_index()
+    assert set(partial_models["contestant"]) == {ONLY_TARGETS}
+    assert len(partial_models) and partial_models["status"].eq("ok").all()
 
 
 def test_best_baseline_of_each_row_is_named(blocks: dict[str, Block]) -> None:
@@ -114,7 +114,7 @@ def test_best_baseline_of_each_row_is_named(blocks: dict[str, Block]) -> None:
     assert best.loc["linear", "reason"] == "knn-3"
 
 
-def test_best_baseline_is_not_given_the_truth() -> None:
+def test_best_baseline_has_no_access_to_the_truth() -> None:
     scores = {"zero": 0.0, "periodic-mean": 0.9, "gp-rbf": 0.4, "mean": 0.1}
     rows = pd.DataFrame({"row": "a", "kind": "baseline", "contestant": [*scores], "score": [*scores.values()]})
     assert heat_map.best_baselines(rows)["reason"].tolist() == ["gp-rbf"]
@@ -124,10 +124,12 @@ def test_best_baseline_is_not_given_the_truth() -> None:
 def test_columns_are_ordered_by_mean_rank(grid: Grid, blocks: dict[str, Block]) -> None:
     figure_cells = cells(blocks)
     scores = figure_cells[figure_cells["panel"] == "models"]["score"].reset_index()
-    wide = scores.pivot_table("score", index="row", columns="contestant", sort=False)
+    by_contestant = scores.pivot_table("score", index="row", columns="contestant", sort=False)
     ranks = {
-        name: np.mean([1 + (row.dropna() > row[name]).sum() for _, row in wide.iterrows() if pd.notna(row[name])])
-        for name in wide.columns
+        name: np.mean(
+            [1 + (row.dropna() > row[name]).sum() for _, row in by_contestant.iterrows() if pd.notna(row[name])]
+        )
+        for name in by_contestant.columns
     }
     order = list(dict.fromkeys(scores["contestant"]))
     assert [ranks[name] for name in order] == sorted(ranks[name] for name in order)
@@ -158,7 +160,7 @@ def test_numbers_are_readable_on_all_colours() -> None:
 
 
 def test_signs_of_scores_differ_for_the_colour_blind() -> None:
-    """The difference of blue and red is visible with protanopia and deuteranopia."""
+    """The difference between blue and red is visible with protanopia and deuteranopia."""
     for score in np.linspace(0.3, 1.25, 20):
         red, _, blue = figures.colour(score)
         assert blue - red > 40
@@ -187,8 +189,8 @@ def test_page_draws_columns_in_order_of_data(blocks: dict[str, Block]) -> None:
     names = list(dict.fromkeys(rows["contestant"]))
     spec = figure.live | {"datasets": {"rows": curves.records(rows)}, "width": 500}
     svg = vl_convert.vegalite_to_svg(spec)
-    places = [float(re.findall(rf"translate\(([\d.]+),[^>]*>{re.escape(name)}</text>", svg)[0]) for name in names]
-    assert places == sorted(places)
+    x_positions = [float(re.findall(rf"translate\(([\d.]+),[^>]*>{re.escape(name)}</text>", svg)[0]) for name in names]
+    assert x_positions == sorted(x_positions)
 
 
 @pytest.mark.slow
@@ -245,12 +247,12 @@ def test_tables_of_the_user_and_variants_are_not_in_the_heat_map(grid: Grid, tmp
     linear = values[values["task"].eq("linear")]
     wide = linear[linear["contestant"].eq("gpt2")]
     wide = wide.assign(run=wide["run"].str.replace("gpt2", "gpt2-wide"), variant="wide")
-    of_user = linear[linear["contestant"].isin(["gpt2", "zero", "ridge", "knn-3"])]
-    of_user = of_user.assign(task="csv-mine", family="tabular", prompt_set="csv-mine")
-    is_model = of_user["kind"].eq("backbone")
-    of_user["trained_on"] = of_user["trained_on"].mask(is_model, "linear")
-    of_user["contestant"] = of_user["contestant"].mask(is_model, "gpt2@linear")
-    rows = pd.concat([linear, values[values["task"].eq("quadratic")], wide, of_user], ignore_index=True)
+    user_rows = linear[linear["contestant"].isin(["gpt2", "zero", "ridge", "knn-3"])]
+    user_rows = user_rows.assign(task="csv-mine", family="tabular", prompt_set="csv-mine")
+    is_model = user_rows["kind"].eq("backbone")
+    user_rows["trained_on"] = user_rows["trained_on"].mask(is_model, "linear")
+    user_rows["contestant"] = user_rows["contestant"].mask(is_model, "gpt2@linear")
+    rows = pd.concat([linear, values[values["task"].eq("quadratic")], wide, user_rows], ignore_index=True)
     tables.write("values", rows, tmp_path / "all.values.parquet", {})
     loaded = load(tmp_path)
     assert loaded.variants == {"gpt2-wide"}

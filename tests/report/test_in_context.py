@@ -1,4 +1,4 @@
-"""Tests of a classification family (ICL, IWL, ...): their table, curves in training, and the plane of ICL and IWL."""
+"""Reports on tests of a classification family (ICL, IWL, ...): table, curves in training, and plane of ICL and IWL."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -118,8 +118,8 @@ def test_published_numbers_of_other_data_have_no_difference(blocks: dict[str, Bl
     rows = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", "glyphs=omniglot"))
     other_preset = comparison(replace(alpha1, results=replace(bursty, rows=rows)))
     assert other_preset is not None and other_preset["difference"].isna().all()
-    of_paper = replace(bursty, rows=rows.assign(preset="paper"))
-    same_preset = comparison(replace(alpha1, preset="paper", results=of_paper))
+    paper_results = replace(bursty, rows=rows.assign(preset="paper"))
+    same_preset = comparison(replace(alpha1, preset="paper", results=paper_results))
     assert same_preset is not None
     assert same_preset.set_index(["contestant", "test"]).loc[("transformer", "icl"), "difference"] < 0
     without_data = bursty.rows.assign(data=bursty.rows["data"].replace("glyphs=procedural", pd.NA))

@@ -30,7 +30,7 @@ def test_figure_of_ranks_shows_number_of_contexts_as_ceiling(blocks: dict[str, B
     ceiling = data.loc["as many as contexts"]
     assert ceiling["value"].tolist() == ceiling["axis_value"].tolist() == [CONTEXTS[0], CONTEXTS[-1]]
     coqe = data.loc["coqe"]
-    np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # two seeds, one apart
+    np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # two seeds, whose ranks differ by 1
     vega_lite.validate(figure.live)
 
 

@@ -218,8 +218,8 @@ def test_published_numbers_have_separate_rows(blocks: dict[str, Block]) -> None:
     assert headers == ["contestant", "origin", "simple (2 tasks), other data", "sst2"]
     sources = table(blocks, "language-published-sources")
     assert {"published data", "our data"} < {column.header for column in sources.columns}
-    of_suite = sources.frame[sources.frame["task"] == "simple"]
-    assert set(zip(of_suite["data"], of_suite["our_data"], strict=True)) == {(THEIR_DATA, OUR_DATA["sst5"])}
+    suite_rows = sources.frame[sources.frame["task"] == "simple"]
+    assert set(zip(suite_rows["data"], suite_rows["our_data"], strict=True)) == {(THEIR_DATA, OUR_DATA["sst5"])}
     assert sources.frame.loc[sources.frame["task"] == "sst2", "data"].isna().all()
 
 
@@ -341,7 +341,7 @@ def test_means_are_over_same_queries_for_all_sets_of_demonstrations(results: Res
 
 @pytest.mark.slow
 def test_gain_over_other_sets_of_demonstrations_is_set_aside(results: Results, tmp_path: Path) -> None:
-    """A gain is of the last evaluation only, here with a single set of demonstrations."""
+    """A gain belongs to the last evaluation only, which has a single set of demonstrations here."""
     rows = results.language.rows
     changed = rows["metric"].eq("accuracy_gain") & rows["task"].eq("sst2") & rows["model"].eq("gpt2-large")
     one_set = synthetic_language.prompt_set("sst2", MAIN, "none", 0)
@@ -357,7 +357,7 @@ def test_gain_over_other_sets_of_demonstrations_is_set_aside(results: Results, t
 
 @pytest.mark.slow
 def test_zero_shot_task_has_zero_shot_majority(results: Results, tmp_path: Path) -> None:
-    """The majority baseline of a task is that on the queries of its number of demonstrations."""
+    """The majority baseline of a task uses the queries for its number of demonstrations."""
     rows = results.language.rows
     rows = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
     is_zero_shot = rows["contestant"].eq("majority") & rows["n_context"].eq(0) & rows["metric"].eq("accuracy")

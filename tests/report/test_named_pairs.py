@@ -47,9 +47,9 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
     contest = replace(contest, rows=rows)
     wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
     a, b = wide["gpt2"][:5].to_numpy(), wide["s4d"][:5].to_numpy()
-    of_pair = named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, contest))
-    assert of_pair is not None
-    mean = of_pair[0]
+    compared_pair = named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, contest))
+    assert compared_pair is not None
+    mean = compared_pair[0]
     test = stats.ttest_ind(a, b, equal_var=False)
     assert (mean.low, mean.high) == pytest.approx(tuple(test.confidence_interval()), rel=1e-9)
     (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
@@ -63,7 +63,7 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
 
 
 def test_significance_is_corrected_by_holms_method(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compared with adjusted p-values. A pair with a missing seed has no p-value and does not count as a test."""
+    """The expected verdicts follow from adjusted p-values. A pair with a missing seed has none, and is not counted."""
     rng = np.random.default_rng(5)
     pairs = [Pair(a="gpt2", b="s4d", tasks=["linear"], seeds=[0, 1, 2, n]) for n in range(3, 12)]
     of_pairs = {pair.seeds[-1]: (rng.normal(0.4 * n, 1.0, 4), rng.normal(0, 1.0, 4)) for n, pair in enumerate(pairs)}

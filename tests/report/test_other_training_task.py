@@ -29,7 +29,7 @@ def plain(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 @pytest.fixture(scope="module")
 def mixed(plain: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The same, with runs of gpt2 on `linear` that are also evaluated on `quadratic`."""
+    """The results `plain`, with runs of gpt2 on `linear` that are also evaluated on `quadratic`."""
     folder = tmp_path_factory.mktemp("mixed")
     values = plain.rows.drop(columns="backbone")
     rows = values[values["task"].eq("quadratic") & values["contestant"].eq("gpt2") & values["evaluator"].eq("next")]
@@ -59,9 +59,9 @@ def test_examples_have_name_of_both_tasks(tmp_path: Path, grid: Grid) -> None:
 
 
 def test_leaderboard_names_trained_task(plain: Results, mixed: Results) -> None:
-    for results, lines in ((plain, []), (mixed, [("gpt2@linear: trained on linear",)])):
+    for results, expected_items in ((plain, []), (mixed, [("gpt2@linear: trained on linear",)])):
         (task,) = (task for task in results.slices if task.task == "quadratic")
-        assert [text.items for text in leaderboard.remarks(task, "next")] == lines
+        assert [text.items for text in leaderboard.remarks(task, "next")] == expected_items
     assert not mixed.looks["gpt2@linear"].is_user_defined, "a backbone of the package"
 
 

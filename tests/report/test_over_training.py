@@ -86,7 +86,7 @@ def test_kendall_is_concordant_minus_discordant_pairs() -> None:
 
 
 def test_scores_at_equal_compute_are_interpolated() -> None:
-    """Without contestants whose shortest run takes more computation."""
+    """Contestants whose shortest run takes more computation are omitted."""
     rows = [("cheap", 1e6, 0.1), ("cheap", 1e8, 0.5), ("dear", 1e7, 0.2), ("dear", 1e9, 0.6), ("dearer", 1e9, 0.9)]
     trained = pd.DataFrame(rows, columns=["contestant", "flops", "value"])
     shared = over_training.shared_compute(trained)

@@ -118,7 +118,7 @@ def test_a_window_that_is_never_full_equals_no_window() -> None:
 
 
 @torch.no_grad()
-def worst(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
+def largest_distances(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
     """The largest distance of answers and of states of a peaked model from those after conditioning on the points of
     the window, in the same precision."""
     backbone, points, x = peaked_model(dtype), stream_of(slides + 20, dtype), torch.randn(1, 8, 2, dtype=dtype)
@@ -134,7 +134,7 @@ def worst(dtype: torch.dtype, slides: int, **rule: int) -> tuple[float, float]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("slides", [100, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_rounding_errors_are_small_after_many_steps(dtype: torch.dtype, slides: int) -> None:
-    answers, states = worst(dtype, slides)
+    answers, states = largest_distances(dtype, slides)
     assert answers < 1e-5
     assert states < (1e-3 if dtype == torch.float32 else 1e-5)
 
@@ -142,7 +142,7 @@ def test_rounding_errors_are_small_after_many_steps(dtype: torch.dtype, slides: 
 @pytest.mark.slow
 def test_rounding_errors_are_large_if_the_state_is_never_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_module, "TOLERATED", {torch.float32: float("inf")})
-    answers, states = worst(torch.float32, 400, max_steps=NEVER)
+    answers, states = largest_distances(torch.float32, 400, max_steps=NEVER)
     assert answers > 5e-5
     assert states > 5e-3
 
@@ -173,7 +173,7 @@ def test_estimated_errors_grow_with_the_steps_and_with_the_decrease_of_the_sums(
 
 
 @torch.no_grad()
-def test_the_state_is_recomputed_after_every_so_many_steps() -> None:
+def test_the_state_is_recomputed_after_the_maximum_number_of_steps() -> None:
     backbone, points = model().float(), stream_of(40, torch.float32)
     for state, past in slide(Window(backbone, 10, max_steps=6, cheap_size=0), points):
         removed = max(0, past.count - 10)

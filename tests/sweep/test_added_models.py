@@ -102,8 +102,10 @@ def test_a_cell_has_episodes_if_all_likelihood_metrics_have_errors(
     )
     tables.write("values", tables.union("values", [rows, skipped]), values, {"packed": "few-processes-smoke"})
     assert all(Store(clean).has_episodes(cell) for cell in cells) and len(cells) == 5
-    joint = tables.read("errors", errors)
-    tables.write("errors", joint[joint["metric"].ne("log_likelihood_joint")], errors, {"packed": "few-processes-smoke"})
+    error_rows = tables.read("errors", errors)
+    tables.write(
+        "errors", error_rows[error_rows["metric"].ne("log_likelihood_joint")], errors, {"packed": "few-processes-smoke"}
+    )
     incomplete = {cell.contestant for cell in cells if not Store(clean).has_episodes(cell)}
     assert incomplete == {"cnp", "icicl-cnp", "oracle-kernel"}
 

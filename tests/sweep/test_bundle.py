@@ -89,7 +89,7 @@ def test_a_file_of_another_schema_is_refused_and_one_of_another_commit_is_not(tm
         Bundle.read(path)
 
 
-def test_work_continues_after_an_interruption_and_skips_cells_without_their_needs(tmp_path: Path) -> None:
+def test_work_continues_after_an_interruption_and_skips_cells_that_need_a_diverged_one(tmp_path: Path) -> None:
     train, other = make_cell("train", "a"), make_cell("train", "b")
     cells = (train, make_cell("evaluate", "a", (train,)), other, make_cell("evaluate", "b", (other,)))
     calls: list[str] = []

@@ -91,7 +91,7 @@ def test_notes_file_names_and_orders_do_not_change_hashes(tmp_path: Path) -> Non
         ({"evaluate": {"shifts": ["orthants", "noisy"], "seed": 1}}, {}, EVALUATIONS),
         ({"cost": {"points": [4]}}, {}, {("cost", RUN)}),
         ({"probe": {"contexts": {"smoke": [4]}}}, {}, {("probe", RUN)}),
-        # The oracles: kinds, gaps and scores, and the reference levels of a probe.
+        # The oracles: they change kinds, gaps and scores, and the reference levels of a probe.
         (
             {},
             {"oracles": [], "baselines": ["zero", "mean", "knn-3", "least-squares"]},

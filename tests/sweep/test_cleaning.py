@@ -90,8 +90,8 @@ def files(results: Path) -> set[Path]:
 
 
 def test_rm_deletes_all_of_a_run_and_nothing_else(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    method = results / "tables" / PROMPTS / "a+deep-thinking-eta-0.02.values.parquet"
-    tables.write("values", [values("a+deep-thinking-eta-0.02")], method, {})
+    method_file = results / "tables" / PROMPTS / "a+deep-thinking-eta-0.02.values.parquet"
+    tables.write("values", [values("a+deep-thinking-eta-0.02")], method_file, {})
     before = files(results)
     assert command("rm", "a", "--yes", results=results) == 0
     assert "'a'" in capsys.readouterr().err
@@ -167,8 +167,8 @@ def test_runs_are_listed_with_task_size_date_and_score(results: Path, capsys: py
     assert command("list", "runs", "--json", results=results) == 0
     rows = {row["run"]: row for row in json.loads(capsys.readouterr().out)}
     size = sum(path.stat().st_size for path in run.path.iterdir())
-    listed = {key: rows["a"][key] for key in ("size", "date", "score", "backbone")}
-    assert listed == {"size": size, "date": "2020-09-13", "score": 0.25, "backbone": "gpt2"}
+    columns = {key: rows["a"][key] for key in ("size", "date", "score", "backbone")}
+    assert columns == {"size": size, "date": "2020-09-13", "score": 0.25, "backbone": "gpt2"}
     assert (rows["a.b"]["score"], rows["broken"]["score"]) == (-1.0, None)
     assert command("list", "runs", results=results) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("a "))

@@ -106,16 +106,16 @@ def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) ->
     finished: list[str] = []
     lock, running_count, max_count = threading.Lock(), 0, 0
 
-    def work(each: GridCell, context: Context) -> Outcome:
+    def work(cell: GridCell, context: Context) -> Outcome:
         nonlocal running_count, max_count
         with lock:
-            assert set(each.needs) <= set(finished), each.hash
+            assert set(cell.needs) <= set(finished), cell.hash
             running_count += 1
             max_count = max(max_count, running_count)
         time.sleep(0.01)
         with lock:
             running_count -= 1
-            finished.append(each.hash)
+            finished.append(cell.hash)
         return DONE
 
     outcomes = sweep(cells[::-1], tmp_path, work, slots=3)
@@ -127,7 +127,7 @@ def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) ->
 def test_all_cells_of_a_run_are_computed_before_the_next_run_except_near_the_end(tmp_path: Path) -> None:
     """With one slot, the last two of five training runs count as the end."""
     recorder = Recorder()
-    sweep(task_cells("t", ("a", "b", "c", "d", "e")), tmp_path, lambda each, context: DONE, recorder=recorder)
+    sweep(task_cells("t", ("a", "b", "c", "d", "e")), tmp_path, lambda cell, context: DONE, recorder=recorder)
     order = [key.removesuffix("-t") for key in recorder.started_cells]
     by_run = [f"{kind}-{run}" for run in "abc" for kind in ("train", "evaluate", "probe")]
     assert order[:7] == by_run[:7]
@@ -139,7 +139,7 @@ def test_tasks_are_computed_one_after_the_other(tmp_path: Path) -> None:
     recorder = Recorder()
     cells = [*task_cells("first", ("a", "b", "c", "d")), cell("evaluate", "zero", task="second")]
     cells += task_cells("second", ("a", "b"))
-    sweep(cells, tmp_path, lambda each, context: DONE, recorder=recorder)
+    sweep(cells, tmp_path, lambda cell, context: DONE, recorder=recorder)
     order = recorder.started_cells
     assert order.index("probe-c-first") < order.index("evaluate-zero-second")
 
@@ -147,9 +147,9 @@ def test_tasks_are_computed_one_after_the_other(tmp_path: Path) -> None:
 def test_a_failed_run_fails_only_its_own_cells(tmp_path: Path) -> None:
     calls: list[str] = []
 
-    def work(each: GridCell, context: Context) -> Outcome:
-        calls.append(each.hash)
-        is_failed = (each.kind, each.run) == ("train", "cnp")
+    def work(cell: GridCell, context: Context) -> Outcome:
+        calls.append(cell.hash)
+        is_failed = (cell.kind, cell.run) == ("train", "cnp")
         return Outcome("failed", "the loss is nan at step 7") if is_failed else DONE
 
     store = Store(tmp_path)
@@ -166,9 +166,9 @@ def test_a_failed_run_fails_only_its_own_cells(tmp_path: Path) -> None:
 def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path) -> None:
     attempts: list[str] = []
 
-    def work(each: GridCell, context: Context) -> Outcome:
-        attempts.append(each.hash)
-        if each.run == "large" or (attempts.count("train-unlucky-t") == 1 and each.run == "unlucky"):
+    def work(cell: GridCell, context: Context) -> Outcome:
+        attempts.append(cell.hash)
+        if cell.run == "large" or (attempts.count("train-unlucky-t") == 1 and cell.run == "unlucky"):
             raise WorkerDiedError("the worker was killed by signal 9")
         return DONE
 
@@ -187,8 +187,8 @@ def test_inapplicable_cells_are_rows_with_the_reason_and_without_work(tmp_path: 
     train = cell("train", "cnp", reason="no related datasets")
     cells = [train, cell("evaluate", "cnp", (train,), "t", "no related datasets")]
 
-    def work(each: GridCell, context: Context) -> Outcome:
-        raise AssertionError(each)
+    def work(cell: GridCell, context: Context) -> Outcome:
+        raise AssertionError(cell)
 
     assert set(sweep(cells, tmp_path, work).values()) == {Outcome("skipped", "no related datasets")}
     assert set(Store(tmp_path).rows["reason"]) == {"no related datasets"}
@@ -197,7 +197,7 @@ def test_inapplicable_cells_are_rows_with_the_reason_and_without_work(tmp_path: 
 def test_finished_cells_are_not_repeated_and_cells_that_need_them_are_computed(tmp_path: Path) -> None:
     cells = task_cells("t", ("gpt2",))
     recorder = Recorder()
-    outcomes = sweep(cells, tmp_path, lambda each, context: DONE, recorder=recorder, done=(cells[0],))
+    outcomes = sweep(cells, tmp_path, lambda cell, context: DONE, recorder=recorder, done=(cells[0],))
     assert "train-gpt2-t" not in recorder.started_cells
     assert outcomes["evaluate-gpt2-t"] == DONE
 
@@ -205,19 +205,19 @@ def test_finished_cells_are_not_repeated_and_cells_that_need_them_are_computed(t
 def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path) -> None:
     cells = task_cells("t", ("gpt2", "cnp"))
     done = {"train-gpt2-t"}
-    states = {each.hash: "done" if each.hash in done else "todo" for each in cells}
-    full_plan = Plan(tuple(cells), states, tuple(each for each in cells if each.hash not in done))
+    states = {cell.hash: "done" if cell.hash in done else "todo" for cell in cells}
+    full_plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash not in done))
     plan = only(full_plan, Store(tmp_path), ["evaluate"])
-    assert [each.hash for each in plan.todo] == ["evaluate-gpt2-t"]
-    assert [each.hash for each in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
-    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda each, context: DONE)
+    assert [cell.hash for cell in plan.todo] == ["evaluate-gpt2-t"]
+    assert [cell.hash for cell in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
+    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda cell, context: DONE)
     assert set(outcomes) == {"evaluate-gpt2-t"}
 
 
 def test_the_sweep_ends_if_no_worker_can_be_set_up(tmp_path: Path) -> None:
     executor = RefusingExecutor(2)
     with pytest.raises(WorkerStartError):
-        sweep(task_cells("t", ("gpt2",)), tmp_path, lambda each, context: DONE, executor=executor)
+        sweep(task_cells("t", ("gpt2",)), tmp_path, lambda cell, context: DONE, executor=executor)
     assert executor.is_stopped
 
 
@@ -231,8 +231,8 @@ def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path
             if len(finished) == 1:
                 raise KeyboardInterrupt
 
-    def work(each: GridCell, context: Context) -> Outcome:
-        if each.run in ("a", "b"):
+    def work(cell: GridCell, context: Context) -> Outcome:
+        if cell.run in ("a", "b"):
             barrier.wait()
         return DONE
 
@@ -245,7 +245,7 @@ def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path
 
 
 def test_an_error_of_a_worker_fails_the_cell(tmp_path: Path) -> None:
-    def work(each: GridCell, context: Context) -> Outcome:
+    def work(cell: GridCell, context: Context) -> Outcome:
         raise IclbenchError("ValueError: odd")
 
     (outcome,) = sweep([cell("train", "a")], tmp_path, work).values()
@@ -270,7 +270,7 @@ def sweep_bundles(
 ) -> BundleRecorder:
     """Sweep bundles of this many seconds, where every cell takes one second."""
     executor = BundleRecorder()
-    plan = Plan(tuple(cells), {each.hash: "todo" for each in cells}, tuple(cells))
+    plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
     executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Recorder(), work, bundling)
     return executor
@@ -278,23 +278,23 @@ def sweep_bundles(
 
 def test_a_bundle_has_cells_with_their_followers_until_it_is_worth_a_job(tmp_path: Path) -> None:
     cells = task_cells("t", ("a", "b", "c"))
-    short = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=0)
-    assert short.bundles == [
+    small_bundles = sweep_bundles(cells, tmp_path, lambda cell, context: DONE, seconds=0)
+    assert small_bundles.bundles == [
         *(["train-" + run + "-t", "evaluate-" + run + "-t", "probe-" + run + "-t"] for run in "abc"),
         ["evaluate-summary-t"],
     ]
-    assert set(short.outcomes) == {each.hash for each in cells}
-    long = sweep_bundles(cells, tmp_path, lambda each, context: DONE, seconds=4)
-    assert [len(each) for each in long.bundles] == [6, 3, 1]
-    assert long.outcomes == short.outcomes
+    assert set(small_bundles.outcomes) == {cell.hash for cell in cells}
+    large_bundles = sweep_bundles(cells, tmp_path, lambda cell, context: DONE, seconds=4)
+    assert [len(bundle) for bundle in large_bundles.bundles] == [6, 3, 1]
+    assert large_bundles.outcomes == small_bundles.outcomes
 
 
 def test_a_run_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> None:
-    def work(each: GridCell, context: Context) -> Outcome:
-        return Outcome("failed", "no memory") if each.hash == "train-a-t" else DONE
+    def work(cell: GridCell, context: Context) -> Outcome:
+        return Outcome("failed", "no memory") if cell.hash == "train-a-t" else DONE
 
     outcomes = sweep_bundles(task_cells("t", ("a", "b")), tmp_path, work, seconds=100).outcomes
-    assert {name for name, each in outcomes.items() if each.status == "failed"} == {
+    assert {name for name, outcome in outcomes.items() if outcome.status == "failed"} == {
         "train-a-t", "evaluate-a-t", "probe-a-t"
     }  # fmt: skip
     assert "no memory" in str(outcomes["probe-a-t"].reason)
@@ -303,26 +303,26 @@ def test_a_run_that_fails_in_a_bundle_fails_its_followers(tmp_path: Path) -> Non
 def test_finished_cells_of_a_bundle_are_not_repeated_after_its_worker_died(tmp_path: Path) -> None:
     calls: list[str] = []
 
-    def work(each: GridCell, context: Context) -> Outcome:
-        calls.append(each.hash)
-        if calls.count("evaluate-a-t") == 1 and each.hash == "evaluate-a-t":
+    def work(cell: GridCell, context: Context) -> Outcome:
+        calls.append(cell.hash)
+        if calls.count("evaluate-a-t") == 1 and cell.hash == "evaluate-a-t":
             raise WorkerDiedError("killed", {"train-a-t": DONE})
         return DONE
 
     executor = sweep_bundles(task_cells("t", ("a", "b")), tmp_path, work, seconds=100)
-    assert all(each.status == "done" for each in executor.outcomes.values()) and len(executor.outcomes) == 7
+    assert all(outcome.status == "done" for outcome in executor.outcomes.values()) and len(executor.outcomes) == 7
     assert calls.count("train-a-t") == 1 and calls.count("evaluate-a-t") == 2
     assert executor.bundles[0][:2] == ["train-a-t", "evaluate-a-t"] and "train-a-t" not in executor.bundles[1]
 
 
 def test_a_cell_that_kills_its_worker_twice_fails_and_the_others_of_the_bundle_are_done(tmp_path: Path) -> None:
-    def work(each: GridCell, context: Context) -> Outcome:
-        if each.hash == "train-b-t":
+    def work(cell: GridCell, context: Context) -> Outcome:
+        if cell.hash == "train-b-t":
             raise WorkerDiedError("killed", {})
         return DONE
 
     outcomes = sweep_bundles(task_cells("t", ("b", "a")), tmp_path, work, seconds=100).outcomes
-    assert {name for name, each in outcomes.items() if each.status == "failed"} == {
+    assert {name for name, outcome in outcomes.items() if outcome.status == "failed"} == {
         "train-b-t", "evaluate-b-t", "probe-b-t"
     }  # fmt: skip
     assert "killed" in str(outcomes["train-b-t"].reason)
@@ -330,15 +330,15 @@ def test_a_cell_that_kills_its_worker_twice_fails_and_the_others_of_the_bundle_a
 
 def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
     cells = [cell("train", f"r{n}") for n in range(10)]
-    plan = Plan(tuple(cells), {each.hash: "todo" for each in cells}, tuple(cells))
+    plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     single = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
     assert simulate(plan, 1, single).seconds == 60 and simulate(plan, 4, single).seconds == 18
     assert simulate(plan, 512, single) == Makespan(6.0, (1,) * 10, 60.0, 512)
     assert simulate(plan, 10, single, start=4.0).efficiency == pytest.approx(0.6)
     pairs = engine.Bundling(12.0, lambda cell: 6.0)
     assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
-    dying = simulate(plan, 2, single, failures=0.3, seed=1)
-    assert len(dying.jobs) > 10 and dying.busy == 60 and dying.seconds > 30
+    with_failures = simulate(plan, 2, single, failures=0.3, seed=1)
+    assert len(with_failures.jobs) > 10 and with_failures.busy == 60 and with_failures.seconds > 30
 
 
 class AdoptingRecorder(BundleRecorder):
@@ -360,14 +360,14 @@ def test_bundles_of_an_earlier_sweep_are_collected_and_not_repeated(tmp_path: Pa
     """One cell of the earlier bundle has a row already."""
     cells = task_cells("t", ("a", "b"))
     train, evaluate, probe, *other_cells = cells
-    states = {each.hash: "done" if each is train else "todo" for each in cells}
+    states = {cell.hash: "done" if cell is train else "todo" for cell in cells}
     plan = Plan(tuple(cells), states, tuple(cells[1:]))  # type: ignore[arg-type]
     context = Context(tmp_path)
     foreign = Bundle((cell("train", "x", task="another"),), context)
     earlier_outcomes = {train.hash: DONE, evaluate.hash: DONE, probe.hash: DONE}
     executor = AdoptingRecorder([foreign, Bundle((train, evaluate, probe), context)], earlier_outcomes)
-    outcomes = engine.run(plan, Store(tmp_path), executor, context, Recorder(), lambda each, context: DONE)
-    assert set(outcomes) == {each.hash for each in cells[1:]}
+    outcomes = engine.run(plan, Store(tmp_path), executor, context, Recorder(), lambda cell, context: DONE)
+    assert set(outcomes) == {cell.hash for cell in cells[1:]}
     assert all(outcome.status == "done" for outcome in outcomes.values())
     assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(other_cells)
 
@@ -380,6 +380,6 @@ def test_a_job_that_ends_without_outcomes_is_not_repeated_forever(tmp_path: Path
             return future
 
     recorder, cells = Recorder(), [cell("train", "a")]
-    outcomes = sweep(cells, tmp_path, lambda each, context: DONE, executor=SilentExecutor(1), recorder=recorder)
+    outcomes = sweep(cells, tmp_path, lambda cell, context: DONE, executor=SilentExecutor(1), recorder=recorder)
     assert outcomes["train-a-t"].status == "failed" and outcomes["train-a-t"].reason
     assert len(recorder.retries) == 1

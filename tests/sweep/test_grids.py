@@ -50,7 +50,7 @@ PAPER = {
     "mamba-icl-9": ({"linear"}, {"gpt2", "mamba"}, 1),
     "mamba-icl-10": ({"skewed-linear"}, {"gpt2", "mamba"}, 3),
 }
-# The same for CoQE, whose text does not give seeds: the levels of P_bursty and alpha, or the classes of functions.
+# The same for CoQE, whose paper gives no seeds. Tasks are levels of P_bursty and alpha, or classes of functions.
 SUFFIXES = ("", "-p0", "-p50", "-p100", "-alpha1", "-alpha2")
 LEVELS = {f"bursty{images}{level}" for images in ("", "-omniglot") for level in SUFFIXES}
 ALPHA_1 = {"bursty-alpha1", "bursty-omniglot-alpha1"}
@@ -108,9 +108,13 @@ def covering_runs(runs: list[GridRun]) -> list[GridRun]:
     covered: set[tuple[str, str]] = set()
     selected = []
     for run in runs:
-        new = {("task", run.task), ("backbone", run.backbone), *(("change", each) for each in run.overrides)} - covered
-        selected += [run] if new else []
-        covered |= new
+        uncovered = {
+            ("task", run.task),
+            ("backbone", run.backbone),
+            *(("change", each) for each in run.overrides),
+        } - covered
+        selected += [run] if uncovered else []
+        covered |= uncovered
     return selected
 
 
@@ -127,16 +131,16 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all
         for program, command, *rest in command_words(run):
             assert program == "iclbench"
             with loaded(command).make_context(command, list(rest)) as context:
-                typed = context.params
+                options = context.params
             if command == "train":
                 config = resolve_run(
-                    typed["task"], typed["backbone"], typed["preset"], typed["seed"], typed["override"] or ()
+                    options["task"], options["backbone"], options["preset"], options["seed"], options["override"] or ()
                 )
                 assert config == run.config
-                assert typed["name"] == run.name
+                assert options["name"] == run.name
             else:
-                assert typed["run"] == [run.name]
-                assert int(typed.get("extrapolate") or 10**9) > run.config.task.points
+                assert options["run"] == [run.name]
+                assert int(options.get("extrapolate") or 10**9) > run.config.task.points
 
 
 @cache
@@ -207,9 +211,9 @@ def test_coqe_and_its_transformer_have_the_same_size_and_rate_as_in_the_paper() 
         assert train.steps == (200_000 if run.task == "combination" else 100_000)
         dim = run.config.task.parameters["dim"]
         assert dim == (10 if "linear" in run.task else 5)
-    first = [run for run in resolved("coqe-3", "small") if run.config.seed == 0]
+    seed_0_runs = [run for run in resolved("coqe-3", "small") if run.config.seed == 0]
     for task in COQE["coqe-3"][0]:
-        size = {run.backbone: _parameters(run) for run in first if run.task == task}
+        size = {run.backbone: _parameters(run) for run in seed_0_runs if run.task == task}
         assert size.keys() == {"coqe-learned", "gpt2-learned", "coqe", "gpt2"}
         for positions in ("-learned", ""):
             pair = size[f"coqe{positions}"], size[f"gpt2{positions}"]
@@ -317,7 +321,9 @@ def test_parts_of_a_grid_have_separate_evaluations_probes_and_costs(tmp_path: Pa
     }
     first, excluded, other = grid_runs(write(tmp_path, card))
     trained_length = first.config.task.points
-    assert first.shifts == (f"noisy-1+points-{2 * trained_length}", "orthants"), "shifts_of: at the trained length"
+    assert first.shifts == (f"noisy-1+points-{2 * trained_length}", "orthants"), (
+        "shifts in `shifts_of` are at the trained length"
+    )
     assert first.cost == tuple(sorted({4, 6, trained_length}))
     assert (first.evaluation_seed, first.exclusion, first.contexts) == (1, None, None)
     assert excluded.exclusion == "no related datasets"

@@ -43,7 +43,7 @@ def interrupt(each: GridCell, context: Context) -> Outcome:
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads of the test process are not limited."""
+    """Do not limit the threads of the test process."""
     monkeypatch.setattr("iclbench.sweep.jobs.share_cores", lambda threads: None)
 
 
@@ -58,7 +58,7 @@ def submit_bundle(folder: Path, name: str = "one", has_job_file: bool = True) ->
 
 @pytest.fixture
 def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An executor whose scheduler refuses all jobs and knows no job; `lines` are the lines for the user."""
+    """An executor whose scheduler refuses all jobs and knows no job. `lines` records its messages."""
     lines: list[str] = []
 
     def refuse(self: SlurmExecutor, *group: Any) -> None:
@@ -96,24 +96,24 @@ def test_a_job_without_a_job_file_computes_nothing(
     assert caplog.text
 
 
-def test_a_job_that_is_not_put_back_reports_the_reason(tmp_path: Path) -> None:
+def test_a_job_that_is_not_requeued_reports_the_reason(tmp_path: Path) -> None:
     files = submit_bundle(tmp_path)
 
     def timed_out(number: int, frame: object) -> None:
         raise RuntimeError("Job not requeued because: timed-out too many times.")
 
-    before = signal.signal(signal.SIGTERM, timed_out)
+    previous_handler = signal.signal(signal.SIGTERM, timed_out)
     try:
         with pytest.raises(RuntimeError, match="timed-out"):
             Job(str(files.bundle), f"{__name__}:interrupt")()
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
     result = files.result()
     assert isinstance(result, WorkerDiedError)
     assert "timed-out too many times" in str(result) and "[slurm]" in str(result)
 
 
-def test_a_cancelled_job_is_not_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_job_is_not_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for state in ("CANCELLED", "COMPLETING", "PENDING"):
         monkeypatch.setattr(slurm, "_call", lambda *words, state=state: f"JobId=7 JobState={state} Reason=None")
@@ -306,7 +306,7 @@ def test_jobs_started_by_an_earlier_sweep_do_not_count_as_started(
 def test_parallel_jobs_are_shared_in_proportion_to_the_sizes_of_arrays(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of ten parallel jobs, nine are those of an hour and one is that of two days."""
+    """Of ten parallel jobs, nine are for the array of nine one-hour bundles, and one is for the bundle of two days."""
     arrays: list[tuple[int, int]] = []
     minutes = iter([60] * 9 + [2880])
     monkeypatch.setattr(executor, "_minutes", lambda bundle: next(minutes))

@@ -24,8 +24,8 @@ from tests.sweep.conftest import tiny_grid
 SECONDS = 300.0  # time limit of each step
 
 
-def start(grid: Path, results: Path, number: int = 2) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", str(number)]
+def start(grid: Path, results: Path, n_workers: int = 2) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "iclbench", "sweep", str(grid), "--workers", str(n_workers)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, "--results", str(results)],
@@ -37,9 +37,9 @@ def start(grid: Path, results: Path, number: int = 2) -> subprocess.Popen[str]:
     )
 
 
-def start_forked(grid: Path, results: Path, number: int) -> Command:
-    """Start the sweep in a forked process that has imported torch; its workers import it."""
-    command = ["sweep", str(grid), "--workers", str(number), "--results", str(results)]
+def start_forked(grid: Path, results: Path, n_workers: int) -> Command:
+    """Start the sweep in a forked process that has already imported torch. Its workers import torch themselves."""
+    command = ["sweep", str(grid), "--workers", str(n_workers), "--results", str(results)]
     return Command(command, results.with_suffix(".errors"))
 
 

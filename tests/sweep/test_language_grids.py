@@ -28,15 +28,15 @@ from tests.language.tiny_models import save_tiny_model
 
 SHIPPED = [name for name in names("grids") if is_language_grid(name)]
 CARD = {"summary": "a test", "models": ["a model", "gpt2"], "tasks": ["to-upper"], "demo_seeds": [0, 1, 2]}
-FIVE = {"sst2", "sst5", "trec", "mr", "ag-news"}
+CLASSIFICATION_TASKS = {"sst2", "sst5", "trec", "mr", "ag-news"}
 # Tasks and numbers of models, demonstration seeds and orders, from the text of the papers.
 PAPERS = {
     "deep-thinking-4": ({"sst2", "ag-news"}, 1, 10, 1),
     "deep-thinking-5-seeds": ({"sst2"}, 1, 10, 1),
     "deep-thinking-5-orders": ({"sst2"}, 1, 1, 10),
     "deep-thinking-6": ({"sst2"}, 1, 10, 1),
-    "deep-thinking-table-1": (FIVE, 1, 10, 1),
-    "deep-thinking-table-2": (FIVE, 8, 10, 1),
+    "deep-thinking-table-1": (CLASSIFICATION_TASKS, 1, 10, 1),
+    "deep-thinking-table-2": (CLASSIFICATION_TASKS, 8, 10, 1),
     "deep-thinking-table-3": ({"mmlu", "bbh"}, 7, 1, 1),
     "mamba-icl-6": ({"simple"}, 17, 1, 1),
     "mamba-icl-7": ({"simple"}, 4, 1, 1),

@@ -94,9 +94,9 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     (results / "reference").rename(clean / "reference")
     (path,) = clean.glob("reference/*.cells.parquet")
     rows = tables.read("cells", path)
-    evaluates = rows["kind"].eq("evaluate") & rows["run"].ne(SUMMARY)
-    assert rows.loc[evaluates, "metrics"].tolist() == [" ".join(sorted({"auc", *Point.metrics}))] * 2
-    assert rows.loc[~evaluates, "metrics"].isna().all()
+    is_evaluation = rows["kind"].eq("evaluate") & rows["run"].ne(SUMMARY)
+    assert rows.loc[is_evaluation, "metrics"].tolist() == [" ".join(sorted({"auc", *Point.metrics}))] * 2
+    assert rows.loc[~is_evaluation, "metrics"].isna().all()
     if not has_column:
         tables.write("cells", rows.drop(columns="metrics"), path, tables.metadata(path) | {"older": "yes"})
     assert plan(cells, Store(clean)).todo == ()

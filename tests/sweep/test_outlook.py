@@ -76,9 +76,9 @@ def test_a_run_that_will_be_refused_is_reported_and_takes_no_time(
 
 @pytest.fixture
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training steps are not measured, since this takes seconds."""
+    """Do not measure training steps, which takes seconds."""
 
-    def refuse(*arguments: object, **more: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise IclbenchError("not measured")
 
     monkeypatch.setattr(sweep_summary, "measure_step", refuse)

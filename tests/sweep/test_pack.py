@@ -55,7 +55,7 @@ def sweep(cells: list[GridCell], results: Path) -> None:
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
-    """Curves of two seeds, classes with tests, an inapplicable pair, a failed run and a run with a branch."""
+    """Results and cells of curves of two seeds, classes with tests, an inapplicable pair, a failed run and a branch."""
     folder = tmp_path_factory.mktemp("swept")
     linear, classes = folder / "tiny-linear.toml", folder / "tiny-classes.toml"
     linear.write_text(
@@ -170,7 +170,7 @@ def test_packed_weights_are_those_that_were_evaluated(
 def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
     swept: tuple[Path, list[GridCell]], tmp_path: Path
 ) -> None:
-    """Also from packed files only."""
+    """The same scores are packed again if only the packed files exist."""
     before, cells = swept
     results = Path(shutil.copytree(before, tmp_path / "results", ignore=shutil.ignore_patterns("reference")))
     missing_run = "tiny-linear-gpt2-few-smoke-s1"
@@ -277,7 +277,7 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
 def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, name: str, is_affected: Callable[[GridCell], bool]
 ) -> None:
-    """Also summaries, runs whose weights are needed, and failed cells."""
+    """Summaries, runs whose weights are needed, and failed cells are to do, too."""
     cells = swept[1]
     before = plan(cells, Store(clean))
     (clean / "reference" / name).unlink()
@@ -552,7 +552,7 @@ def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
 
 
 def test_results_are_packed_only_into_a_subfolder_of_the_results_folder(tmp_path: Path) -> None:
-    """The message suggests the typed name."""
+    """The message suggests a subfolder with the given name."""
     results = tmp_path / "results"
     for out in (tmp_path / "lab", results / ".." / "lab", results / "deep" / "lab"):
         with refused("bad-value", f"--pack {results / 'lab'}"):
@@ -589,14 +589,14 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
 @pytest.mark.slow
 def test_packed_rows_name_the_current_card(swept: tuple[Path, list[GridCell]], packed: Path, tmp_path: Path) -> None:
     """If the hash of a cell is unchanged, the current card gives the same rows."""
-    again = Path(shutil.copytree(packed, tmp_path / "again"))
+    copied = Path(shutil.copytree(packed, tmp_path / "again"))
     cells = [
         replace(cell, task_config=cell.task_config.model_copy(update={"card": "changed"}))
         for cell in swept[1]
         if cell.task == "tiny-linear"
     ]
-    pack(cells, Store(again), again / "reference")
-    assert set(tables.read("values", again / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"changed"}
+    pack(cells, Store(copied), copied / "reference")
+    assert set(tables.read("values", copied / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"changed"}
 
 
 @pytest.mark.parametrize("metric", ["score", "gap", "log_likelihood_adjusted"])

@@ -25,7 +25,7 @@ SUMMARY_CELL = GridCell(
 CELLS = (ZERO, TRAIN, EVALUATE, SUMMARY_CELL)
 
 
-def settle(results: Path, status: str, *cells: GridCell) -> None:
+def record_all(results: Path, status: str, *cells: GridCell) -> None:
     for cell in cells:
         reason = None if status == "done" else "why"
         record(results, cell, Outcome(status, reason), Context(results))  # type: ignore[arg-type]
@@ -41,14 +41,14 @@ def test_in_an_empty_folder_all_cells_are_to_do_in_the_order_of_the_grid(tmp_pat
 
 
 def test_finished_cells_are_not_to_do_even_without_weights(tmp_path: Path) -> None:
-    settle(tmp_path, "done", *CELLS)
+    record_all(tmp_path, "done", *CELLS)
     assert not weights(tmp_path, TRAIN).exists()
     assert plan_of(tmp_path).todo == ()
 
 
 @pytest.mark.parametrize("has_weights", [False, True])
 def test_a_run_is_retrained_only_if_a_cell_needs_missing_weights(tmp_path: Path, has_weights: bool) -> None:
-    settle(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
+    record_all(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
     if has_weights:
         weights(tmp_path, TRAIN).parent.mkdir(parents=True)
         weights(tmp_path, TRAIN).touch()
@@ -63,7 +63,7 @@ def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: 
     config = resolve_run("linear", "gpt2", "smoke", overrides=settings)
     train, evaluate = (replace(cell, config=config) for cell in (TRAIN, EVALUATE))
     evaluate = replace(evaluate, needs=(train.hash,))
-    settle(tmp_path, "done", train)
+    record_all(tmp_path, "done", train)
     weights(tmp_path, train).parent.mkdir(parents=True)
     weights(tmp_path, train).touch()
     assert plan((train, evaluate), Store(tmp_path)).todo == (evaluate,)
@@ -94,13 +94,13 @@ def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
 
 
 def test_a_failed_cell_and_its_summary_are_to_do(tmp_path: Path) -> None:
-    settle(tmp_path, "done", TRAIN, EVALUATE, SUMMARY_CELL)
-    settle(tmp_path, "failed", ZERO)
+    record_all(tmp_path, "done", TRAIN, EVALUATE, SUMMARY_CELL)
+    record_all(tmp_path, "failed", ZERO)
     assert plan_of(tmp_path).todo == (ZERO, SUMMARY_CELL)
 
 
 def test_a_skipped_cell_is_not_to_do(tmp_path: Path) -> None:
-    settle(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
-    settle(tmp_path, "skipped", EVALUATE)
+    record_all(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
+    record_all(tmp_path, "skipped", EVALUATE)
     assert plan_of(tmp_path).todo == ()
     assert plan_of(tmp_path).states[EVALUATE.hash] == "skipped"

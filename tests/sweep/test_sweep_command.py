@@ -66,8 +66,8 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 def test_a_wrong_request_is_refused_in_one_line(
     arguments: list[str], names: tuple[str, ...], grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = [str(grid) if word == "GRID" else word for word in arguments]
-    code, out, err = run(*typed, "--results", tmp_path / "results", capsys=capsys)
+    words = [str(grid) if argument == "GRID" else argument for argument in arguments]
+    code, out, err = run(*words, "--results", tmp_path / "results", capsys=capsys)
     assert (code, out) == (2, "")
     assert all(name in err for name in names) and err.count("\n") == 1
     assert not (tmp_path / "results").exists()
@@ -424,7 +424,7 @@ def test_the_remaining_time_is_that_of_the_device_of_the_sweep(
             super().__init__(store, device)
 
     monkeypatch.setattr("iclbench.cli.sweep_view.Estimates", RecordingEstimates)
-    monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **more: {})
+    monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **options: {})
     store = Store(tmp_path / "results")
     sweep_run.run(Plan((), {}, ()), store, InlineExecutor, Context(store.results, device="cuda"), False, 1)
     assert used_devices == ["cuda"]

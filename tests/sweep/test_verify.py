@@ -31,7 +31,7 @@ RUN = "tiny-gpt2-smoke-s0"
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell]]:
-    """One run, a baseline and an oracle; single files and packed ones."""
+    """A folder with single and packed files of a run, a baseline and an oracle, and their cells."""
     folder = tmp_path_factory.mktemp("verified")
     card = small_card(baselines=["knn-3"], shifts=["orthants"])
     card["presets"]["smoke"]["train"] |= {"steps": 4, "log_every": 2}  # type: ignore[index]
@@ -159,7 +159,7 @@ def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
     recorded_kernels: str | None,
     used_kernels: str | None,
 ) -> None:
-    """If this processor supports them."""
+    """This holds if the processor supports them."""
     root, cells = swept
     kernels_of_cells: list[str] = []
     work = _Workers.work

@@ -221,7 +221,9 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     columns = ["phase", "metric", "n_points", "n_episodes", "run", "value"]
     exact = ("parameters", "state_bytes", "flops")
     before, after = [rows.loc[rows["metric"].isin(exact), columns] for rows in (untrained, tables.read("costs", file))]
-    assert len(before) == 11, "parameters, FLOPs of a step and of all; state and FLOPs of three phases at two sizes"
+    assert len(before) == 11, (
+        "parameters, FLOPs of one and of all steps, and state and FLOPs of three phases at two sizes"
+    )
     assert before.reset_index(drop=True).equals(after.reset_index(drop=True))
 
 
@@ -231,8 +233,8 @@ def test_sizes_without_cost_measurements_are_warnings(tmp_path: Path) -> None:
     cell = cells_of(tmp_path, cost=[4, 9])["cost"]
     assert cell.config is not None
     settings = cell.config.backbone.settings | {"positions": "learned"}
-    learned = cell.config.backbone.model_copy(update={"settings": settings})
-    cell = replace(cell, config=cell.config.model_copy(update={"backbone": learned}))
+    backbone_config = cell.config.backbone.model_copy(update={"settings": settings})
+    cell = replace(cell, config=cell.config.model_copy(update={"backbone": backbone_config}))
     outcome = work(cell, Context(tmp_path / "results"))
     assert outcome.status == "done"
     (warning,) = [line for line in outcome.warnings if RUN in line]

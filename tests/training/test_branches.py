@@ -132,10 +132,10 @@ def test_a_branch_has_the_episodes_and_the_progress_of_its_run(
 
     monkeypatch.setattr(GPT2, "loss", loss)
     train(new_run(card_path, tmp_path, *BRANCHED))
-    of_branches, of_training = calls[8:10] + calls[18:22], dict(calls[:8] + calls[10:18] + calls[22:])
-    assert [progress * 40 for progress in of_training] == list(range(40))
-    assert [progress * 40 for progress, _ in of_branches] == [8, 9, 16, 17, 18, 19]
-    assert all(of_training[progress] == episode_sum for progress, episode_sum in of_branches)
+    branch_calls, run_calls = calls[8:10] + calls[18:22], dict(calls[:8] + calls[10:18] + calls[22:])
+    assert [progress * 40 for progress in run_calls] == list(range(40))
+    assert [progress * 40 for progress, _ in branch_calls] == [8, 9, 16, 17, 18, 19]
+    assert all(run_calls[progress] == episode_sum for progress, episode_sum in branch_calls)
 
 
 @pytest.mark.slow
@@ -212,11 +212,20 @@ def test_killed_after_any_write_and_continued_gives_the_same_bytes(
 
     run = uninterrupted = make_run("uninterrupted")
     train(run)
-    main, branch = (
+    run_checkpoints, branch_checkpoints = (
         [f"checkpoints/{folder}step-{step:09d}.safetensors" for step in (8, 9, 10, 18, 20)]
         for folder in ("", "branch-000000010/")
     )
-    assert written == [main[0], *branch[1:3], main[0], WRITTEN[0], main[1], main[3], main[4], "model.safetensors"]
+    assert written == [
+        run_checkpoints[0],
+        *branch_checkpoints[1:3],
+        run_checkpoints[0],
+        WRITTEN[0],
+        run_checkpoints[1],
+        run_checkpoints[3],
+        run_checkpoints[4],
+        "model.safetensors",
+    ]
     for kill_at in range(1, len(written)):
         run, writes_left = make_run(str(kill_at)), kill_at
         with pytest.raises(Killed):
@@ -315,14 +324,14 @@ def test_evaluated_rows_of_branches_equal_those_of_shorter_runs(
     uninterrupted: Run, card_path: Path, tmp_path: Path
 ) -> None:
     values = evaluated(uninterrupted.path.parents[1], uninterrupted)
-    main = values[values["axis"].isna()]
+    run_rows = values[values["axis"].isna()]
     columns = ["shift", "n_context", "metric", "value", "low", "high", "n_episodes", "normaliser", "status"]
-    assert len(values) == 3 * len(main)
+    assert len(values) == 3 * len(run_rows)
     for steps in (10, 20, 40):
         separate = new_run(card_path, tmp_path / str(steps), STABLE, f"train.steps={steps}")
         train(separate)
         expected = evaluated(tmp_path / str(steps), separate)
-        branch_rows = values[values["axis"].eq("branch") & values["axis_value"].eq(steps)] if steps < 40 else main
+        branch_rows = values[values["axis"].eq("branch") & values["axis_value"].eq(steps)] if steps < 40 else run_rows
         assert expected["axis"].isna().all()
         pd.testing.assert_frame_equal(
             branch_rows[columns].sort_values(columns[:3], ignore_index=True),

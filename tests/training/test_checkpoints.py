@@ -64,7 +64,7 @@ def test_the_last_two_checkpoints_are_stored(run: Run) -> None:
     assert restored_step(run) == 6
 
 
-def test_a_checkpoint_that_the_file_system_does_not_give_is_not_renamed(
+def test_a_checkpoint_that_the_file_system_cannot_read_is_not_renamed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest, names_before, open_path = run.checkpoints[-1], names(run), Path.open

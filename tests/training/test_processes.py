@@ -66,7 +66,7 @@ def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path:
         torch.save(torch.tensor(step_losses, dtype=torch.float64), path)
 
 
-def of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor:
+def losses_of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor:
     arguments = (name, double, steps, port, str(path))
     torch.multiprocessing.start_processes(_one_of_two, arguments, nprocs=2, start_method=FORKS.get_start_method())
     step_losses: Tensor = torch.load(path)
@@ -85,7 +85,7 @@ def of_two(name: str, double: bool, steps: int, path: Path, port: int) -> Tensor
 def test_two_processes_have_the_losses_of_one(name: str, double: bool, steps: int, port: int, tmp_path: Path) -> None:
     """At each step, for an odd batch size: up to 1e-10 in double precision and 1e-4 in single precision."""
     expected = torch.tensor(losses(name, double, steps, SINGLE_PROCESS), dtype=torch.float64)
-    actual = of_two(name, double, steps, tmp_path / "losses.pt", port)
+    actual = losses_of_two(name, double, steps, tmp_path / "losses.pt", port)
     assert len(expected.unique()) == steps
     torch.testing.assert_close(actual, expected, rtol=1e-10 if double else 1e-4, atol=0.0 if double else 1e-4)
 

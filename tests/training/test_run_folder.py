@@ -27,7 +27,7 @@ from tests.training.test_run import have_same_weights, new_run
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run."""
-    folder = tmp_path_factory.mktemp("whole")
+    folder = tmp_path_factory.mktemp("original")
     card = folder / "tiny-linear.toml"
     card.write_text(tomli_w.dumps(small_card()))
     run = new_run(card, folder)

@@ -1,4 +1,4 @@
-"""Trackers have the numbers of our tables, according to the readers of the trackers (`make test-trackers`)."""
+"""Trackers have the numbers of the tables, according to their own readers (`make test-trackers`)."""
 
 from __future__ import annotations
 

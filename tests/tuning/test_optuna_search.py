@@ -44,8 +44,8 @@ def point(settings: dict[str, Any], sign: int = 1) -> Point:
 
 
 def search(number: int, sign: int = 1, points: tuple[Point, ...] = ()) -> list[Point]:
-    all_points, optuna_search_ = list(points), OptunaSearch(number, BASE, sign)
-    while choices := optuna_search_.next(all_points):
+    all_points, joint_search = list(points), OptunaSearch(number, BASE, sign)
+    while choices := joint_search.next(all_points):
         all_points += [point(each, sign) for each in choices]
     return all_points
 
@@ -79,10 +79,10 @@ def test_choices_are_in_their_ranges_and_name_only_settings_that_differ_from_the
 def test_the_next_choice_is_a_function_of_the_points_in_any_order() -> None:
     all_points = search(14)
     assert search(16)[:14] == all_points, "a search with more trials continues one with fewer"
-    optuna_search_ = OptunaSearch(14, BASE, 1)
-    assert optuna_search_.next(all_points[:12][::-1]) == [all_points[12].settings]
-    assert optuna_search_.next(all_points[:4] + all_points[5:10]) == [all_points[4].settings], "a missing random choice"
-    assert optuna_search_.next(all_points) == [] and search(3) == all_points[:3]
+    joint_search = OptunaSearch(14, BASE, 1)
+    assert joint_search.next(all_points[:12][::-1]) == [all_points[12].settings]
+    assert joint_search.next(all_points[:4] + all_points[5:10]) == [all_points[4].settings], "a missing random choice"
+    assert joint_search.next(all_points) == [] and search(3) == all_points[:3]
 
 
 def test_points_of_earlier_commands_count_and_influence_proposals() -> None:
@@ -112,7 +112,7 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
-    uninterrupted = tmp_path / "whole"
+    uninterrupted = tmp_path / "uninterrupted"
     tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListReport())
     for calls in (3, STARTUP * 2 + 2):  # within the random choices; between the seeds of a choice
 

@@ -190,7 +190,7 @@ def test_an_interrupted_tuning_continues(card_path: Path, tmp_path: Path, monkey
     executor = InlineExecutor()
     tune(pairs(card_path, tmp_path, ["gpt2"], rates), executor, Context(tmp_path), ListReport())
     assert executor.calls == 3 and results_path(tmp_path, "smoke").exists()
-    uninterrupted = tmp_path / "whole"
+    uninterrupted = tmp_path / "uninterrupted"
     tune(pairs(card_path, uninterrupted, ["gpt2"], rates), InlineExecutor(), Context(uninterrupted), ListReport())
     name = "rates/smoke/tiny-linear-gpt2.trials.parquet"
     assert (uninterrupted / name).read_bytes() == (tmp_path / name).read_bytes()

@@ -44,7 +44,9 @@ def scores(pair: Pair, contest: Contest) -> pd.DataFrame:
 def mean_difference(pair: Pair, pair_scores: pd.DataFrame) -> tuple[Difference, float] | None:
     """The mean score of a minus that of b, with Welch's interval over the seeds, and the p-value of Welch's test; None
     while a seed is missing."""
-    return welch(pair_scores["a"].to_numpy(), pair_scores["b"].to_numpy()) if len(pair_scores) == len(pair.seeds) else None
+    if len(pair_scores) < len(pair.seeds):
+        return None
+    return welch(pair_scores["a"].to_numpy(), pair_scores["b"].to_numpy())
 
 
 def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:

@@ -40,8 +40,8 @@ def fix_measurements(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak
 def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fix_measurements(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
-    one = replace(contestant("gpt2", heads=2), variant="as trained")
-    path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
+    gpt2 = replace(contestant("gpt2", heads=2), variant="as trained")
+    path, lines, _ = measure_costs(Context(tmp_path), gpt2, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
     threads = torch.get_num_threads()
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
@@ -58,7 +58,7 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
         "threads": threads,
         "version": __version__,
     }
-    size = sum(p.numel() for p in one.predictor.parameters())  # type: ignore[attr-defined]
+    size = sum(p.numel() for p in gpt2.predictor.parameters())  # type: ignore[attr-defined]
     exact = [{"phase": "model", "metric": "parameters", "value": size}]
     exact += [
         {"phase": "train_step", "n_points": task.points, "metric": metric, "value": value}
@@ -71,7 +71,7 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
         for metric, value in (("seconds", 0.5), ("bytes", 4096))
     ]
     counted = [row for row in rows if row["metric"] in ("flops", "state_bytes")]
-    assert all(shared | one in rows for one in exact)
+    assert all(shared | columns in rows for columns in exact)
     assert len(rows) == len(exact) + len(counted)
     assert [(row["phase"], row["metric"], row.get("n_points"), row.get("n_episodes")) for row in counted] == [
         *[("condition", "state_bytes", n, 4) for n in (3, 5)],
@@ -79,14 +79,14 @@ def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkey
         ("train", "flops", None, None),
         *[(phase, "flops", n, 4) for n in (3, 5) for phase in ("condition", "query", "update")],
     ]
-    about = {
+    hashed = {
         "contestant": "as trained",
         "family": "linear",
         "parameters": {"dim": 3},
         "data": task.build().fingerprint,
         "version": __version__,
     }
-    assert tables.metadata(path)["of"] == content_hash(about)
+    assert tables.metadata(path)["of"] == content_hash(hashed)
 
 
 @pytest.mark.parametrize(("first", "repeats"), [(0.3, 3), (0.25, 4), (7.0, 3), (1e-3, 20)])
@@ -109,7 +109,7 @@ def test_without_a_peak_or_with_a_peak_of_0_there_is_no_row_of_bytes(
 ) -> None:
     fix_measurements(monkeypatch, peak=peak)
     measured_costs = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
-    assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "a training step is of a batch"
+    assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "the cost of a training step is that of a batch"
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -117,22 +117,22 @@ def test_the_measured_training_step_is_that_of_training(
     task: TaskConfig, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of a copy of the backbone, with an optimiser, clipping and compilation, halfway through the run."""
-    one, family = contestant("gpt2", heads=2), task.build()
+    gpt2, family = contestant("gpt2", heads=2), task.build()
     work: list[Callable[[], object]] = []
     descend_calls, loss_calls, compile_calls = [], [], []
     fix_measurements(monkeypatch)
     monkeypatch.setattr(costs, "seconds_of", lambda step, device: work.append(step) or 1.0)
     monkeypatch.setattr(costs, "descend", lambda *args: descend_calls.append(args))
     monkeypatch.setattr(torch, "compile", lambda function: compile_calls.append(function) or function)
-    original = type(one.predictor).loss  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(one.predictor), "loss", lambda *args: loss_calls.append(args) or original(*args))
+    original = type(gpt2.predictor).loss  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(gpt2.predictor), "loss", lambda *args: loss_calls.append(args) or original(*args))
     settings = SETTINGS.model_copy(update={"compile": compiled})
-    training_costs(one, family, task, settings)
+    training_costs(gpt2, family, task, settings)
     work[0]()
     assert len(compile_calls) == compiled
     (loss, model, optimiser, clip), (_, batch, progress, draw) = descend_calls[0], loss_calls[0]
     assert loss.requires_grad and clip == 0.3 and progress == 0.5 and draw.device.type == "cpu"
-    assert model is not one.predictor and model.training
+    assert model is not gpt2.predictor and model.training
     assert {id(p) for group in optimiser.param_groups for p in group["params"]} == {id(p) for p in model.parameters()}
     assert (len(batch), batch.context.count) == (8, task.points + 1)
 
@@ -156,32 +156,32 @@ class OnArrays(Predictor):
         return Point(mean.expand(-1, x_target.shape[1], -1))
 
 
-def test_a_phase_that_cannot_be_counted_has_one_line_for_all_sizes(task: TaskConfig) -> None:
-    one = PredictorContestant("mean", "mean", "baseline", "", predictor=OnArrays())
-    counts, reasons = counted_costs(one, task.build(), task, None, Sizes([3, 5], episodes=4))
+def test_a_phase_that_cannot_be_counted_has_one_message_for_all_sizes(task: TaskConfig) -> None:
+    mean = PredictorContestant("mean", "mean", "baseline", "", predictor=OnArrays())
+    counts, reasons = counted_costs(mean, task.build(), task, None, Sizes([3, 5], episodes=4))
     assert {cost.phase for cost in counts} == {"condition", "update"}
     (reason,) = reasons
     assert "query" in reason and "NumPy" in reason
 
 
 def test_state_query_and_update_are_those_of_the_sampled_points(task: TaskConfig) -> None:
-    one, family = contestant("gpt2", heads=2), task.build()
-    state, works, left_out = costs._answering_setup(one, family, 5, Sizes([5], episodes=4))
+    gpt2, family = contestant("gpt2", heads=2), task.build()
+    state, works, left_out = costs._answering_setup(gpt2, family, 5, Sizes([5], episodes=4))
     phases = {work.phase: work.call for work in works}
     assert not left_out
-    drawn = family.sample_all_related(Request(4, 6, costs.generator(0, "costs", 5), shift="none"))
-    expected = one.predictor.condition(drawn.context.span(0, 5))
+    episodes = family.sample_all_related(Request(4, 6, costs.generator(0, "costs", 5), shift="none"))
+    expected = gpt2.predictor.condition(episodes.context.span(0, 5))
     assert state.nbytes == expected.nbytes
     torch.testing.assert_close(phases["condition"]().nbytes, expected.nbytes)  # type: ignore[attr-defined]
-    answer = one.predictor.query(expected, drawn.context.x[:, 5:])
+    answer = gpt2.predictor.query(expected, episodes.context.x[:, 5:])
     torch.testing.assert_close(phases["query"]().mean, answer.mean)  # type: ignore[attr-defined]
-    assert phases["update"]().nbytes == one.predictor.update(expected, drawn.context.span(5)).nbytes  # type: ignore[attr-defined]
+    assert phases["update"]().nbytes == gpt2.predictor.update(expected, episodes.context.span(5)).nbytes  # type: ignore[attr-defined]
     assert count_flops(phases["condition"]) > count_flops(phases["update"])
 
 
 def test_episodes_of_the_question_targets_have_the_given_number_of_points() -> None:
     related = {"points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
     family = resolve_task("gp-mixture", "smoke", related)[0].build()
-    drawn = costs._episodes(family, 3, 7)
-    assert drawn.context.counts.tolist() == [7, 7, 7]
-    assert drawn.related is not None and drawn.related.mask.any(-1).all()
+    episodes = costs._episodes(family, 3, 7)
+    assert episodes.context.counts.tolist() == [7, 7, 7]
+    assert episodes.related is not None and episodes.related.mask.any(-1).all()

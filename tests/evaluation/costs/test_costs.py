@@ -48,17 +48,18 @@ def rows_of(path: Path) -> dict[tuple[str, str, int | None], float]:
 
 
 def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: Path) -> None:
-    """GPT-2: a key and a value of the model's width and a byte of the mask for each of 2 n tokens. Mamba: convolution
-    tail and recurrent state of each layer, independent of n."""
+    """For each of 2 n tokens, GPT-2 has a key and a value of the model's width in each layer, and a byte of the mask.
+    Mamba has the convolution tail and the recurrent state of each layer, independent of n.
+    """
     gpt2, mamba = contestant("gpt2", heads=2), contestant("mamba", state=4)
-    for one, expected in (
+    for model, expected in (
         (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
         (mamba, dict.fromkeys((5, 12), LAYERS * (3 + 4) * 2 * WIDTH * 4)),
     ):
-        path, left_out, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5, 12], episodes=EPISODES))
+        path, left_out, _ = measure_costs(Context(tmp_path), model, task, "smoke", Sizes([5, 12], episodes=EPISODES))
         rows = rows_of(path)
         assert not left_out
-        assert rows["model", "parameters", None] == sum(p.numel() for p in one.predictor.parameters())
+        assert rows["model", "parameters", None] == sum(p.numel() for p in model.predictor.parameters())
         for n, size in expected.items():
             assert rows["condition", "state_bytes", n] == size
 
@@ -75,19 +76,19 @@ def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_
     table = tables.read("costs", path)
     is_per_episode = table["phase"].isin(["condition", "query", "update"])
     assert set(table.loc[is_per_episode, "n_episodes"]) == {EPISODES}
-    assert table.loc[~is_per_episode, "n_episodes"].isna().all(), "a training step is of a batch"
+    assert table.loc[~is_per_episode, "n_episodes"].isna().all(), "the cost of a training step is that of a batch"
     assert set(table["threads"]) == {torch.get_num_threads()}
 
 
-def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(task: TaskConfig, tmp_path: Path) -> None:
-    """They are the same in each measurement. The count of a training run includes all its steps."""
+def test_flops_of_training_steps_are_per_batch_and_others_per_episode(task: TaskConfig, tmp_path: Path) -> None:
+    """FLOPs are the same in each measurement. The count of a training run includes all its steps."""
     flops = []
     branched = {"schedule": "warmup-stable-decay", "branches": [0.25, 0.5]}  # 2 steps for the branch of 10, 4 for 20
     for batch, episodes in ((8, 4), (8, 4), (16, 8)):
         settings = TrainSettings(steps=40, batch=batch, **branched)
-        one = contestant("gpt2", heads=2)
+        model = contestant("gpt2", heads=2)
         path, lines, _ = measure_costs(
-            Context(tmp_path), one, task, "smoke", Sizes([5], episodes=episodes), train=settings
+            Context(tmp_path), model, task, "smoke", Sizes([5], episodes=episodes), train=settings
         )
         assert not lines
         table = tables.read("costs", path)
@@ -102,7 +103,7 @@ def test_flops_of_a_training_step_are_of_the_batch_and_others_of_one_episode(tas
         assert many[phase] == pytest.approx(few[phase], rel=0.01)
 
 
-def test_work_outside_torch_has_no_flops_and_a_line(task: TaskConfig, tmp_path: Path) -> None:
+def test_work_outside_torch_has_a_message_instead_of_flops(task: TaskConfig, tmp_path: Path) -> None:
     cls = ESTIMATORS.get("decision_tree")
     tree = PredictorContestant("decision-tree-2", "decision-tree-2", "baseline", "", predictor=cls())
     path, lines, _ = measure_costs(Context(tmp_path), tree, task, "smoke", Sizes([5], episodes=EPISODES))
@@ -113,16 +114,18 @@ def test_work_outside_torch_has_no_flops_and_a_line(task: TaskConfig, tmp_path: 
 
 
 def test_measuring_a_training_step_does_not_change_the_model(task: TaskConfig, tmp_path: Path) -> None:
-    one = contestant("gpt2", heads=2)
-    weights = {name: t.clone() for name, t in one.predictor.state_dict().items()}
-    measure_costs(Context(tmp_path), one, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
-    assert all(torch.equal(t, weights[name]) for name, t in one.predictor.state_dict().items())
-    assert not one.predictor.training
+    model = contestant("gpt2", heads=2)
+    weights = {name: t.clone() for name, t in model.predictor.state_dict().items()}
+    measure_costs(Context(tmp_path), model, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
+    assert all(torch.equal(t, weights[name]) for name, t in model.predictor.state_dict().items())
+    assert not model.predictor.training
 
 
-def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
-    learned = contestant("gpt2", heads=2, positions="learned")
-    path, lines, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([8, 9], episodes=EPISODES))
+def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
+    model_with_positions = contestant("gpt2", heads=2, positions="learned")
+    path, lines, _ = measure_costs(
+        Context(tmp_path), model_with_positions, task, "smoke", Sizes([8, 9], episodes=EPISODES)
+    )
     assert {n for _, _, n in rows_of(path)} == {None, 8}
     (line,) = lines
     assert all(name in line for name in ("'run-of-gpt2'", "9 points", "8 examples"))
@@ -130,21 +133,25 @@ def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_line(task: Task
 
 def test_several_queries_or_points_at_once_have_their_own_rows(task: TaskConfig, tmp_path: Path) -> None:
     """Six queries of the same state need six times the FLOPs of one query, and so do six steps of a recurrence."""
-    for one, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
+    for model, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
         numbers = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
-        path, lines, _ = measure_costs(Context(tmp_path), one, task, "smoke", Sizes([5], episodes=EPISODES, **numbers))
+        path, lines, _ = measure_costs(
+            Context(tmp_path), model, task, "smoke", Sizes([5], episodes=EPISODES, **numbers)
+        )
         rows = tables.read("costs", path)
         several = rows[rows["n_at_once"].notna()]
         assert not lines and set(zip(several["phase"], several["n_at_once"], strict=True)) == {(phase, 6)}
         flops = rows[(rows["metric"] == "flops") & (rows["phase"] == phase)]
-        of_one = flops.loc[flops["n_at_once"].isna(), "value"].item()
-        of_six = flops.loc[flops["n_at_once"] == 6, "value"].item()
-        assert of_six == pytest.approx(6 * of_one, rel=0.1)
+        flops_of_one = flops.loc[flops["n_at_once"].isna(), "value"].item()
+        flops_of_six = flops.loc[flops["n_at_once"] == 6, "value"].item()
+        assert flops_of_six == pytest.approx(6 * flops_of_one, rel=0.1)
 
 
-def test_updates_that_the_model_does_not_allow_are_left_out_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
-    learned = contestant("gpt2", heads=2, positions="learned")
-    path, lines, _ = measure_costs(Context(tmp_path), learned, task, "smoke", Sizes([5], [7], [2, 4], EPISODES))
+def test_updates_that_the_model_does_not_allow_are_left_out_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
+    model_with_positions = contestant("gpt2", heads=2, positions="learned")
+    path, lines, _ = measure_costs(
+        Context(tmp_path), model_with_positions, task, "smoke", Sizes([5], [7], [2, 4], EPISODES)
+    )
     assert set(tables.read("costs", path)["n_at_once"].dropna()) == {7, 2}
     (line,) = lines
     assert all(name in line for name in ("'run-of-gpt2'", "5 points", "by 4", "8 examples"))
@@ -170,13 +177,13 @@ def seconds_of_queries(path: Path) -> dict[tuple[int, int], float]:
 def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
     task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = contestant("gpt2", heads=2)
+    model = contestant("gpt2", heads=2)
     settings = TrainSettings(steps=1, batch=8)
     calls = [([5, 3], 4), ([5], 2), ([5, 7], 4)]
     for seconds, (sizes, episodes) in enumerate(calls, 1):
         monkeypatch.setattr(costs, "seconds_of", lambda work, device, seconds=seconds: float(seconds))
         path, lines, _ = measure_costs(
-            Context(tmp_path), one, task, "smoke", Sizes(sizes, episodes=episodes), train=settings
+            Context(tmp_path), model, task, "smoke", Sizes(sizes, episodes=episodes), train=settings
         )
         assert not lines
     assert list(tmp_path.rglob("*.parquet")) == [path]
@@ -185,11 +192,11 @@ def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
     assert len(tables.read("costs", path)) == len(tables.read_all("costs", tmp_path)), "the table has no duplicate rows"
 
 
-def test_rows_of_other_settings_or_another_task_are_removed_with_a_line(task: TaskConfig, tmp_path: Path) -> None:
-    one = replace(contestant("gpt2", heads=2), variant="as trained")
+def test_rows_of_other_settings_or_another_task_are_removed_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
+    model = replace(contestant("gpt2", heads=2), variant="as trained")
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
     zero = PredictorContestant("zero", "zero", "baseline", "", predictor=ESTIMATORS.get("zero")())
-    for first, second, second_task in ((one, replace(one, variant="other"), task), (zero, zero, wider)):
+    for first, second, second_task in ((model, replace(model, variant="other"), task), (zero, zero, wider)):
         path = measure_costs(Context(tmp_path), first, task, "smoke", Sizes([5], episodes=EPISODES)).path
         outcome = measure_costs(Context(tmp_path), second, second_task, "smoke", Sizes([3], episodes=EPISODES))
         (line,) = outcome.messages
@@ -210,7 +217,8 @@ def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> Non
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
 def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
     """The blocks are small enough for the heap, and are freed and allocated again. This runs in a new process, because
-    the heap of a process that has done other work may not be returned completely."""
+    a process that has done other work may not return all of its heap.
+    """
     work = "kept = [torch.ones(16_384) for _ in range(320)]; del kept"
     lines = [
         "import torch",
@@ -224,7 +232,7 @@ def test_free_memory_of_the_allocator_counts_in_each_measurement() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(_reset_resident_peak() is None, reason="the kernel reports no peak")
 def test_a_training_step_needs_memory_in_proportion_to_its_batch(task: TaskConfig) -> None:
-    """In new processes, as above, and with batches so large that partly used pages do not matter."""
+    """Measured in new processes, as above, with batches so large that partly used pages do not matter."""
     longer = task.model_copy(update={"points": 29})
     few, many = (answer(bytes_of_a_step, longer, batch) for batch in (256, 1024))
     assert 3 < many / few < 4.5

@@ -139,23 +139,25 @@ def test_linear_systems_have_the_textbook_counts() -> None:
     """Golub and Van Loan, Matrix Computations: n³/3, n² and 2 n³/3 + 2 n² per right-hand side."""
     n, columns = 12, 5
     root = random(B, n, n)
-    matrix, right = root @ root.mT + torch.eye(n), random(B, n, columns)
+    matrix, right_side = root @ root.mT + torch.eye(n), random(B, n, columns)
     assert count_flops(lambda: torch.linalg.cholesky(matrix)) == B * n**3 // 3
     lower = torch.linalg.cholesky(matrix)
-    solution = lambda: torch.linalg.solve_triangular(lower, right, upper=False)  # noqa: E731
+    solution = lambda: torch.linalg.solve_triangular(lower, right_side, upper=False)  # noqa: E731
     assert count_flops(solution) == B * n**2 * columns
-    assert count_flops(lambda: torch.linalg.solve(matrix, right)) == B * (2 * n**3 // 3 + 2 * n**2 * columns)
+    assert count_flops(lambda: torch.linalg.solve(matrix, right_side)) == B * (2 * n**3 // 3 + 2 * n**2 * columns)
     factors, pivots = torch.linalg.lu_factor(matrix)
-    assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right)) == B * 2 * n**2 * columns
+    assert count_flops(lambda: torch.linalg.lu_solve(factors, pivots, right_side)) == B * 2 * n**2 * columns
     # A complex product needs four products and two sums.
-    z, complex_right = torch.complex(matrix, torch.zeros_like(matrix)), torch.complex(right, right)
+    z, complex_right_side = torch.complex(matrix, torch.zeros_like(matrix)), torch.complex(right_side, right_side)
     assert count_flops(lambda: torch.linalg.cholesky(z)) == 4 * B * n**3 // 3
     complex_lower = torch.linalg.cholesky(z)
     assert (
-        count_flops(lambda: torch.linalg.solve_triangular(complex_lower, complex_right, upper=False))
+        count_flops(lambda: torch.linalg.solve_triangular(complex_lower, complex_right_side, upper=False))
         == 4 * B * n**2 * columns
     )
-    assert count_flops(lambda: torch.linalg.solve(z, complex_right)) == 4 * B * (2 * n**3 // 3 + 2 * n**2 * columns)
+    assert count_flops(lambda: torch.linalg.solve(z, complex_right_side)) == 4 * B * (
+        2 * n**3 // 3 + 2 * n**2 * columns
+    )
 
 
 def test_recurrent_networks_have_the_count_of_their_cells() -> None:
@@ -194,8 +196,8 @@ def test_complex_numbers_have_more_flops_and_integers_and_copies_have_none() -> 
     assert count_flops(lambda: z @ z.mT) == 8 * B * T * B
     assert count_flops(lambda: z.sum()) == 2 * B * T
     assert count_flops(lambda: x.cumsum(1)) == count_flops(lambda: x.sum()) == count_flops(lambda: x.exp()) == B * T
-    nothing = lambda: (x.clone().T.contiguous(), torch.arange(5) * 2, x > 0, x.sort(), torch.cat([x, x]))  # noqa: E731
-    assert count_flops(nothing) == 0
+    copies_and_integers = lambda: (x.clone().T.contiguous(), torch.arange(5) * 2, x > 0, x.sort(), torch.cat([x, x]))  # noqa: E731
+    assert count_flops(copies_and_integers) == 0
 
 
 ATEN = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Episodes of climate against the formulas of its docstrings and the sizes of the paper."""
+"""Episodes of the family climate, compared with the formulas in its docstrings and the sizes in the paper."""
 
 import math
 
@@ -18,7 +18,7 @@ from tests.refusals import refused
 
 LATITUDES, LONGITUDES = 42.25 + 0.5 * np.arange(22), 8.25 + 0.5 * np.arange(40)
 EAST = 111.2 * math.cos(math.radians(47.5))
-# Six-hourly steps from January to June of 2019, and of the year.
+# Numbers of six-hourly steps from January to June 2019, and in the complete year.
 HALF, YEAR = 181 * 4, 365 * 4
 
 
@@ -45,7 +45,7 @@ def test_the_map_follows_its_formula_and_resembles_central_europe() -> None:
     heights = elevation.embedded_elevation().numpy()
     north, east = 111.2 * (LATITUDES[:, None] - 42), EAST * (LONGITUDES - 8)
     share = np.linspace(0, 1, 1001)[:, None, None]
-    total = []
+    profile_sums = []
     for segments in (elevation._RIDGES, elevation._TROUGHS):
         profiles = []
         for (lat, lon), (end_lat, end_lon), height, width in segments:
@@ -53,9 +53,9 @@ def test_the_map_follows_its_formula_and_resembles_central_europe() -> None:
             n, e = 111.2 * (lat + share * (end_lat - lat) - 42), EAST * (lon + share * (end_lon - lon) - 8)
             nearest = [np.sqrt((north[r] - n[:, 0]) ** 2 + (east - e[:, 0]) ** 2).min(0) for r in range(len(LATITUDES))]
             profiles.append(height * np.exp(-(np.array(nearest) ** 2) / (2 * width**2)))
-        total.append(sum(profiles))
+        profile_sums.append(sum(profiles))
     valleys = 1 + 0.3 * np.sin(2 * np.pi * east / 160) * np.sin(2 * np.pi * north / 130)
-    expected = 200 + total[0] * valleys - total[1]
+    expected = 200 + profile_sums[0] * valleys - profile_sums[1]
     np.testing.assert_allclose(heights, np.where(expected < 0, np.nan, expected), atol=0.5)
     assert 2500 < np.nanmax(heights) < 3200 and 150 < np.nanquantile(heights, 0.3) < 300
     assert 0.05 < np.isnan(heights).mean() < 0.15

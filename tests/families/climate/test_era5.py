@@ -141,8 +141,8 @@ def test_the_region_is_cached_until_a_file_changes(
     first = load_region(files, 2019)
     assert first.dtype == np.float32 and first.shape == (1 + 4 * 365, 22, 40)
     assert len(list(cache.iterdir())) == 1
-    with monkeypatch.context() as without:
-        without.setattr(wfde5, "find_spec", lambda name: None)
+    with monkeypatch.context() as patched:
+        patched.setattr(wfde5, "find_spec", lambda name: None)
         np.testing.assert_array_equal(load_region(files, 2019), first)
         replace_month(files, 12, wfde5_files.tair(12) + 1)
         with refused("missing-package", "xarray", "'iclbench[climate]'"):

@@ -1,4 +1,4 @@
-"""The predictor that infers point processes against quadrature over parameters, the oracle and time rescaling."""
+"""The predictor that infers point processes, compared with quadrature, the oracle and time rescaling."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ from tests.refusals import refused
 POINTS = 9
 
 
-def double(episodes: Episodes) -> Episodes:
+def in_float64(episodes: Episodes) -> Episodes:
     """Events in float64, so that predictions are in float64, too."""
     return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
@@ -87,7 +87,7 @@ def expected_density(kind: str, family: PointProcess, gaps: np.ndarray, next_gap
 @pytest.mark.parametrize(("kind", "tolerance"), [("poisson", 0.01), ("renewal", 0.02), ("self-correcting", 0.05)])
 def test_densities_equal_quadrature_over_the_parameters(kind: str, tolerance: float) -> None:
     family = build_family(kind)
-    episodes = double(draw(family, 4, POINTS))
+    episodes = in_float64(draw(family, 4, POINTS))
     answer, y = bayes(family, components=1024).predict_next(episodes.context), episodes.context.y.numpy()
     densities = rates(answer, 0.7, 4)
     for b in range(4):
@@ -101,7 +101,7 @@ def test_densities_equal_quadrature_over_the_parameters(kind: str, tolerance: fl
 def test_predictions_equal_the_oracle_if_all_parameters_are_fixed() -> None:
     """Hawkes processes with one mark and one value of every parameter."""
     family = build_family("hawkes", marks=1, base=(0.3, 0.3), radius=(0.6, 0.6), decay=(1.5, 1.5))
-    episodes = double(draw(family, 6, POINTS, shift="time-scale-3"))
+    episodes = in_float64(draw(family, 6, POINTS, shift="time-scale-3"))
     oracle = EventOracle(facts=TaskFacts(family=family)).informed(episodes.truth)
     expected = oracle.predict_next(episodes.context)
     prediction = bayes(family, "time-scale-3", processes=16, components=4).predict_next(episodes.context)
@@ -114,7 +114,7 @@ def test_predictions_equal_the_oracle_if_all_parameters_are_fixed() -> None:
 def test_kinds_have_their_posterior_weights() -> None:
     """The weights of 32 Hawkes processes and a few processes of other kinds are computed one by one."""
     family = build_family()
-    episodes = double(draw(family, 5, POINTS))
+    episodes = in_float64(draw(family, 5, POINTS))
     predictor = bayes(family, processes=32, components=8_000)
     processes, log_prior = predictor._candidates
     assert log_prior.exp().sum() == pytest.approx(1)
@@ -171,7 +171,7 @@ def test_its_loss_is_between_the_oracle_and_other_predictors_without_the_truth()
 
 def test_masked_points_are_ignored() -> None:
     family = build_family()
-    points = double(draw(family, 6, 7)).context
+    points = in_float64(draw(family, 6, 7)).context
     mask = torch.rand(points.mask.shape, generator=torch.Generator().manual_seed(0)) > 0.3
     masked = replace(points, y=points.y.masked_fill(~mask.unsqueeze(-1), 7.0), mask=mask)
     predictor = bayes(family, processes=256, components=32)
@@ -183,7 +183,7 @@ def test_masked_points_are_ignored() -> None:
 
 def test_any_prefixes_and_extreme_gaps_give_finite_predictions() -> None:
     family = build_family()
-    points = double(draw(family, 3, 7)).context
+    points = in_float64(draw(family, 3, 7)).context
     predictor = bayes(family, processes=128, components=16)
     means = predictor.predict_next(points).mean()
     prefixes = [5, 0, 5, 2]
@@ -210,7 +210,7 @@ def test_other_families_and_large_matrices_are_refused(monkeypatch: pytest.Monke
 def test_the_shortest_gap_is_scaled_with_the_unit_of_time() -> None:
     """With times multiplied by 1e-6, a gap of 1e-10 is not clamped."""
     family = build_family()
-    points = double(draw(family, 4, 6)).context
+    points = in_float64(draw(family, 4, 6)).context
     y = points.y.clone()
     y[:, 2, GAP] = 1e-4
     scale = torch.tensor([1e-6, 1.0, 1e-6], dtype=torch.float64)

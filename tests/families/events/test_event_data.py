@@ -145,7 +145,7 @@ def test_windows_without_events_are_preserved_at_all_positions():
 
 
 def test_mean_gaps_are_observed_time_per_event():
-    """Open intervals count, so they are inverse maximum likelihood rates."""
+    """Open intervals count, so mean gaps are the inverse of maximum-likelihood rates."""
     data = event_data([1, 2], [], [3], ends=[5, 7, None])
     assert data.mean_gap == (5 + 7 + 3) / 3
     assert data.mean_first_gap == (1 + 7 + 3) / 2

@@ -253,9 +253,9 @@ def test_the_table_of_errors_has_sums_and_numbers_of_events(file: Path) -> None:
     counts = prompts.episodes.scored.sum(1).numpy()
     (poisson_baseline,) = baselines(prompts, ["poisson"])
     contestants = {"constant-rate": in_memory("constant-rate", ConstantRate()), "poisson": poisson_baseline}
-    scored = {name: score_next(contestant, prompts) for name, contestant in contestants.items()}
+    rows_by_name = {name: score_next(contestant, prompts) for name, contestant in contestants.items()}
     error_tables, headlines = {}, {}
-    for name, rows in scored.items():
+    for name, rows in rows_by_name.items():
         errors = tables.frame("errors", rows["errors"])
         sums = errors[errors["n_events"].notna()].sort_values("episode")
         assert sums["metric"].eq("nll").all() and sums["n_context"].isna().all()
@@ -304,7 +304,7 @@ def test_the_unit_of_time_changes_likelihoods_by_its_logarithm_and_no_scores(
 
 
 def test_baselines_predict_the_mean_first_gap_of_the_training_data_without_events(file: Path) -> None:
-    """It is the observed time over the number of first events, including windows without events."""
+    """The mean first gap is the observed time, including windows without events, over the number of first events."""
     prompts = prompts_of(file, split="file")
     training = windows(60)[:36]
     first_gaps = [sequence[0] for sequence in training if sequence]

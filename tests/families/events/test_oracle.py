@@ -22,7 +22,7 @@ def oracle(episodes: Episodes) -> EventOracle:
     return EventOracle(facts=TaskFacts(family=build_family())).informed(episodes.truth)
 
 
-def double(episodes: Episodes) -> Episodes:
+def in_float64(episodes: Episodes) -> Episodes:
     """Events in float64, so that predictions are in float64, too."""
     return replace(episodes, context=episodes.context.to(dtype=torch.float64))
 
@@ -54,7 +54,7 @@ def naive_rates(truth: dict[str, np.ndarray], y: np.ndarray, gap: float) -> np.n
 @pytest.mark.parametrize("shift", ["none", "time-scale-3", "branching-0.9", "only-renewal"])
 def test_rates_equal_naive_sums_over_earlier_events(shift: str) -> None:
     """A rate is the density of the time over its survival, times the probability of the mark."""
-    episodes = double(draw(build_family(burn_in=True), 24, 20, shift=shift))
+    episodes = in_float64(draw(build_family(burn_in=True), 24, 20, shift=shift))
     answer, y, truth = predict(episodes), episodes.context.y, truth_of(episodes)
     for gap in (0.3, 1.4):
         gaps = torch.full(y.shape[:2], gap, dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_rates_equal_naive_sums_over_earlier_events(shift: str) -> None:
 
 @pytest.mark.slow
 def test_survival_is_that_of_the_integrated_rate() -> None:
-    episodes = double(draw(build_family(burn_in=True), 12, 9))
+    episodes = in_float64(draw(build_family(burn_in=True), 12, 9))
     y, truth, gap = episodes.context.y, truth_of(episodes), 0.9
     log_survival = predict(episodes).log_survival(torch.full(y.shape[:2], gap, dtype=torch.float64)).numpy()
     for b in range(len(y)):
@@ -84,7 +84,7 @@ def test_survival_is_that_of_the_integrated_rate() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_densities_integrate_to_one_and_have_their_means_and_quantiles(kind: str) -> None:
     """Integrals use the trapezoidal rule in the logarithm of the gap."""
-    answer = predict(double(draw(build_family(kind), 6, 12))).at(torch.tensor([0, 3, 11]))
+    answer = predict(in_float64(draw(build_family(kind), 6, 12))).at(torch.tensor([0, 3, 11]))
     logs = np.linspace(math.log(1e-9), math.log(200 if kind == "self-correcting" else 1e5), 1000)
     nodes = [torch.full((6, 3), float(gap), dtype=torch.float64) for gap in np.exp(logs)]
     density = np.stack([(answer.log_density(gap).exp() * gap).numpy() for gap in nodes])
@@ -143,7 +143,7 @@ def test_probabilities_of_marks_are_calibrated(kind: str) -> None:
     ],
 )
 def test_wrong_parameters_have_a_higher_loss(kind: str, changes: dict) -> None:
-    """The paired difference exceeds four standard errors. None exchanges rows and columns."""
+    """The paired difference exceeds four standard errors. A change of None exchanges rows and columns."""
     episodes = draw(build_family(kind), 400, 32)
     changed = dict(episodes.truth)
     for name, factor in changes.items():
@@ -151,10 +151,10 @@ def test_wrong_parameters_have_a_higher_loss(kind: str, changes: dict) -> None:
     if "chain" in changes:
         changed["chain"] = changed["chain"] / changed["chain"].sum(-1, keepdim=True)
     y = episodes.context.y
-    right, wrong = (
+    true_loss, changed_loss = (
         predict(replace(episodes, truth=truth)).loss(y).double().mean(1) for truth in (episodes.truth, changed)
     )
-    difference = wrong - right
+    difference = changed_loss - true_loss
     assert difference.mean() > 4 * difference.std() / math.sqrt(len(difference))
 
 
@@ -185,7 +185,7 @@ def ratio_of_integrals(likelihood, gaps: np.ndarray, low: float, high: float) ->
 
 def test_the_average_over_rates_is_the_bayes_prediction_for_poisson_processes() -> None:
     """The rate is log-uniform in [0.5, 2], so nodes are uniform in its logarithm."""
-    y = double(draw(build_family("poisson"), 1, 10, seed=3)).context.y[0]
+    y = in_float64(draw(build_family("poisson"), 1, 10, seed=3)).context.y[0]
     gaps = y[:, GAP].numpy()
     edges = np.linspace(math.log(0.5), math.log(2), 2001)
     densities = predictive("poisson", "rate", np.exp((edges[1:] + edges[:-1]) / 2), y)
@@ -195,7 +195,7 @@ def test_the_average_over_rates_is_the_bayes_prediction_for_poisson_processes() 
 
 @pytest.mark.slow
 def test_the_average_over_sigma_is_the_bayes_prediction_for_renewal_processes() -> None:
-    y = double(draw(build_family("renewal"), 1, 10, seed=3)).context.y[0]
+    y = in_float64(draw(build_family("renewal"), 1, 10, seed=3)).context.y[0]
     edges = np.linspace(0.3, 1.5, 2001)
     densities = predictive(
         "renewal", "sigma", (edges[1:] + edges[:-1]) / 2, y, lambda sigma: {"location": -sigma.square() / 2}
@@ -214,7 +214,7 @@ def assert_equal(prediction: MixedEvent, expected: MixedEvent, **tolerance: floa
 
 
 def test_phases_equal_predictions_for_all_prefixes() -> None:
-    episodes = double(draw(build_family(burn_in=True), 32, 12))
+    episodes = in_float64(draw(build_family(burn_in=True), 32, 12))
     event_oracle, points = oracle(episodes), episodes.context
     predictions = event_oracle.predict_next(points)
     x = points.x[:, :2]
@@ -229,7 +229,7 @@ def test_phases_equal_predictions_for_all_prefixes() -> None:
 
 
 def test_masked_events_are_ignored() -> None:
-    episodes = double(draw(build_family(), 32, 12))
+    episodes = in_float64(draw(build_family(), 32, 12))
     event_oracle, points = oracle(episodes), episodes.context
     mask = torch.rand(32, 12, generator=torch.Generator().manual_seed(0)) < 0.6
     masked = replace(points, y=points.y.masked_fill(~mask.unsqueeze(-1), 7.0), mask=mask)
@@ -241,7 +241,7 @@ def test_masked_events_are_ignored() -> None:
 
 
 def test_censored_points_are_predicted_but_not_read() -> None:
-    episodes = double(draw(build_family(), 32, 6))
+    episodes = in_float64(draw(build_family(), 32, 6))
     points = episodes.context
     last = points.y[:, -1:, TIME]
     censored = torch.stack([torch.full_like(last, 0.4), torch.full_like(last, CENSORED), last + 0.4], -1)
@@ -256,7 +256,7 @@ def test_censored_points_are_predicted_but_not_read() -> None:
 
 def test_long_histories_are_finite_and_exact() -> None:
     """With 1,000 events, powers of the decay do not overflow or underflow and errors do not accumulate."""
-    episodes = double(draw(build_family("hawkes"), 3, 1000))
+    episodes = in_float64(draw(build_family("hawkes"), 3, 1000))
     answer, y, truth = predict(episodes), episodes.context.y, truth_of(episodes)
     gap = torch.full(y.shape[:2], 0.2, dtype=torch.float64)
     rates = (answer.log_density(gap) - answer.log_survival(gap)).exp().numpy()

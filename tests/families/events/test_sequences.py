@@ -77,12 +77,12 @@ def test_parts_in_the_order_of_the_file_have_the_sizes_of_the_released_code(tmp_
 
 def test_training_draws_with_replacement_and_prompts_have_a_fixed_order(file):
     events = build_family(file)
-    drawn = events.sample(Request(4800, 9, new_generator())).truth["sequence"]
-    counts = torch.bincount(drawn, minlength=40)
+    sequence_numbers = events.sample(Request(4800, 9, new_generator())).truth["sequence"]
+    counts = torch.bincount(sequence_numbers, minlength=40)
     assert set(counts.nonzero().flatten().tolist()) == set(all_sequences(events)[0])
     assert (counts[counts > 0] - 200).abs().max() < 5 * (200 * 23 / 24) ** 0.5
-    assert torch.equal(drawn, events.sample(Request(4800, 9, new_generator())).truth["sequence"])
-    assert not torch.equal(drawn, events.sample(Request(4800, 9, new_generator(1))).truth["sequence"])
+    assert torch.equal(sequence_numbers, events.sample(Request(4800, 9, new_generator())).truth["sequence"])
+    assert not torch.equal(sequence_numbers, events.sample(Request(4800, 9, new_generator(1))).truth["sequence"])
     requests = [Request(10, 9, new_generator(n), before=10 * n) for n in range(5)]
     order = torch.cat([events.sample_prompts(request).truth["sequence"] for request in requests])
     assert len(set(order[:24].tolist())) == 24
@@ -279,8 +279,8 @@ def test_padding_and_open_intervals_give_finite_losses_and_gradients(tmp_path):
 
 def test_late_first_events_are_refused_without_the_parameter_start(tmp_path):
     """With seconds since 1970, as in most logs, all first gaps are half a century."""
-    late = [[1.7e9 + 600 * n, 1.7e9 + 600 * n + 1e5, 1.7e9 + 600 * n + 4e5] for n in range(10)]
-    path = sequence_files.write_jsonl(tmp_path / "events.jsonl", late)
+    late_times = [[1.7e9 + 600 * n, 1.7e9 + 600 * n + 1e5, 1.7e9 + 600 * n + 4e5] for n in range(10)]
+    path = sequence_files.write_jsonl(tmp_path / "events.jsonl", late_times)
     with refused("missing-value", f"{path}, line 1, event 1", "2e+05", "-o task.start=first", "-o task.start=zero"):
         _ = build_family(path, time_scale="mean-gap").sample(Request(1, 5, new_generator()))
     zero = build_family(path, start="zero", time_scale="mean-gap").sample(Request(1, 3, new_generator()))

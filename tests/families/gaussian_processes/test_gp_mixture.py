@@ -61,7 +61,7 @@ def is_stratified(u: np.ndarray) -> bool:
 
 
 def test_frozen_prompts_are_stratified_by_kernel_lengthscale_and_context_size() -> None:
-    """Without it 256 prompts had 140 periodic and 116 RBF kernels and a ceiling 0.036 above that of the task."""
+    """Without stratification, 256 prompts had 140 periodic and 116 RBF kernels and a ceiling 0.036 too high."""
     task, _ = resolve_task("gp-mixture", "small", {"targets": 2, "max_related": 1})
     episodes = PromptSet(task, "small").episodes
     kernels, lengthscales = episodes.truth["kernel"].numpy(), episodes.truth["lengthscale"].numpy()

@@ -345,9 +345,9 @@ def test_invalid_uses_of_oracles_are_refused() -> None:
     episodes = episodes_of()
     with refused("missing-value", "oracle-kernel", "informed"):
         OracleKernel(None, TaskFacts(family=NARROW)).predict_targets(episodes.context, episodes.targets.x)
-    wide = Points(10 * episodes.context.x, episodes.context.y, episodes.context.mask)
+    stretched = Points(10 * episodes.context.x, episodes.context.y, episodes.context.mask)
     with refused("bad-value", 8):
-        bayes(rbf_nodes=5, spacing=0.5).predict_targets(wide, episodes.targets.x)
+        bayes(rbf_nodes=5, spacing=0.5).predict_targets(stretched, episodes.targets.x)
 
 
 def test_samples_of_oracle_bayes_are_functions_with_the_moments_of_its_predictions() -> None:

@@ -214,8 +214,8 @@ def test_the_parameter_icl_labels_sets_the_labels(icl_labels):
     if icl_labels == "random":
         assert len(pairs) > 250 and {v for pair in pairs for v in pair} == set(range(50))
     else:
-        named = {"rarest": ranked[-2:], "common": ranked[:2]}
-        expected = icl_labels if isinstance(icl_labels, list) else named[icl_labels]
+        labels_by_option = {"rarest": ranked[-2:], "common": ranked[:2]}
+        expected = icl_labels if isinstance(icl_labels, list) else labels_by_option[icl_labels]
         assert pairs == {tuple(sorted(expected))}
     assert episodes.choices.sum(1).unique().tolist() == [2]
     assert episodes.choices.gather(1, torch.from_numpy(labels)).all()
@@ -254,20 +254,20 @@ def test_anchor_compat_draws_classes_with_replacement():
     has_one_class = np.array([len(set(row)) == 1 for row in classes[:, :8]])
     assert_share(has_one_class, 1 / 10)
     votes = np.where(classes[:, :8] == classes[:, 8:], 2 * labels[:, :8] - 1, 0).sum(1)
-    right = np.where(votes == 0, 0.5, (votes > 0) == (labels[:, 8] == 1))
-    assert right.mean() == pytest.approx(0.95, abs=3 * math.sqrt(0.1 * 0.9 / 4 / EPISODES))
+    accuracies = np.where(votes == 0, 0.5, (votes > 0) == (labels[:, 8] == 1))
+    assert accuracies.mean() == pytest.approx(0.95, abs=3 * math.sqrt(0.1 * 0.9 / 4 / EPISODES))
 
 
 @pytest.mark.parametrize("test", TESTS)
 def test_anchor_compat_draws_images_of_a_class_without_replacement(test):
-    """As `replace=False` in the code of Chan et al., for images that are drawn in one step."""
+    """As with `replace=False` in the code of Chan et al., for images that are drawn in one step."""
     _, classes, episodes = draw(family(alpha=2.0, train_drawings=15, anchor_compat=True), test, 600)
     images = 20 * classes + episodes.truth["drawing"].numpy()
     assert all(len(set(row)) == 9 for row in images)
 
 
 def test_anchor_compat_repeats_only_the_further_images_of_a_bursty_sequence():
-    """They are drawn in a separate step: each is the image of the query with probability p_q / 20."""
+    """Further images are drawn in a separate step: each is the image of the query with probability p_q / 20."""
     bursty, p = family(alpha=2.0, p_bursty=1.0, anchor_compat=True), zipf(50, 2.0)
     _, classes, episodes = draw(bursty)
     drawings = episodes.truth["drawing"].numpy()
@@ -316,9 +316,9 @@ def test_the_split_depends_only_on_its_seed():
 
 def test_held_out_classes_are_not_trained_on():
     bursty = family()
-    trained = set(draw(bursty)[2].truth["class"].flatten().tolist())
-    held_out = set(draw(bursty, "icl")[2].truth["class"].flatten().tolist())
-    assert len(trained) == 50 and len(held_out) == 10 and not trained & held_out
+    trained_classes = set(draw(bursty)[2].truth["class"].flatten().tolist())
+    held_out_classes = set(draw(bursty, "icl")[2].truth["class"].flatten().tolist())
+    assert len(trained_classes) == 50 and len(held_out_classes) == 10 and not trained_classes & held_out_classes
 
 
 def test_validation_uses_other_held_out_characters_than_the_prompts():
@@ -395,7 +395,7 @@ def test_tests_that_do_not_apply_are_refused():
 
 
 def test_a_curriculum_sets_all_but_the_leading_pixels_to_zero():
-    """With `active_dims=30` the first 30 of 64 pixels are the same as without, also in the query."""
+    """With `active_dims=30`, the first 30 of 64 pixels are unchanged, also in the query."""
     bursty = family()
     full, reduced = (
         bursty.sample(Request(20, 8, torch.Generator().manual_seed(3), active_dims=dims)) for dims in (None, 30)

@@ -59,7 +59,7 @@ def test_training_uses_partitions_0_and_1_and_decodes_images_once(folder, decode
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "named"),
+    ("change", "code", "names"),
     [
         (lambda f: (f / "list_eval_partition.txt").unlink(), "missing-data", ["list_eval_partition.txt"]),
         (lambda f: (f / "list_eval_partition.txt").write_bytes(b"\xff\xfe"), "bad-syntax", ["list_eval_partition.txt"]),
@@ -68,9 +68,9 @@ def test_training_uses_partitions_0_and_1_and_decodes_images_once(folder, decode
         (lambda f: (f / "img_align_celeba" / "000004.jpg").unlink(), "missing-data", ["000004.jpg", "img_align"]),
     ],
 )
-def test_bad_layouts_are_refused(folder, decoded_names, change, code, named):
+def test_bad_layouts_are_refused(folder, decoded_names, change, code, names):
     change(folder / "celeba")
-    with refused(code, *named):
+    with refused(code, *names):
         faces(folder).sample(Request(1, 56, new_generator()))
 
 

@@ -28,7 +28,7 @@ def test_plain_and_packed_files_hold_the_same_array(tmp_path, is_packed):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "code", "named"),
+    ("name", "content", "code", "names"),
     [
         ("images", b"", "bad-syntax", ["''"]),
         ("images", b"\x00\x00\x08\x01" + CONTENT[4:], "bad-syntax", [3, "'00000801'", "'00000803'"]),
@@ -45,9 +45,9 @@ def test_plain_and_packed_files_hold_the_same_array(tmp_path, is_packed):
         ("other", CONTENT, "missing-data", ["images.gz", "the Example database", "--data-dir"]),
     ],
 )
-def test_bad_files_are_refused(tmp_path, name, content, code, named):
+def test_bad_files_are_refused(tmp_path, name, content, code, names):
     (tmp_path / name).write_bytes(content)
-    with refused(code, tmp_path / "images", *named):
+    with refused(code, tmp_path / "images", *names):
         read(tmp_path)
 
 

@@ -338,9 +338,9 @@ def test_celeba_is_trained_on_for_200_epochs_of_partitions_0_and_1(size, batch):
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", ["cmab-table-2-emnist", "cmab-table-2-celeba"])
 def test_models_of_table_2_normalise_their_residual_branch(grid):
-    latent = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]
-    assert {run.backbone for run in latent} == {"lbanp", "cmanp"}
-    assert all(run.config.backbone.settings["residual"] == "normed" for run in latent)
+    latent_runs = [run for run in grid_runs(grid) if run.backbone in ("lbanp", "cmanp")]
+    assert {run.backbone for run in latent_runs} == {"lbanp", "cmanp"}
+    assert all(run.config.backbone.settings["residual"] == "normed" for run in latent_runs)
 
 
 def test_parts_of_the_glyphs_do_not_overlap() -> None:

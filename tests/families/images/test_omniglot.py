@@ -1,4 +1,4 @@
-"""Real Omniglot: complete archives and folders are read in order, all other files are refused."""
+"""Real Omniglot: complete archives and folders are read in order, and all other files are refused."""
 
 import os
 import tracemalloc
@@ -65,7 +65,7 @@ FIRST = "images_background/Alphabet_0/character01/0001_01.png"
 
 
 @pytest.mark.parametrize(
-    ("change", "code", "named"),
+    ("change", "code", "names"),
     [
         ({"skip": [FIRST]}, "bad-data", ["01", "'Alphabet_0/character01'"]),
         ({"skip": [n for n, _ in contents("images_background") if "Alphabet_1" in n]}, "bad-data", [2, 3, "0003"]),
@@ -78,9 +78,9 @@ FIRST = "images_background/Alphabet_0/character01/0001_01.png"
         ),
     ],
 )
-def test_incomplete_archives_are_refused(tmp_path, change, code, named):
+def test_incomplete_archives_are_refused(tmp_path, change, code, names):
     folder = write(tmp_path / "omniglot", **change)
-    with refused(code, "images_background", *named):
+    with refused(code, "images_background", *names):
         read_omniglot(folder)
 
 
@@ -118,8 +118,8 @@ def test_reduction_averages_areas():
     image = np.random.default_rng(0).integers(0, 256, (2, 12, 12), dtype=np.uint8)
     expected = image.reshape(2, 4, 3, 4, 3).mean((2, 4)).round()
     assert np.abs(shrink(image, 4) - expected).max() <= 1
-    third = shrink(np.pad(np.full((1, 2, 2), 90, np.uint8), ((0, 0), (0, 1), (0, 1))), 2)
-    assert third[0].tolist() == [[90, 30], [30, 10]], "the middle pixel counts half for each side"
+    reduced_image = shrink(np.pad(np.full((1, 2, 2), 90, np.uint8), ((0, 0), (0, 1), (0, 1))), 2)
+    assert reduced_image[0].tolist() == [[90, 30], [30, 10]], "the middle pixel counts half for each side"
 
 
 @pytest.mark.parametrize(

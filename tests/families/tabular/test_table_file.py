@@ -1,4 +1,4 @@
-"""Reading tables of users: right values, and errors with codes for all other files."""
+"""Reading tables of users: correct values, and errors with codes for all other files."""
 
 import csv
 import gzip
@@ -229,7 +229,7 @@ def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "target", "code", "named"),
+    ("text", "target", "code", "names"),
     [
         ("", None, "bad-data", []),
         ("\n\n", None, "bad-data", []),
@@ -264,10 +264,10 @@ def test_parquet_columns_of_booleans_integers_and_decimals_are_numbers(tmp_path)
         ('a,y\n1,"2\n3,4\n', "y", "bad-data", ["line 3"]),
     ],
 )
-def test_bad_tables_are_refused(tmp_path, text, target, code, named):
+def test_bad_tables_are_refused(tmp_path, text, target, code, names):
     path = tmp_path / "t.csv"
     path.write_text(text, encoding="utf-8")
-    with refused(code, path, *named):
+    with refused(code, path, *names):
         read_table(path, target)
 
 
@@ -312,7 +312,7 @@ def test_the_option_header_is_refused_for_parquet(frame, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("columns", "named"),
+    ("columns", "names"),
     [
         ({"a": ["x", "y"], "y": [1.0, 2.0]}, ["in a;"]),
         ({"a": [[1], [2]], "y": [1.0, 2.0]}, ["in a;"]),
@@ -323,10 +323,10 @@ def test_the_option_header_is_refused_for_parquet(frame, tmp_path):
         ({"a": [], "y": []}, []),
     ],
 )
-def test_bad_parquet_columns_are_refused(tmp_path, columns, named):
+def test_bad_parquet_columns_are_refused(tmp_path, columns, names):
     path = tmp_path / "t.parquet"
     pd.DataFrame(columns).to_parquet(path)
-    with refused("bad-data", path, *named):
+    with refused("bad-data", path, *names):
         read_table(path)
 
 

@@ -108,7 +108,7 @@ def test_labels_do_not_depend_on_units():
     torch.testing.assert_close(context.x, other_context.x, atol=1e-4, rtol=1e-4)
 
 
-def test_the_zero_predictor_scores_as_documented():
+def test_the_zero_predictor_has_the_documented_error():
     rng = np.random.default_rng(0)
     data_table = Table("noise", rng.normal(size=(5000, 2)), rng.normal(size=5000), ("a", "b"), "y")
     y = family(data_table).sample(Request(20_000, 20, new_generator())).context.y[:, 10:, 0].double()
@@ -190,13 +190,13 @@ def test_distinct_rows_are_uniform_in_every_position():
 
 
 def test_tables_are_read_by_name_from_the_data_folder(folder):
-    named = Tabular(Tabular.Parameters(dim=5, tables=["large"]), folder)
-    assert [t.name for t in named.tables] == ["large"]
-    unnamed = Tabular(Tabular.Parameters(dim=5), folder)
-    assert [t.name for t in unnamed.tables] == ["large", "tiny"]
-    assert named.fingerprint != unnamed.fingerprint
-    assert named.fingerprint == Tabular(Tabular.Parameters(dim=5, tables=["large.csv.gz"]), folder).fingerprint
-    assert named.sample(Request(3, 11, new_generator())).context.y.isfinite().all()
+    one_table = Tabular(Tabular.Parameters(dim=5, tables=["large"]), folder)
+    assert [t.name for t in one_table.tables] == ["large"]
+    all_tables = Tabular(Tabular.Parameters(dim=5), folder)
+    assert [t.name for t in all_tables.tables] == ["large", "tiny"]
+    assert one_table.fingerprint != all_tables.fingerprint
+    assert one_table.fingerprint == Tabular(Tabular.Parameters(dim=5, tables=["large.csv.gz"]), folder).fingerprint
+    assert one_table.sample(Request(3, 11, new_generator())).context.y.isfinite().all()
 
 
 def test_missing_data_are_refused_on_first_use(tmp_path, folder):

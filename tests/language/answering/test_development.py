@@ -1,4 +1,4 @@
-"""Selection of the number of passes, against results by hand."""
+"""Selection of the number of passes, compared with results computed by hand."""
 
 from __future__ import annotations
 

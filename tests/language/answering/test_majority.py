@@ -1,4 +1,4 @@
-"""The majority baseline against counts by hand."""
+"""The majority baseline compared with counts by hand."""
 
 from __future__ import annotations
 

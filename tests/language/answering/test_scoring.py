@@ -64,7 +64,7 @@ def scores(model, shared: bool, size: int = 64, name: str = "icl", **settings: f
 
 
 @torch.no_grad()
-def plain(folder) -> list[list[float]]:
+def plain_scores(folder) -> list[list[float]]:
     module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     all_scores = []
@@ -86,7 +86,7 @@ def plain(folder) -> list[list[float]]:
 
 @pytest.mark.parametrize("architecture", [*WITH_MEMORY, *RECURRENT, "mistral"])
 def test_scores_equal_those_of_a_plain_loop(architecture: str, folder, model) -> None:
-    expected = plain(folder(architecture))
+    expected = plain_scores(folder(architecture))
     assert np.ptp(expected, axis=0).max() > 0.01  # they depend on the query
     for shared in (True, False):
         np.testing.assert_allclose(scores(model(architecture), shared), expected, rtol=2e-5, atol=2e-5)

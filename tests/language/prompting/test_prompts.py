@@ -134,11 +134,11 @@ def test_development_queries_are_neither_test_queries_nor_demonstrations(pool):
 
 @pytest.mark.parametrize("make", [prompts, own_prompts])
 def test_orders_permute_the_same_demonstrations(make):
-    drawn = demonstrations_of(make())
+    default_order = demonstrations_of(make())
     orders = [demonstrations_of(make(order=order)) for order in range(1, 6)]
     for other in orders:
-        assert [Counter(d) for d in other] == [Counter(d) for d in drawn]
-    assert len({tuple(d[0]) for d in [drawn, *orders]}) >= 5
+        assert [Counter(d) for d in other] == [Counter(d) for d in default_order]
+    assert len({tuple(d[0]) for d in [default_order, *orders]}) >= 5
 
 
 def test_shuffled_labels_do_not_change_the_inputs_and_the_multiset_of_outputs():
@@ -261,7 +261,7 @@ def test_real_queries_are_not_demonstrations(name):
     data = Path(os.environ["ICLBENCH_DATA"])
     prompt_set = LanguagePrompts(task, task.card.shots, 9999, data_dir=data)
     for seed in range(3):
-        of_seed = replace(prompt_set, demo_seed=seed).with_pool(prompt_set.pool)
-        assert not {e.question for e in of_seed.queries} & {e.question for e in of_seed.shared}
-        assert len(of_seed.shared) == task.card.shots
-        assert of_seed.queries == prompt_set.queries
+        seeded_prompts = replace(prompt_set, demo_seed=seed).with_pool(prompt_set.pool)
+        assert not {e.question for e in seeded_prompts.queries} & {e.question for e in seeded_prompts.shared}
+        assert len(seeded_prompts.shared) == task.card.shots
+        assert seeded_prompts.queries == prompt_set.queries

@@ -202,8 +202,8 @@ def rwkv7(m: Mixer, x: Tensor) -> Tensor:
         return S, readout(S, r[:, t])
 
     o = recurrence(step, r.shape[-1], v.shape[-1])
-    mean, spread = o.mean(-1, keepdim=True), o.var(-1, keepdim=True, unbiased=False)
-    normed = ((o - mean) / (spread + m.norm.eps).sqrt()).flatten(2) * m.norm.weight + m.norm.bias
+    mean, variance = o.mean(-1, keepdim=True), o.var(-1, keepdim=True, unbiased=False)
+    normed = ((o - mean) / (variance + m.norm.eps).sqrt()).flatten(2) * m.norm.weight + m.norm.bias
     bonus = (r * k * m.r_k.squeeze(1)).sum(-1, keepdim=True) * v
     out = m.out_proj((normed + bonus.flatten(2)) * g)
     return torch.cat([out, v.flatten(2) if first is None else first], -1)
@@ -229,8 +229,8 @@ def mlstm(m: Mixer, x: Tensor) -> Tensor:
         n = forget[..., None] * n + write[..., None] * key
         outputs.append(readout(C, q[:, t]) / (n * q[:, t]).sum(-1, keepdim=True).abs().clamp(min=1))
     h = torch.stack(outputs, 1)
-    mean, spread = h.mean(-1, keepdim=True), h.var(-1, keepdim=True, unbiased=False)
-    normed = ((h - mean) / (spread + 1e-5).sqrt()).flatten(2) * m.norm_weight
+    mean, variance = h.mean(-1, keepdim=True), h.var(-1, keepdim=True, unbiased=False)
+    normed = ((h - mean) / (variance + 1e-5).sqrt()).flatten(2) * m.norm_weight
     assert normed.shape[-1] == inner
     return ((normed + m.skip * c) * F.silu(z)) @ m.down_proj.weight.T
 

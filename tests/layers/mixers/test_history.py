@@ -63,12 +63,12 @@ def test_masked_tokens_are_not_read(mixer: LSTM) -> None:
     x, lengths = tokens(4, 5), (5, 3, 0, 3)
     mask = torch.arange(5) >= 5 - torch.tensor(lengths)[:, None]
     outputs, state = mixer(x.where(mask.unsqueeze(2), torch.nan), mixer.start(4), mask)
-    more = tokens(4, 2)
-    further, _ = mixer(more, state)
+    next_tokens = tokens(4, 2)
+    continued, _ = mixer(next_tokens, state)
     for row, length in enumerate(lengths):
-        alone = mixer.lstm(torch.cat([x[row, 5 - length :], more[row]]).unsqueeze(0))[0][0]
-        torch.testing.assert_close(outputs[row, 5 - length :], alone[:length])
-        torch.testing.assert_close(further[row], alone[length:])
+        expected = mixer.lstm(torch.cat([x[row, 5 - length :], next_tokens[row]]).unsqueeze(0))[0][0]
+        torch.testing.assert_close(outputs[row, 5 - length :], expected[:length])
+        torch.testing.assert_close(continued[row], expected[length:])
 
 
 def test_queries_follow_the_pairs_before_them(mixer: LSTM) -> None:
@@ -77,12 +77,12 @@ def test_queries_follow_the_pairs_before_them(mixer: LSTM) -> None:
     outputs, answers, after = mixer.fork(pairs, queries, state)
     torch.testing.assert_close(outputs, mixer.lstm(torch.cat([past, pairs], 1))[0][:, 4:])
     for n in range(3):
-        alone = mixer.lstm(torch.cat([past, pairs[:, : 2 * n], queries[:, n : n + 1]], 1))[0][:, -1]
-        torch.testing.assert_close(answers[:, n], alone)
+        expected = mixer.lstm(torch.cat([past, pairs[:, : 2 * n], queries[:, n : n + 1]], 1))[0][:, -1]
+        torch.testing.assert_close(answers[:, n], expected)
     peeked = mixer.peek(queries, after)
     for n in range(3):
-        alone = mixer.lstm(torch.cat([past, pairs, queries[:, n : n + 1]], 1))[0][:, -1]
-        torch.testing.assert_close(peeked[:, n], alone)
+        expected = mixer.lstm(torch.cat([past, pairs, queries[:, n : n + 1]], 1))[0][:, -1]
+        torch.testing.assert_close(peeked[:, n], expected)
 
 
 def test_gradients_reach_the_module(mixer: LSTM) -> None:

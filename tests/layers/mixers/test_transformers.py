@@ -149,13 +149,13 @@ def test_the_generic_model_equals_mamba() -> None:
     assert_equal_models(mamba, generic)
 
 
-def assert_equal_models(one: nn.Module, other: nn.Module) -> None:
+def assert_equal_models(reference: nn.Module, generic: nn.Module) -> None:
     """Compare the numbers of parameters, and the predictions for both questions."""
-    assert one.parameter_count == other.parameter_count
+    assert reference.parameter_count == generic.parameter_count
     episodes = example_episodes(points=12)
     with torch.no_grad():
         for question in ("next", "targets"):
-            actual, expected = other.ask(episodes, question).point(), one.ask(episodes, question).point()
+            actual, expected = generic.ask(episodes, question).point(), reference.ask(episodes, question).point()
             torch.testing.assert_close(actual, expected, atol=2e-6, rtol=1e-5)
 
 

@@ -33,8 +33,8 @@ def test_a_block_equals_the_loops(before: int, channels: int, stride: int, proje
         actual = block(x).numpy()
 
     shortcut = out = x.numpy()
-    for i, by in enumerate((1, stride, 1)):
-        out = _batch_norm(_convolve(out, parameters[2 * i]["weight"], by), parameters[2 * i + 1], training)
+    for i, layer_stride in enumerate((1, stride, 1)):
+        out = _batch_norm(_convolve(out, parameters[2 * i]["weight"], layer_stride), parameters[2 * i + 1], training)
         out = out if i == 2 else np.maximum(out, 0)
     if project:
         shortcut = _batch_norm(_convolve(shortcut, parameters[6]["weight"], stride), parameters[7], training)
