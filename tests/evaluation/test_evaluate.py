@@ -160,7 +160,7 @@ def test_data_methods_and_lookups_are_passed_on(
     names = [[one.name for one in models] for _, _, models, *_ in cells_calls]  # type: ignore[attr-defined]
     assert names == [["gpt2", "zero"]] * 2 + [["gpt2", "thinking", "zero"]] * 2
     plain, with_options = (tmp_path, None, False, None), (tmp_path, lookup, True, on_start)
-    assert [(results, *more) for results, _, _, *extra in cells_calls] == [plain] * 2 + [with_options] * 2
+    assert [(results, *extra) for results, _, _, *extra in cells_calls] == [plain] * 2 + [with_options] * 2
     data_dirs.clear()
     assert not list(evaluate_baseline(Context(tmp_path, tmp_path), config.task, "smoke", "zero", ["none"], []))
     assert data_dirs[0] == tmp_path and cells_calls[-1][1].seed == 0  # type: ignore[attr-defined]
