@@ -94,7 +94,7 @@ def _runs(results: Path) -> list[dict[str, Any]]:
         except UsageError as error:
             row["state"] = str(error)
         row |= {"size": inventory.size(run), "date": inventory.date(run)}
-        rows.append(row | {"score": scores.get(run.name)})
+        rows.append(row | {"score": scores.get((run.name, str(row["task"])))})
     return rows
 
 

@@ -36,10 +36,10 @@ def date(run: Run) -> str | None:
     return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
 
 
-def scores(results: Path) -> dict[str, float]:
-    """The scores of runs on the training distribution, by run."""
-    columns = ("run", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
-    best: dict[str, tuple[tuple[int, str, int], float]] = {}
+def scores(results: Path) -> dict[tuple[str, str], float]:
+    """The scores of runs without a shift, by run and task: a run also has scores on your own tables."""
+    columns = ("run", "task", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
+    best: dict[tuple[str, str], tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
         for row in rows(path, columns):
             is_partial = any(row[column] is not None for column in ("axis", "n_context", "trained_on"))
@@ -48,9 +48,10 @@ def scores(results: Path) -> dict[str, float]:
             name = row["evaluator"]
             rank = _EVALUATORS.index(name) if name in _EVALUATORS else len(_EVALUATORS)
             order = (rank, path.parts[-3], row["n_related"] or 0)
-            if row["run"] not in best or order < best[row["run"]][0]:
-                best[row["run"]] = (order, row["value"])
-    return {run: value for run, (_, value) in best.items()}
+            key = (row["run"], row["task"])
+            if key not in best or order < best[key][0]:
+                best[key] = (order, row["value"])
+    return {key: value for key, (_, value) in best.items()}
 
 
 def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:

@@ -48,7 +48,7 @@ def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_trai
     folder = results(run)
     noisy = card(folder, "noisy")
     assert main(["eval", run.name, "--results", str(folder)]) == 0
-    home_score = inventory.scores(folder)[run.name]
+    home_score = inventory.scores(folder)[run.name, "home"]
     assert main(["eval", run.name, "--task", noisy, "--shift", "noisy-3", "--results", str(folder)]) == 0
     rows = tables.read_all("values", folder / "tables").query("task == 'noisy'")
     model_rows = rows.query("kind == 'backbone'")
@@ -63,7 +63,7 @@ def test_the_prompts_are_those_of_the_task_and_the_name_has_the_task_of_the_trai
     errors = (answers - prompts.episodes.context.y).square().mean((0, 2)).numpy() / 3
     actual = model_rows.query("shift == 'none' and metric == 'squared_error'").sort_values("n_context")["value"]
     np.testing.assert_allclose(actual.to_numpy(float), errors, rtol=1e-4)
-    assert inventory.scores(folder)[run.name] == home_score, "the score of a run is that on its own task"
+    assert inventory.scores(folder)[run.name, "home"] == home_score, "the score of a run is that on its own task"
 
 
 def test_the_task_of_the_training_given_by_name_is_not_another_task(run: Run) -> None:

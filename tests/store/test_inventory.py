@@ -1,4 +1,4 @@
-"""Scores of runs are read from undamaged tables only."""
+"""Scores of runs are read from undamaged tables only, and by task."""
 
 from pathlib import Path
 
@@ -16,3 +16,13 @@ def test_a_table_with_a_changed_number_has_no_rows(tmp_path: Path) -> None:
     assert half in content
     path.write_bytes(content.replace(half, b"\x00\x00\x00\x00\x00\x00\xc0\x3f"))  # 0.125
     assert list(inventory.rows(path, ("run", "value"))) == []
+
+
+def test_scores_on_another_table_are_separate(tmp_path: Path) -> None:
+    required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
+    for task, value in (("csv-a", 0.25), ("linear", 0.5)):  # in the order of the folders
+        row = required | {"task": task, "kind": "backbone", "status": "ok", "shift": "none", "metric": "score"}
+        path = tmp_path / "tables" / task / "summary" / "scores.values.parquet"
+        path.parent.mkdir(parents=True)
+        tables.write("values", [row | {"value": value}], path, {})
+    assert inventory.scores(tmp_path) == {("a", "csv-a"): 0.25, ("a", "linear"): 0.5}
