@@ -150,7 +150,7 @@ class Slice:
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
-        """The shifts to another number of examples, by name: the shift without this change, and the number."""
+        """By name, the shifts that change the number of examples: the shift without this change, and the number."""
         shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
         columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}

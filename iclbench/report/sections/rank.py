@@ -19,7 +19,7 @@ from iclbench.report.style import ZERO
 from iclbench.report.titles import shift_title
 from iclbench.tables.means import over_seeds
 
-CEILING = "as many as contexts"
+CEILING = "number of contexts"
 _METRICS = ("effective_rank", "rank")
 
 
