@@ -313,7 +313,7 @@ class Slice:
         return over_seeds(self.without_diverged(rows[rows["kind"] != "published"]), keys)
 
     @cached_property
-    def inside(self) -> pd.DataFrame:
+    def rank_and_representation_rows(self) -> pd.DataFrame:
         """Rows of single runs on ranks and learned representations, without contestants with a failed run."""
         rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
         failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]

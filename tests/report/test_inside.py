@@ -78,5 +78,5 @@ def test_contestant_with_failed_seed_has_no_mean_rank(tmp_path: Path) -> None:
     has_failed = loaded.rows["run"].eq("combination-coqe-small-s1") & loaded.rows["axis_value"].eq(CONTEXTS[-1])
     status = loaded.rows["status"].mask(has_failed.fillna(False).astype(bool), "failed")
     (task,) = replace(loaded, rows=loaded.rows.assign(status=status)).slices
-    contestants = task.inside.groupby("evaluator")["contestant"].unique()
+    contestants = task.rank_and_representation_rows.groupby("evaluator")["contestant"].unique()
     assert set(contestants["rank"]) == {"gpt2", "least-squares"} and "coqe" in set(contestants["representation"])
