@@ -150,7 +150,7 @@ class Slice:
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
-        """The shifts to another number of examples, by name: the shift without this change, and the number."""
+        """By name, the shifts that change the number of examples: the shift without this change, and the number."""
         shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
         columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}
@@ -313,7 +313,7 @@ class Slice:
         return over_seeds(self.without_diverged(rows[rows["kind"] != "published"]), keys)
 
     @cached_property
-    def inside(self) -> pd.DataFrame:
+    def rank_and_representation_rows(self) -> pd.DataFrame:
         """Rows of single runs on ranks and learned representations, without contestants with a failed run."""
         rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
         failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]

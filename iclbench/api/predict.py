@@ -26,7 +26,7 @@ from iclbench.families.base import Family
 from iclbench.store.archives import find
 from iclbench.store.runs import Run
 
-# Number of queries in one forward pass, which bounds memory.
+# Number of queries in one forward pass, which limits memory use.
 _QUERIES_PER_PASS = 1024
 
 

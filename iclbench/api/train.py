@@ -25,7 +25,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
 from iclbench.evaluation.reported_training import train_reported
-from iclbench.store.runs import Run, create, keep_started_rates
+from iclbench.store.runs import Run, create, with_rates_of_started_run
 from iclbench.training.fit import Callback, Training
 from iclbench.training.fit import fit as fit_in_memory
 from iclbench.training.processes import SINGLE_PROCESS, Processes
@@ -176,7 +176,7 @@ def train(
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
     config, device = run_config(task, backbone, seed, settings, training, folder), chosen_device(device)
-    config = keep_started_rates(folder, config, name, training)
+    config = with_rates_of_started_run(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
     return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)
 

@@ -6,7 +6,8 @@ cross-attend to the context: the first to the embedded points, layer i to the ou
 and memory are quadratic in the context and linear in the targets. Differences from the released code:
 
 - The residual branch carries x; in the released code it carries LN(x) (`residual = "normed"`).
-- Layers are initialised independently; in the released code they are deep copies, which start equal.
+- Layers are initialised independently; in the released code they are deep copies with the same initial
+  weights.
 - Points may be masked, and targets without context are not changed by the layers.
 - The standard deviation is as in all models (`spread = "floor"`); in the released code it is exp(r), or, with
   `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).

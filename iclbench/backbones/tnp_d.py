@@ -2,19 +2,21 @@
 
 One Transformer with post-norm layers over the sequence of context points (x, y) and targets (x, 0). Every row attends
 only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
-from a context point with output 0. `tnp` is the pre-norm Transformer of the same idea in its later form.
+from a context point with output 0. `tnp` is the later pre-norm version of this model.
 
 Context rows do not attend to targets, so keys and values of all layers are computed once per context. The released
-code computes PyTorch's encoder on the complete sequence for every query, with that mask; the numbers are the same
-(tested against that encoder). Differences from the released code:
+code runs PyTorch's encoder with that mask on the complete sequence for every query. The outputs are the same (tested
+against that encoder). Differences from the released code:
 
-- Layers are initialised independently; in the released code they are deep copies, which start equal.
+- Layers are initialised independently; in the released code they are deep copies with the same initial
+  weights.
 - The attention output without context is 0; in the released code it is NaN.
-- The standard deviation is as in all models (`spread = "floor"`); in the released code it is exp(r), or, with
-  `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
+- The standard deviation is computed as in all other models (`spread = "floor"`). In the released code it is exp(r)
+  (`spread = "exp"`) or, with `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "bounded-0.05"`).
 - Points may be masked, so a batch can hold contexts of different sizes; the released code draws one size per batch.
 
-There are 222,082 parameters for (dx, dy) = (1, 1), 222,146 for (2, 1), 222,790 for (2, 3), as released.
+The model has as many parameters as the released one: 222,082 for (dx, dy) = (1, 1), 222,146 for (2, 1) and 222,790 for
+(2, 3).
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class TNPD(TransformerNP[_Settings]):
 
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
         z = self.embed(context)
-        for i, layer in enumerate(self.targets):
+        for i, layer in enumerate(self.targets):  # context and targets share the layers
             memory = layer.keys(z, context.mask)
             yield memory
             if i < len(self.targets) - 1:

@@ -4,9 +4,9 @@ A context or related point is the token (x, y, 0), a target (x, 0, 1), with a fl
 embeds all of them (as in cambridge-mlg's code; the papers do not specify it). Targets do not affect the memory, so
 the memory of all layers is computed once per context, and a query costs one token.
 
-There are two differences from the paper and the code. The authors clone layers by deep copy, so all start equal;
-here layers are initialised independently. Appendix G of the ICICL-TNP paper describes feed-forward networks with two
-hidden layers; here they have one, as in the code.
+There are two differences from the paper and the code. The authors clone layers by deep copy, so all have the same
+initial weights; here layers are initialised independently. Appendix G of the ICICL-TNP paper describes feed-forward
+networks with two hidden layers; here they have one, as in the code.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Representations
 from iclbench.layers.perceptron import by_parts, perceptron
 
-# Largest number of hidden vectors per pass over several samples, which bounds the memory.
+# Largest number of hidden vectors per pass over several samples, which limits memory use.
 _MAX_ROWS = 65_536
 
 

@@ -38,36 +38,39 @@ def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """The rows of one task in groups in which every test and shift has a single prompt set."""
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
-        names = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
-        compatible = (group for group in groups if all(group.get(test, name) == name for test, name in names.items()))
+        prompt_sets = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
+        compatible = (
+            group for group in groups if all(group.get(test, name) == name for test, name in prompt_sets.items())
+        )
         if (compatible_group := next(compatible, None)) is None:
-            groups.append(names)
+            groups.append(prompt_sets)
         else:
-            compatible_group |= names
+            compatible_group |= prompt_sets
     for group in groups:
         yield values[values["prompt_set"].isin(group.values())]
 
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracies with half the width of their intervals, ordered by the first test."""
-    ok = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
-    ok = ok.assign(test=ok["evaluator"].where(ok["evaluator"].ne("targets"), _shift_titles(ok["shift"])))
-    shift_titles = set(_shift_titles(ok["shift"]))
-    tests = sorted(ok["test"].unique(), key=lambda name: name in shift_titles)  # tests of the family first
-    by_run = ok.set_index(["run", "test"])
+    accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
+    accuracies = accuracies.assign(
+        test=accuracies["evaluator"].where(accuracies["evaluator"].ne("targets"), _shift_titles(accuracies["shift"]))
+    )
+    shift_titles = set(_shift_titles(accuracies["shift"]))
+    tests = sorted(accuracies["test"].unique(), key=lambda name: name in shift_titles)  # tests of the family first
+    by_run = accuracies.set_index(["run", "test"])
     is_chance = by_run.index.isin(["chance"], "run")
-    best = ok[~is_chance].pivot_table("value", "run", "test").reindex(columns=tests)
-    best = best.sort_values(tests, ascending=False) if tests else best
-    kinds = dict(zip(ok["run"], ok["kind"], strict=True))
-    accuracies = {key: interval(row) for key, row in by_run.iterrows()}
+    means = accuracies[~is_chance].pivot_table("value", "run", "test").reindex(columns=tests)
+    means = means.sort_values(tests, ascending=False) if tests else means
+    kinds = dict(zip(accuracies["run"], accuracies["kind"], strict=True))
+    cells = {key: interval(row) for key, row in by_run.iterrows()}
     lines = [
-        [styled_name(run, kinds[run]), *(accuracies.get((run, test), "") for test in tests)]
-        for run in map(str, best.index)
+        [styled_name(run, kinds[run]), *(cells.get((run, test), "") for test in tests)] for run in map(str, means.index)
     ]
     if is_chance.any():
         chance = by_run[is_chance]["value"].droplevel("run")
         lines.append(["chance", *[f"{chance[test]:.3f}" if test in chance else "" for test in tests]])
-    runs = [*map(str, best.index), "chance"][: len(lines)]
+    runs = [*map(str, means.index), "chance"][: len(lines)]
     is_tuned = are_tuned(values, "run").astype("boolean").reindex(runs)
     return with_terminal_columns(["contestant", *tests], lines, pd.DataFrame({"tuned": is_tuned}))
 

@@ -89,7 +89,7 @@ def _runs(results: Path) -> list[dict[str, Any]]:
                 "backbone": config.backbone.name,
                 "preset": config.preset,
                 "seed": str(config.seed),
-                "state": state if run.diverged is None else "diverged",
+                "state": state if run.recorded_divergence is None else "diverged",
             }
         except UsageError as error:
             row["state"] = str(error)

@@ -99,7 +99,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
 
     runs = [find(results, name) for name in names] if names else [r for r in all_runs(results) if r.finished]
     if not runs:
-        diverged = [error for run in all_runs(results) if (error := run.diverged) is not None]
+        diverged = [error for run in all_runs(results) if (error := run.recorded_divergence) is not None]
         if diverged:
             lines = "; ".join(f"run '{error.run.name}' has {error.reason}" for error in diverged[:8])
             more = f"; and {len(diverged) - 8} more" if len(diverged) > 8 else ""

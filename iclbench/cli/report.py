@@ -97,7 +97,7 @@ def command(
         def bar(total: int) -> Callable[[int, str], None]:
             return stack.enter_context(step_bar("sections", total))
 
-        built = build(
+        report = build(
             results,
             folder,
             formats=() if formats.strip().lower() == "none" else _split([formats.lower()]),
@@ -106,18 +106,18 @@ def command(
             only=sections,
             title=title,
             processes=workers or available(),
-            progress=lambda done, total, last: bar(total)(done, last),
+            progress=lambda done, total, section: bar(total)(done, section),
         )
-    for reason, number in Counter(built.missing_pictures.values()).items():
-        say(f"{number} of {built.pictures + len(built.missing_pictures)} figures are missing: {reason}")
-    for title, reason in built.failed_sections.items():
-        say(f"section '{title}' failed: {reason} (this is a bug)")
-    if built.script_error:
-        say(f"the report has tables and no figures: {built.script_error}")
-    stdout.print(str(built.page.resolve()))
+    for reason, number in Counter(report.missing_pictures.values()).items():
+        say(f"{number} of {report.pictures + len(report.missing_pictures)} figures are missing: {reason}")
+    for section, reason in report.failed_sections.items():
+        say(f"section '{section}' failed: {reason} (this is a bug)")
+    if report.script_error:
+        say(f"the report has tables and no figures: {report.script_error}")
+    stdout.print(str(report.page.resolve()))
     if show:
-        typer.launch(built.page.resolve().as_uri())
-    if built.missing_pictures or built.script_error or built.failed_sections:
+        typer.launch(report.page.resolve().as_uri())
+    if report.missing_pictures or report.script_error or report.failed_sections:
         raise typer.Exit(1)
 
 

@@ -137,7 +137,7 @@ class Cluster:
             from iclbench.sweep.ray import RayExecutor
 
             return RayExecutor(context.results, settings, seconds, say)
-        return engines.plugin(self.name)(context.results, settings, seconds, say)
+        return engines.plugin_class(self.name)(context.results, settings, seconds, say)
 
     def _submit(
         self, executor: SubmittingExecutor, plan: Plan, store: Store, context: Context, bundling: Bundling

@@ -66,7 +66,7 @@ def command(
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
     from iclbench.core.trust import trust_typed
-    from iclbench.store.runs import Run, check_name, keep_started_rates, run_name
+    from iclbench.store.runs import Run, check_name, run_name, with_rates_of_started_run
     from iclbench.training.processes import Processes, check_count, device_of_process, joined, started
     from iclbench.training.trackers import check_trackers
 
@@ -79,7 +79,7 @@ def command(
     if not target_run.is_started:  # the size of a started run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))
     was_finished, context = target_run.finished, Context(results, data_dir, device_of_process(torch_device), threads)
-    run_config = keep_started_rates(results, resolved_config, name, tables.get("train", {}))
+    run_config = with_rates_of_started_run(results, resolved_config, name, tables.get("train", {}))
     command_words = ["train", task, backbone, "--preset", preset, "--seed", str(seed), "--name", target_run.name]
     command_words += ["--results", str(results), "--device", device, "--threads", str(threads)]
     command_words += [word for each in override or [] for word in ("-o", each)]

@@ -73,7 +73,8 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
 
 
 def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
-    """The number of tried choices, the scores of the preset's and the chosen settings, and the chosen settings."""
+    """The number of tried choices, the scores of the preset's settings and of the chosen settings, and the
+    chosen settings."""
     rows = []
     for pair in pairs:
         points, chosen_point = pair.points(), pair.choice()
@@ -85,7 +86,7 @@ def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], ran
             cells = [f"{value:g}" for value in (train["warmup"], train["weight_decay"], train["betas"][1])]
         scores = [_value(preset_value), _value(chosen_value)]
         rows.append([pair.contestant, str(len(points)), *scores, _chosen_rate(pair), *cells])
-    columns = ["contestant", "tried", "preset's", "chosen", "rate", "warm-up", "decay", "beta_2"]
+    columns = ["contestant", "tried", "preset", "chosen", "rate", "warm-up", "decay", "beta_2"]
     return columns, rows, range(1, len(columns))
 
 

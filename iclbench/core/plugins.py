@@ -1,7 +1,8 @@
 """Errors of classes from outside iclbench, with the names of the class and the method.
 
-Each exception of a plug-in becomes an error of one line. The traceback gives class and method: the innermost public
-method, inherited or not, that was called on an instance of such a class. `iclbench.core.answers` checks return values.
+Each exception that a plug-in raises becomes a one-line error. The traceback gives class and method: the innermost
+public method, inherited or not, that was called on an instance of such a class. `iclbench.core.answers` checks return
+values.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shortened
 from iclbench.core.memory import is_out_of_memory
 
-# Base classes of settings by the module of the class that needs them (default: `BaseSettings`).
+# Base classes of settings, by the module of the plug-in's base class (default: `BaseSettings`).
 _SETTINGS = {"iclbench.backbones.base": "iclbench.backbones.base.BackboneSettings"}
 
 
 def check_settings(cls: type, target: str) -> None:
-    """Raise `UsageError` if the class named `target` has no class of settings."""
+    """Raise `UsageError` if the class named `target` has no settings class."""
     for base in filter(is_ours, cls.__mro__):
         for name in {"Settings", "Parameters"} & inspect.get_annotations(base).keys():
             if not hasattr(cls, name):
@@ -43,19 +44,19 @@ def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
     # torch's error is recognised by its name, since this module does not import torch.
     if isinstance(error, IclbenchError) or is_out_of_memory(error) or type(error).__name__ == "OutOfMemoryError":
         return error
-    faulty, method = _plugin_class(part), ""
+    faulty_class, method = _plugin_class(part), ""
     for frame, _ in walk_tb(error.__traceback__):
         function = frame.f_code.co_name
         for name in ("self", "cls") if function == "__init__" or not function.startswith("_") else ():
             if cls := _plugin_class(frame.f_locals.get(name)):
-                faulty, method = cls, function
-    if faulty is None:
+                faulty_class, method = cls, function
+    if faulty_class is None:
         return error
     if isinstance(error, Exception):
         problem = f"raised {one_line(error)}"
     else:
         problem = f"called sys.exit({shortened(repr(getattr(error, 'code', None)))}); raise an exception instead"
-    return PluginError.of(faulty, method, problem)
+    return PluginError.of(faulty_class, method, problem)
 
 
 def _plugin_class(part: Any) -> type | None:
@@ -66,7 +67,7 @@ def _plugin_class(part: Any) -> type | None:
 
 @contextmanager
 def plugin_errors(part: Any) -> Iterator[None]:
-    """Turn an error of a plug-in in the block into a `PluginError`; `part` as in `as_plugin_error`."""
+    """Within the block, turn an error of a plug-in into a `PluginError`; `part` as in `as_plugin_error`."""
     try:
         yield
     except (Exception, SystemExit) as error:

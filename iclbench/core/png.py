@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Number of pixels of the largest image that is decoded; a file of a few bytes can announce more.
+# Number of pixels of the largest image that is decoded; a file of a few bytes can declare more.
 _MAX_PIXELS = 1 << 24
 
 
@@ -28,7 +28,7 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 def _expected_size(data: bytes) -> int:
-    """Number of bytes of the rows that the header of a greyscale image announces, including the filter byte of each
+    """Number of bytes of the rows that the header of a greyscale image declares, including the filter byte of each
     row."""
     width, height, bits, interlaced = *struct.unpack(">IIB", data[16:25]), data[28]
     passes = _PASSES if interlaced else ((0, 0, 1, 1),)

@@ -27,10 +27,10 @@ def generator(seed: int, name: str, *counter: int, device: torch.device | str = 
 
 @contextmanager
 def global_stream(seed: int, name: str) -> Iterator[None]:
-    """Seed torch's global generator with a stream in the block, for libraries that draw from it (initial weights).
+    """Within the block, seed torch's global generator from a named stream, for libraries that draw from it (initial
+    weights).
 
-    Only one thread at a time is in such a block, and the block runs in `fixed_state`: draws depend only on seed and
-    name.
+    The block runs under `exclusive` and `fixed_state`, so draws depend only on seed and name.
     """
     with exclusive(), fixed_state(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, name))
@@ -39,7 +39,7 @@ def global_stream(seed: int, name: str) -> Iterator[None]:
 
 @contextmanager
 def global_draws(generator: torch.Generator) -> Iterator[None]:
-    """Seed torch's global generators with a number from `generator` in the block, for layers that draw from them
+    """Within the block, seed torch's global generators with a number drawn from `generator`, for layers that use them
     (dropout)."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     with exclusive(), torch.random.fork_rng():

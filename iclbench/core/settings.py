@@ -1,4 +1,4 @@
-"""Settings that users write: base class, roles of keys, types of numbers, and validation with errors of one line."""
+"""Settings that users write: base class, roles of keys, types of numbers, and validation with one-line errors."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
 
 
 def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The class of settings of the table at `location`."""
+    """The settings class of the table at `location`."""
     for key in location:
         field = model.model_fields.get(str(key))
         inner = _models_in(field.annotation) if field else []

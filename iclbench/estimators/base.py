@@ -32,7 +32,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
         Settings: class of the settings on a baseline card.
         libraries: libraries on whose versions the answers may depend.
         dtype: dtype of the computation; None for the dtype of the points.
-        episodes_at_once: number of episodes that are fitted together. It bounds the memory and keeps the arrays in the
+        episodes_at_once: number of episodes that are fitted together. It limits memory use and keeps the arrays in the
             processor's cache.
     """
 

@@ -15,7 +15,7 @@ from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.curves import ratios, sums
 
-# Number of queries per forward pass, over all its episodes. It bounds the memory and does not depend on the machine. A
+# Number of queries per forward pass, over all its episodes. It limits memory use and does not depend on the machine. A
 # single episode may have more queries, which sequence models process in segments.
 _POSITIONS = 64 * 41
 

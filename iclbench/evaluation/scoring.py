@@ -17,7 +17,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 
-# Number of points per forward pass, over all its episodes. It bounds the memory and does not depend on the machine.
+# Number of points per forward pass, over all its episodes. It limits memory use and does not depend on the machine.
 _POINTS = 16_384
 
 

@@ -1,8 +1,8 @@
 """The question `targets`: the mean score of each episode over its targets, by the number of related datasets.
 
 A row of `values` is a mean over all episodes, over those in a bin of context sizes (`axis = "n_context"`, with the
-upper end of the bin in `axis_value`), or over a stratum of the family (`axis = "stratum:NAME"`). The family's own tests
-are scored in the same way on their own episodes, by the mean over all of them.
+upper end of the bin in `axis_value`), or over a stratum of the family (`axis = "stratum:NAME"`). Each of the
+family's own tests has its own episodes and only the mean over all of them.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def mean_rows(
     for columns, mask in subsets_of(prompts):
         failed = np.zeros(len(n_related), dtype=bool) if result is None else np.asarray(result.failed[mask].any(0))
         if result is not None and result.skipped[mask].any():
-            skipped = columns | {"status": "skipped", "reason": result.skip_reason}
-            rows += [shared | {"n_related": n} | skipped for n in n_related]
+            skipped_columns = columns | {"status": "skipped", "reason": result.skip_reason}
+            rows += [shared | {"n_related": n} | skipped_columns for n in n_related]
         elif failed.any() or np.isfinite(scores[mask]).any():
             for n, has_failed, summary in zip(n_related, failed, summaries(scores[mask], prompts.seed), strict=True):
                 if has_failed:
@@ -113,7 +113,7 @@ def mean_rows(
 
 
 def chance_row(prompts: PromptSet) -> dict[str, object]:
-    """The accuracy of guessing in a test, as the row of a baseline."""
+    """A baseline's row with the accuracy of random guessing in a test."""
     test = prompts.family.evaluators()[prompts.evaluator]
     return {
         "run": "chance",

@@ -12,7 +12,7 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 
-# Number of points in a forward pass. It bounds memory. It is the same on all machines, so that results are, too.
+# Number of points in a forward pass. It limits memory use. It is the same on all machines, so that results are, too.
 POINTS = 64 * 41
 # Shifts whose queries depend on a prefix of the context.
 _NOT_PROBED = {

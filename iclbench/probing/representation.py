@@ -42,8 +42,10 @@ from iclbench.store import identity
 from iclbench.store.runs import Run
 
 EVALUATOR = "representation"
-# Number of inputs for fitting H, and of held-out inputs; number of held-out inputs over which the curves are averaged.
-INPUTS, AVERAGED = 2048, 64
+# Number of inputs for fitting H, and also number of held-out inputs.
+N_INPUTS = 2048
+# Number of held-out inputs over which the curves are averaged.
+N_CURVE_INPUTS = 64
 # Coordinates of the curves, in standard deviations of the inputs.
 GRID = np.linspace(-3, 3, 61)
 
@@ -70,11 +72,11 @@ class RepresentationSet(PromptSet):
 
     @cached_property
     def inputs(self) -> Float[Tensor, "inputs Dx"]:
-        return self.draw("representation", 2 * INPUTS, 1).context.x[:, 0].double()
+        return self.draw("representation", 2 * N_INPUTS, 1).context.x[:, 0].double()
 
-    def along(self, direction: Float[Tensor, " Dx"]) -> Float[Tensor, "grid drawn Dx"]:
+    def inputs_along(self, direction: Float[Tensor, " Dx"]) -> Float[Tensor, "grid drawn Dx"]:
         """Held-out inputs whose coordinate along this direction is replaced by each coordinate of the grid."""
-        inputs = self.inputs[INPUTS : INPUTS + AVERAGED]
+        inputs = self.inputs[N_INPUTS : N_INPUTS + N_CURVE_INPUTS]
         inputs = inputs - (inputs @ direction)[:, None] * direction
         return inputs + torch.from_numpy(GRID)[:, None, None] * direction
 
@@ -119,9 +121,9 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
         yield cached_cell(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
 
 
-def linear_map(learned: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:
+def linear_map(representation: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:
     """The least-squares solution H of minimum norm."""
-    return torch.linalg.lstsq(learned, true, driver="gelsd").solution
+    return torch.linalg.lstsq(representation, true, driver="gelsd").solution
 
 
 def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -157,19 +159,19 @@ def _representation(backbone: Backbone) -> _Represent:
 def _score_cell(
     contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, with_curves: bool
 ) -> Tables:
-    learned, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
-    if not learned.isfinite().all():
-        bad = int((~learned.isfinite()).any(1).sum())
-        raise NonFiniteError(f"the representation of {bad} of {len(learned)} inputs is not finite")
-    h = linear_map(learned[:INPUTS], true[:INPUTS])
-    fitted, held_out = (learned[INPUTS:] @ h).numpy(), true[INPUTS:].numpy()
+    representation, true = represent(prompts.inputs), _features(prompts, prompts.inputs)
+    if not representation.isfinite().all():
+        bad = int((~representation.isfinite()).any(1).sum())
+        raise NonFiniteError(f"the representation of {bad} of {len(representation)} inputs is not finite")
+    h = linear_map(representation[:N_INPUTS], true[:N_INPUTS])
+    fitted, held_out = (representation[N_INPUTS:] @ h).numpy(), true[N_INPUTS:].numpy()
     shared = cells.row(contestant, prompts, EVALUATOR) | {
         "metric": "r_squared",
-        "n_episodes": INPUTS,
+        "n_episodes": N_INPUTS,
         "normaliser": 1.0,
     }
     (value,) = r_squared(fitted, held_out)
-    resampled = r_squared(fitted, held_out, resampled_counts(INPUTS, prompts.seed))
+    resampled = r_squared(fitted, held_out, resampled_counts(N_INPUTS, prompts.seed))
     low, high = percentiles(resampled)
     rows: Rows = [
         shared | {"axis": "feature", "axis_value": float(j), "value": float(v), "low": float(a), "high": float(b)}
@@ -182,7 +184,7 @@ def _score_cell(
         return {"values": rows}
     directions = directions.double()
     curves = _curves(contestant, prompts, lambda x: represent(x) @ h, directions)
-    if learned.shape[1] <= true.shape[1]:
+    if representation.shape[1] <= true.shape[1]:
         curves += _dimensions(contestant, prompts, represent, directions)
     return {"values": rows, "examples": curves}
 
@@ -197,7 +199,7 @@ def _curves(
     shared = _example_columns(contestant, prompts)
     rows: Rows = []
     for output, direction in enumerate(directions):
-        x = prompts.along(direction)
+        x = prompts.inputs_along(direction)
         flat_x, shape = x.flatten(0, 1), x.shape[:2]
         predicted = fitted(flat_x)[:, output].view(shape).numpy()
         true = _features(prompts, flat_x)[:, output].view(shape)[:, 0].numpy()
@@ -220,7 +222,9 @@ def _dimensions(
     shared = _example_columns(contestant, prompts) | {"role": "dimension"}
     rows: Rows = []
     for index, direction in enumerate(directions):
-        means = represent(prompts.along(direction).flatten(0, 1)).unflatten(0, (len(GRID), AVERAGED)).mean(1)
+        means = (
+            represent(prompts.inputs_along(direction).flatten(0, 1)).unflatten(0, (len(GRID), N_CURVE_INPUTS)).mean(1)
+        )
         rows += [
             shared | {"set": index, "output": output, "point": point, "x1": float(GRID[point]), "value": float(value)}
             for output, mean_curve in enumerate(means.T)

@@ -36,7 +36,7 @@ class Column:
         high: column with the upper end.
         shade: maps a value to a background between 0 (white) and 1 (blue).
         spread: column with a standard deviation, which replaces the interval if it is known.
-        episodes: column with the number of episodes, which follows the value if it is not the largest of the column.
+        episodes: column with the number of episodes, which is printed after values on fewer episodes than others.
     """
 
     key: str

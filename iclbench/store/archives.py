@@ -187,7 +187,7 @@ def _archives(results: Path, folder: str) -> list[Path]:
 
 def _exists(run: Run) -> bool:
     """Whether the run exists, and is not an unpacked run whose weights were deleted."""
-    return (run.path / "config.toml").is_file() and (run.finished or not run.unpacked)
+    return (run.path / "config.toml").is_file() and (run.finished or not run.is_unpacked)
 
 
 def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
@@ -200,7 +200,7 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
     with run.lock(wait=True), writing(results):
         if _exists(run):
             return _check_same(Run(run.path), packed)
-        if run.is_started and not run.unpacked:
+        if run.is_started and not run.is_unpacked:
             raise UsageError(
                 f"{run.path} has weights without config.toml; restore this file, or move the folder",
                 code="missing-file",

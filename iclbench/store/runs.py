@@ -6,7 +6,7 @@ model.safetensors                the trained weights, with a file of their diges
 branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
 diverged.json                    step and reason of the divergence of a training run with this configuration
-unpacked.txt                     the archive from which the run was unpacked, without branches and tables
+unpacked.txt                     name of the archive that the run is from; such a run has no branches and no tables
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ log = logging.getLogger("iclbench")
 
 
 def recorded_digest(weights: Path) -> str | None:
-    """The SHA-256 in the digest file of weights; None without such a file. If the process that wrote them was killed
-    between the two files, there are several digests, of which the one that matches the weights is used."""
+    """The SHA-256 in the digest file of weights; None without such a file.
+
+    A process that is killed while it writes the weights can leave several digests in the file. The one that matches
+    the weights is returned."""
     path = digest_path(weights)
     if not path.is_file():
         return None
@@ -131,7 +133,7 @@ class Run:
         return metadata
 
     @property
-    def diverged(self) -> DivergedError | None:
+    def recorded_divergence(self) -> DivergedError | None:
         """The recorded divergence of a training run with this configuration; None without one."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
@@ -158,14 +160,14 @@ class Run:
         return recorded_digest(self.weights)
 
     @property
-    def unpacked(self) -> bool:
+    def is_unpacked(self) -> bool:
         """Whether the run is from an archive of weights."""
         return (self.path / self.UNPACKED).is_file()
 
     @property
     def branch_steps(self) -> list[int]:
         """The last steps of the branches with weights."""
-        return [] if self.unpacked else self.config.train.branch_steps
+        return [] if self.is_unpacked else self.config.train.branch_steps
 
     @property
     def branch_digests(self) -> dict[str, str | None]:
@@ -179,8 +181,8 @@ class Run:
             branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
         except UsageError:  # no configuration
             branches = []
-        names = ("config.toml", self.weights.name, *branches, "values.parquet", "costs.parquet")
-        return [self.path / name for name in names]
+        file_names = ("config.toml", self.weights.name, *branches, "values.parquet", "costs.parquet")
+        return [self.path / name for name in file_names]
 
     @cached_property
     def hash(self) -> str:
@@ -199,7 +201,7 @@ class Run:
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
         """Raise `ValueError` for weights or a checkpoint of another configuration or other code."""
         if (metadata or {}).get("config") != self.hash:
-            raise ValueError("another configuration, or to other sources of a plug-in")
+            raise ValueError("another configuration or another version of a plug-in")
 
     def check_codes(self) -> None:
         """Raise `CodeChangedError` if the code of the family or the backbone changed since the training."""
@@ -228,15 +230,15 @@ class Run:
         return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
 
     @contextmanager
-    def lock(self, wait: bool = False) -> Iterator[Hold]:
+    def lock(self, wait: bool = False) -> Iterator[RunLock]:
         """Hold the run while the block runs, and remove incomplete files of killed processes. If another process holds
         the run, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
-        hold = Hold(self)
-        with hold.take(wait):
+        run_lock = RunLock(self)
+        with run_lock.held(wait):
             checkpoints = self.checkpoint_folder(None)
             for folder in (self.path, checkpoints, *checkpoints.glob("branch-*")):
                 remove_leftovers(folder)
-            yield hold
+            yield run_lock
 
     def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
         """The trained backbone, in eval mode.
@@ -248,8 +250,8 @@ class Run:
         from safetensors import SafetensorError
 
         if not self.finished:
-            if self.diverged:
-                raise self.diverged
+            if (error := self.recorded_divergence) is not None:
+                raise error
             raise UsageError(
                 f"run '{self.name}' has not finished training; continue it with iclbench train", code="not-finished"
             )
@@ -261,7 +263,7 @@ class Run:
             first_line = str(error).splitlines()[0]
             raise UsageError(
                 f"{self.weights} does not hold the weights of run '{self.name}' ({first_line}); delete it and run the "
-                "same iclbench train, which continues from the last checkpoint",
+                "same iclbench train command again, which continues from the last checkpoint",
                 code="unreadable-file",
             ) from error
         self.log_notes(backbone, device)
@@ -279,7 +281,7 @@ class Run:
             first_line = str(error).splitlines()[0]
             raise UsageError(
                 f"{path} does not hold the weights of the branch of {steps} steps of run '{self.name}' ({first_line}); "
-                f"delete it and {self.weights.name} and run the same iclbench train, which writes both again",
+                f"delete it and {self.weights.name} and run the same iclbench train command again, which rewrites both",
                 code="unreadable-file",
             ) from error
         return backbone
@@ -318,7 +320,7 @@ class DivergedError(IclbenchError):
     Args:
         run: the run.
         step: number of finished steps.
-        what: description of the value that is not finite.
+        problem: description of the value that is not finite.
         is_recorded: whether the divergence was recorded earlier; if so, the run was not trained again.
     """
 
@@ -326,9 +328,9 @@ class DivergedError(IclbenchError):
 
     ADVICE: ClassVar = "another --name with a lower -o train.lr, a longer -o train.warmup, or -o train.clip=1"
 
-    def __init__(self, run: Run, step: int, what: str, is_recorded: bool = False) -> None:
-        self.run, self.step, self.what = run, step, what
-        self.reason = f"diverged at step {step}: {what}"
+    def __init__(self, run: Run, step: int, problem: str, is_recorded: bool = False) -> None:
+        self.run, self.step, self.problem = run, step, problem
+        self.reason = f"diverged at step {step}: {problem}"
         record = run.path / run.DIVERGED
         super().__init__(
             f"run '{run.name}' has {self.reason}; it is not tried again. Train {self.ADVICE}, or delete {record} to "
@@ -343,8 +345,8 @@ class DivergedError(IclbenchError):
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
 
-class Hold:
-    """The lock of a run folder, which restores the folder if it is deleted or moved during training.
+class RunLock:
+    """The lock of a run folder. During training, it also restores the folder if that was deleted or moved.
 
     Args:
         run: the run.
@@ -356,7 +358,7 @@ class Hold:
         self._is_restored = False
 
     @contextmanager
-    def take(self, wait: bool) -> Iterator[None]:
+    def held(self, wait: bool) -> Iterator[None]:
         """Hold the folder while the block runs. If another process holds it, wait or raise `IclbenchError`."""
         self._acquire(wait)
         try:
@@ -426,7 +428,7 @@ class SettingsChangedError(UsageError):
 
 
 class CodeChangedError(UsageError):
-    """The code of a name in the configuration of a run changed since the training."""
+    """The code of the family or backbone of a run changed after its training."""
 
     code = "code-changed"
 
@@ -483,11 +485,11 @@ def create(
     return Run(run.path)
 
 
-def keep_started_rates(
+def with_rates_of_started_run(
     results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
-    """The configuration with which a run continues. Settings from the table of learning rates of the results folder do
-    not change after the start of the run.
+    """The configuration with which a run starts or continues. A started run keeps its settings from the table of
+    learning rates of the results folder, even if the table has changed.
 
     Args:
         results: results folder.
@@ -533,13 +535,13 @@ def check_same_run(run: Run, config: RunConfig) -> None:
 
 
 def _config_to_write(run: Run, config: RunConfig) -> str | None:
-    """The text of a new or changed configuration; None if the file does not change. In a started run, only the part of
-    the evaluation may change.
+    """The text of a new or changed configuration; None if the file does not change. In a started run, only the
+    evaluation part may change.
 
     Raises:
         UsageError: the run was trained with other settings, code or data.
     """
-    path, plain = run.path / "config.toml", config.dump()
+    path, content = run.path / "config.toml", config.dump()
     if path.is_file() and run.is_started:
         trained, current = run.config.trained, config.trained
         if without_learned(without_codes(trained)) != without_learned(without_codes(current)):
@@ -551,8 +553,8 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
             raise DataChangedError(trained_data, config.task.learned["fingerprint"])
         if run.config == config:
             return None
-        plain = with_evaluation_of(read_toml(path), plain)
-    text = _toml_text(plain)
+        content = with_evaluation_of(read_toml(path), content)
+    text = _toml_text(content)
     return None if path.is_file() and path.read_bytes() == text.encode() else text
 
 
@@ -565,10 +567,10 @@ def _check_buildable(config: RunConfig, data_dir: Path | None) -> None:
     config.build(family)
 
 
-def _toml_text(plain: Mapping[str, Any]) -> str:
+def _toml_text(content: Mapping[str, Any]) -> str:
     import tomli_w
 
-    return tomli_w.dumps(plain)
+    return tomli_w.dumps(content)
 
 
 def find(results: Path, name: str) -> Run:
@@ -599,7 +601,7 @@ def check_not_reserved(name: str, advice: str) -> None:
         )
 
 
-# Errors of a full disk. The same command continues when there is space.
+# Errors of a full disk. With free space, the same command continues its work.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -66,8 +66,11 @@ class EngineSettings(GridEngine):
     """The settings of an engine's jobs, in a table of the user's file such as `[slurm]`.
 
     Attributes:
-        partition: partition of jobs; `account`, `qos` and `exclude` are set in the same way.
-        options: further options of the scheduler, by name.
+        partition: partition of the jobs.
+        account: account to which the jobs are charged.
+        qos: quality of service of the jobs.
+        exclude: nodes that the jobs do not use.
+        options: other options of the scheduler, by name.
         setup: shell lines before Python starts, to load modules or to activate an environment.
         python: the interpreter on the nodes.
         poll: seconds between two checks of the queue.
@@ -120,8 +123,8 @@ def engine_names() -> list[str]:
     return [*ENGINES, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))]
 
 
-def plugin(engine: str) -> Callable[..., Any]:
-    """The class of another package's engine, an `Executor`.
+def plugin_class(engine: str) -> Callable[..., Any]:
+    """The `Executor` class of an engine from another package.
 
     Its arguments are the results folder, the settings, a function that estimates the seconds of a bundle, and a
     function that prints a line.

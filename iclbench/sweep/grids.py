@@ -24,7 +24,7 @@ from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, Once, PositiveInt, SeedInt
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES, spelling
-from iclbench.store.runs import keep_started_rates, run_name
+from iclbench.store.runs import run_name, with_rates_of_started_run
 from iclbench.sweep.engines import GridEngine
 
 if TYPE_CHECKING:
@@ -419,7 +419,9 @@ def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[Gr
                             continue
                         run = _with_seed(run, seed, part)
                         if results is not None:
-                            config = keep_started_rates(results, run.config, run.name, setting_tables.get("train", {}))
+                            config = with_rates_of_started_run(
+                                results, run.config, run.name, setting_tables.get("train", {})
+                            )
                             run = replace(run, config=config)
                         yield run
 

@@ -208,23 +208,23 @@ class JobExecutor(ABC, Generic[B]):
     Args:
         results: the results folder, which has this path on every node.
         settings: settings of the jobs.
-        seconds: expected seconds of a bundle; None if unknown.
+        expected_seconds: expected duration of a bundle in seconds; None if unknown.
         say: prints a line for the user.
     """
 
     engine: ClassVar[str]
-    jobs: ClassVar[str] = "jobs"
+    jobs_noun: ClassVar[str] = "jobs"  # in messages
 
     def __init__(
         self,
         results: Path,
         settings: EngineSettings,
-        seconds: Callable[[Bundle], float | None] = lambda bundle: None,
+        expected_seconds: Callable[[Bundle], float | None] = lambda bundle: None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.slots = settings.jobs
         self.folder = results.absolute() / "jobs" / self.engine
-        self._settings, self._seconds, self._say, self._clock = settings, seconds, say, Clock(say)
+        self._settings, self._expected_seconds, self._say, self._clock = settings, expected_seconds, say, Clock(say)
         self._running: list[B] = []
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name=self.engine, daemon=True)
@@ -263,7 +263,7 @@ class JobExecutor(ABC, Generic[B]):
                 self._poll()
             except Exception as error:  # the job files remain, so that `stop` or another sweep finds them
                 for bundle in self._snapshot():
-                    bundle.future.set_exception(WorkerStartError(f"cannot poll {self.jobs}: {one_line(error)}"))
+                    bundle.future.set_exception(WorkerStartError(f"cannot poll {self.jobs_noun}: {one_line(error)}"))
                 return
 
     def _settle(self, bundle: B, result: dict[str, Outcome] | Exception) -> None:

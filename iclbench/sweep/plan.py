@@ -104,7 +104,7 @@ def _has_weights(results: Path, cell: GridCell) -> bool:
     archive does not have."""
     assert cell.config is not None
     branches = cell.kind == "evaluate" and cell.config.train.branch_steps
-    return weights(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).unpacked)
+    return weights(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).is_unpacked)
 
 
 def weights(results: Path, cell: GridCell) -> Path:

@@ -1,7 +1,7 @@
 """Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
 
 Ray does not restart tasks: the engine submits dead tasks again, and they continue from their checkpoints. Ray does not
-signal the loss of a node, and a task with unavailable resources would wait forever, so deadlines are checked here.
+signal the loss of a node, and a task with unavailable resources would wait forever, so time limits are checked here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _RayBundle(JobBundle):
     """A bundle whose task waits or runs."""
 
     task: Any
-    deadline: float | None
+    time_limit: float | None  # in seconds
     start_time: float = field(default_factory=time.monotonic)
 
 
@@ -59,7 +59,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         UsageError: there is no cluster at the address, or it runs another version of Ray or Python.
     """
 
-    engine, jobs = "ray", "Ray tasks"
+    engine, jobs_noun = "ray", "Ray tasks"
 
     def __init__(self, results: Path, settings: EngineSettings, *callbacks: Any) -> None:
         import ray
@@ -92,7 +92,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         future.set_running_or_notify_cancel()
         task = self._remote.remote(str(files.bundle), work, self._settings.cpus, str(Path.cwd()), sys.path)
         with self._lock:
-            self._running.append(_RayBundle(future, files, task, self._limit(bundle)))
+            self._running.append(_RayBundle(future, files, task, self._time_limit(bundle)))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -120,12 +120,12 @@ class RayExecutor(JobExecutor[_RayBundle]):
             self._cancel(bundle, force=True)
         self.shutdown()
 
-    def _limit(self, bundle: Bundle) -> float | None:
+    def _time_limit(self, bundle: Bundle) -> float | None:
         """Seconds after which a task counts as stuck; None if its duration is unknown."""
         settings = self._settings
         if settings.minutes is not None:
             return 60.0 * settings.minutes
-        seconds = self._seconds(bundle)
+        seconds = self._expected_seconds(bundle)
         return None if seconds is None else max(3600.0, settings.margin * seconds)
 
     def _nodes(self) -> list[dict[str, float]]:
@@ -164,17 +164,17 @@ class RayExecutor(JobExecutor[_RayBundle]):
                 if bundle.task in finished_tasks:
                     self._settle(bundle, self._result(bundle))
                 elif bundle.files.start_file.exists():
-                    self._check_deadline(bundle)
+                    self._check_time_limit(bundle)
                 else:
                     bundle.start_time = time.monotonic()  # it waits for a node
                     waiting_count += 1
             if waiting_count:
                 self._check_nodes(waiting_count)
 
-    def _check_deadline(self, bundle: _RayBundle) -> None:
-        if bundle.deadline is not None and time.monotonic() - bundle.start_time > bundle.deadline:
+    def _check_time_limit(self, bundle: _RayBundle) -> None:
+        if bundle.time_limit is not None and time.monotonic() - bundle.start_time > bundle.time_limit:
             self._cancel(bundle, force=True)
-            minutes = bundle.deadline / 60
+            minutes = bundle.time_limit / 60
             error = WorkerDiedError(f"a Ray task took more than {minutes:.0f} minutes", bundle.files.stored_outcomes())
             self._settle(bundle, error)
 

@@ -338,7 +338,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
     def _minutes(self, bundle: Bundle) -> int:
         if self._settings.minutes is not None:
             return self._settings.minutes
-        seconds = self._seconds(bundle)
+        seconds = self._expected_seconds(bundle)
         # submitit counts every pre-emption of a job of ten minutes as a time-out, of which it allows three.
         minutes = 240.0 if seconds is None else self._settings.margin * seconds / 60
         return next((limit for limit in _LIMITS if minutes <= limit), round(minutes))

@@ -57,7 +57,7 @@ def train_branch(training: Training, progress: Progress, steps: int, callbacks: 
         training.run(callbacks)
         training.check()
     except TrainingDivergedError as error:
-        raise TrainingDivergedError(error.step, f"{error.what}, on the branch of {steps} steps") from None
+        raise TrainingDivergedError(error.step, f"{error.problem}, on the branch of {steps} steps") from None
     return _copied_weights(training)
 
 

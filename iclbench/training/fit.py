@@ -43,15 +43,15 @@ class TrainingDivergedError(NonFiniteError):
 
     Args:
         step: number of finished steps.
-        what: the value that is not finite, as a clause.
+        problem: the value that is not finite, as a clause.
     """
 
     code = "diverged"
 
-    def __init__(self, step: int, what: str) -> None:
-        self.step, self.what = step, what
+    def __init__(self, step: int, problem: str) -> None:
+        self.step, self.problem = step, problem
         super().__init__(
-            f"training diverged at step {step}: {what}; try a lower learning rate, a longer warm-up, or clip = 1"
+            f"training diverged at step {step}: {problem}; try a lower learning rate, a longer warm-up, or clip = 1"
         )
 
 
@@ -287,9 +287,9 @@ class Training:
             finally:
                 self.backbone.train()
 
-    def diverged(self, what: str) -> TrainingDivergedError:
+    def diverged(self, problem: str) -> TrainingDivergedError:
         """The error for a divergence at this step."""
-        return TrainingDivergedError(self.progress.step, what)
+        return TrainingDivergedError(self.progress.step, problem)
 
 
 def not_finite(backbone: Backbone) -> set[str]:

@@ -257,7 +257,7 @@ def started(count: int, arguments: Sequence[str]) -> Iterator[None]:
     arguments.
 
     Raises:
-        UsageError: torchrun has started another number of processes.
+        UsageError: torchrun has started a different number of processes.
     """
     if count == 1 or not this_process().is_single:
         if count > 1 and this_process().count != count:

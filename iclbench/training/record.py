@@ -83,7 +83,7 @@ def write_divergence(run: Run, family: Family, progress: Progress, error: Diverg
     curve = [row for row in _curve(run, normaliser, progress) if row["axis_value"] != failed_row["axis_value"]]
     score_rows = [_shared_columns(run) | {"normaliser": 1.0} | row for row in progress.scored]
     tables.write("values", [*curve, *score_rows, failed_row], run.path / "values.parquet", {"config": run.hash})
-    record = {"config": run.hash, "step": error.step, "what": error.what}
+    record = {"config": run.hash, "step": error.step, "what": error.problem}
     write_text(run.path / run.DIVERGED, json.dumps(record, indent=2) + "\n")
 
 

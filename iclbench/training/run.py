@@ -17,7 +17,7 @@ from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
 from iclbench.core.memory import IN_TRAINING, memory_advice
 from iclbench.families.base import Family
-from iclbench.store.runs import DivergedError, Hold, Run, writing
+from iclbench.store.runs import DivergedError, Run, RunLock, writing
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import restored_after, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
@@ -72,34 +72,34 @@ def train(
         if processes.agree() == "train":
             _train(run, None, context, None, None, None, processes)
         return
-    with run.lock(wait) as hold, memory_advice(IN_TRAINING):
+    with run.lock(wait) as run_lock, memory_advice(IN_TRAINING):
         if run.finished:
             processes.agree("finished")
             return
-        if run.diverged:
-            raise run.diverged
-        hold.store_config()
+        if (error := run.recorded_divergence) is not None:
+            raise error
+        run_lock.store_config()
         run.forget_divergence()
         (run.path / run.UNPACKED).unlink(missing_ok=True)
         processes.agree("train")
-        _train(run, hold, context, report, monitor, report_branch, processes)
+        _train(run, run_lock, context, report, monitor, report_branch, processes)
 
 
 def _train(
     run: Run,
-    hold: Hold | None,
+    run_lock: RunLock | None,
     context: Context,
     report: Report | None,
     monitor: MonitorOf | None,
     report_branch: ReportOfBranch | None,
     processes: Processes,
 ) -> None:
-    """Train in one process; only the first process has a `hold` and writes."""
+    """Train in one process; only the first process has a `run_lock` and writes."""
     config = run.config
     family = config.task.build(context.data_dir)
     family.check_data()
     backbone = config.build(family)
-    if hold is not None:
+    if run_lock is not None:
         run.log_notes(backbone, context.device)
     data = TrainingData.of(config.task, family)
     training = Training(backbone, data, config.train, config.seed, context.device, processes)
@@ -109,27 +109,27 @@ def _train(
     try:
         with _count_signals(run) as stop:
             training.stop_requested = lambda: bool(stop)
-            callbacks = [*evaluation_callbacks, *report_callbacks, _checkpoint_callback(run, hold, stop)]
+            callbacks = [*evaluation_callbacks, *report_callbacks, _checkpoint_callback(run, run_lock, stop)]
             for steps in config.train.branch_steps:
                 training.run(callbacks, until=decay_begins(steps))
                 if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
                     branch_callbacks = []
                     if report_branch is not None:
                         branch_callbacks.append(_report_callback(partial(report_branch, steps)))
-                    _train_and_write_branch(run, hold, stop, training, steps, branch_callbacks)
-                if hold is not None:
+                    _train_and_write_branch(run, run_lock, stop, training, steps, branch_callbacks)
+                if run_lock is not None:
                     checkpoint.remove_all(run, steps)
             training.run(callbacks)
     except TrainingDivergedError as diverged:
-        error = DivergedError(run, diverged.step, diverged.what)
-        if hold is None:
+        error = DivergedError(run, diverged.step, diverged.problem)
+        if run_lock is None:
             raise error from diverged
-        with _writing_to_run(run, hold):
+        with _writing_to_run(run, run_lock):
             record.write_divergence(run, family, training.progress, error)
         raise error from diverged
-    if hold is None:
+    if run_lock is None:
         return
-    with _writing_to_run(run, hold):
+    with _writing_to_run(run, run_lock):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
     if stop:  # the signal came in the last step; the caller must not continue with other runs
         raise Interrupted(f"interrupted; run '{run.name}' is finished")
@@ -164,7 +164,7 @@ def _report_callback(report: Report) -> Callback:
 
 
 def _train_and_write_branch(
-    run: Run, hold: Hold | None, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
+    run: Run, run_lock: RunLock | None, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
 ) -> None:
     """Train the branch that ends after `steps` steps, write its weights, and restore the training.
 
@@ -173,34 +173,34 @@ def _train_and_write_branch(
     """
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
-    _save(run, hold, stop, training)
+    _save(run, run_lock, stop, training)
     with restored_after(training) as progress:
         restored = _restore(run, training, steps)
-        all_callbacks = [*callbacks, _checkpoint_callback(run, hold, stop, steps)]
+        all_callbacks = [*callbacks, _checkpoint_callback(run, run_lock, stop, steps)]
         weights = train_branch(training, restored if restored.step else progress, steps, all_callbacks)
         branch_progress = training.progress
     training.progress.seconds, training.progress.bytes = branch_progress.seconds, branch_progress.bytes
-    _save(run, hold, stop, training)
-    if hold is not None:
-        with stop.held(), _writing_to_run(run, hold):
+    _save(run, run_lock, stop, training)
+    if run_lock is not None:
+        with stop.held(), _writing_to_run(run, run_lock):
             record.write_branch(run, steps, weights)
 
 
-def _save(run: Run, hold: Hold | None, stop: _Stop, training: Training, branch: int | None = None) -> None:
+def _save(run: Run, run_lock: RunLock | None, stop: _Stop, training: Training, branch: int | None = None) -> None:
     """Write a checkpoint, if this process writes."""
-    if hold is None:
+    if run_lock is None:
         return
-    with stop.held(), _writing_to_run(run, hold):
+    with stop.held(), _writing_to_run(run, run_lock):
         checkpoint.save(run, training.backbone, training.optimiser, training.progress, branch)
 
 
-def _checkpoint_callback(run: Run, hold: Hold | None, stop: _Stop, branch: int | None = None) -> Callback:
+def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _Stop, branch: int | None = None) -> Callback:
     """A callback that checks the training, writes checkpoints, and raises `Interrupted` after a signal."""
 
     def write_checkpoint(training: Training) -> None:
         if training.stopping or training.is_due(training.settings.checkpoint_every):
             training.check()
-            _save(run, hold, stop, training, branch)
+            _save(run, run_lock, stop, training, branch)
         if training.stopping and not training.is_last:
             position = f"step {training.progress.step}" + (f" of its branch of {branch} steps" if branch else "")
             raise Interrupted(f"interrupted; the same command continues run '{run.name}' from {position}")
@@ -209,10 +209,10 @@ def _checkpoint_callback(run: Run, hold: Hold | None, stop: _Stop, branch: int |
 
 
 @contextlib.contextmanager
-def _writing_to_run(run: Run, hold: Hold) -> Iterator[None]:
+def _writing_to_run(run: Run, run_lock: RunLock) -> Iterator[None]:
     """In the block, write files to the folder of the run, which is restored first if it was deleted or moved."""
     with writing(run.path):
-        hold.restore()
+        run_lock.restore()
         yield
 
 

@@ -64,14 +64,14 @@ def beaten(folder: Path) -> list[BeatenOracle]:
 @pytest.fixture
 def contestants() -> Contestants:
     """Errors of contestants. The oracle ridge is false: 3-NN and a model are significantly better than it."""
-    draw = np.random.default_rng(0)
-    difficulty = draw.gamma(2.0, 1.0, EPISODES)
+    rng = np.random.default_rng(0)
+    difficulty = rng.gamma(2.0, 1.0, EPISODES)
     return {
         "ridge": ("oracle", difficulty + 1.0),
-        "knn-3": ("baseline", difficulty + 0.5 + 0.2 * draw.normal(size=EPISODES)),
-        "model": ("backbone", difficulty + 0.8 + 0.2 * draw.normal(size=EPISODES)),
+        "knn-3": ("baseline", difficulty + 0.5 + 0.2 * rng.normal(size=EPISODES)),
+        "model": ("backbone", difficulty + 0.8 + 0.2 * rng.normal(size=EPISODES)),
         "zero": ("baseline", 2 * difficulty + 2.0),
-        "lucky": ("baseline", difficulty + 0.95 + 0.4 * draw.normal(size=EPISODES)),
+        "lucky": ("baseline", difficulty + 0.95 + 0.4 * rng.normal(size=EPISODES)),
     }
 
 

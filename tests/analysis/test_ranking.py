@@ -18,7 +18,7 @@ from iclbench.report.sections.ranking import section
 from tests.report.synthetic_grid import TASKS, Grid, gap, score
 
 
-def exact(gaps: np.ndarray) -> float:
+def exact_p(gaps: np.ndarray) -> float:
     """Wilcoxon's two-sided p from all 2^n signs, for distinct absolute differences."""
     ranks = np.argsort(np.argsort(np.abs(gaps))) + 1
     observed = abs(ranks @ np.sign(gaps))
@@ -27,11 +27,11 @@ def exact(gaps: np.ndarray) -> float:
 
 
 def test_p_equals_that_of_all_sign_flips() -> None:
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for shift in (0.0, 0.5, 3.0):
-        gaps = draw.normal(shift, 1, 9)
+        gaps = rng.normal(shift, 1, 9)
         test = PairedTest.of(pd.Series(gaps), pd.Series(np.zeros(9)))
-        assert test.p == pytest.approx(exact(gaps))
+        assert test.p == pytest.approx(exact_p(gaps))
         assert test.mean == pytest.approx(gaps.mean())
         assert test.is_ahead == (np.sign(gaps) @ (np.argsort(np.argsort(np.abs(gaps))) + 1) > 0)
 
@@ -103,7 +103,7 @@ def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results
     ).mean()
     assert frame["mean_rank"].tolist() == pytest.approx(ranks[names].tolist())
     assert frame["mean_rank"].is_monotonic_increasing
-    p = [exact((by_contestant[lower] - by_contestant[upper]).to_numpy()) for upper, lower in pairwise(names)]
+    p = [exact_p((by_contestant[lower] - by_contestant[upper]).to_numpy()) for upper, lower in pairwise(names)]
     assert frame["p_alone"].tolist()[1:] == pytest.approx(p)
     assert [verdict.startswith("not") for verdict in frame["tied"].iloc[1:]] == [value >= 0.05 for value in holm(p)]
     behind = [by_contestant[lower].mean() - by_contestant[upper].mean() for upper, lower in pairwise(names)]
@@ -117,7 +117,9 @@ def test_scores_and_ranks_are_means_over_tasks(grid: Grid, grid_results: Results
     assert len({sum(row) for row in counts}) == 1 and any(better != worse for better, _, worse in counts)
 
 
-def test_neighbours_are_compared_task_by_task_the_lower_minus_the_upper(grid: Grid, grid_results: Results) -> None:
+def test_the_table_of_neighbours_has_the_score_of_the_lower_minus_that_of_the_upper_model(
+    grid: Grid, grid_results: Results
+) -> None:
     ranking_section = section(grid_results)
     assert ranking_section is not None
     table = next(b for b in ranking_section.walk() if isinstance(b, Table) and b.name == "ranking-grid-neighbours")
@@ -128,11 +130,12 @@ def test_neighbours_are_compared_task_by_task_the_lower_minus_the_upper(grid: Gr
     assert cell == pytest.approx(gap(grid, "linear", "next", lower, upper), rel=1e-4)
 
 
-def test_fewer_backbones_on_more_tasks_are_ranked_if_the_tasks_of_all_are_too_few() -> None:
-    """All 12 backbones have 5 tasks: the smallest corrected p is 11 · 0.06. Four have 14 tasks: it is 3 · 0.0001."""
-    draw = np.random.default_rng(0)
+def test_backbones_with_few_tasks_are_not_ranked_if_the_others_can_then_be_ranked_on_more_tasks() -> None:
+    """All 12 backbones share 5 tasks, so the smallest corrected p is 11 · 0.06. Four share 14 tasks, which gives
+    3 · 0.0001."""
+    rng = np.random.default_rng(0)
     names, tasks = [f"b{n}" for n in range(12)], [f"t{n}" for n in range(14)]
-    scores = pd.DataFrame(draw.random((14, 12)), tasks, names)
+    scores = pd.DataFrame(rng.random((14, 12)), tasks, names)
     scores.iloc[5:, 4:] = np.nan
     ranked = complete_scores(scores)
     assert ranked.columns.tolist() == names[:4] and ranked.index.tolist() == tasks
@@ -175,8 +178,8 @@ def test_models_with_different_seeds_are_compared_on_common_seeds(grid: Grid, gr
 
 
 def test_mean_heights_and_curves_give_the_same_differences() -> None:
-    draw, sizes, episodes = np.random.default_rng(1), np.array([0, 1, 2, 4, 8]), 12
-    curves = {run: draw.random((episodes, len(sizes))) for run in ("a", "b")}
+    rng, sizes, episodes = np.random.default_rng(1), np.array([0, 1, 2, 4, 8]), 12
+    curves = {run: rng.random((episodes, len(sizes))) for run in ("a", "b")}
     unpacked, packed = [], []
     for run, values in curves.items():
         base = {"run": run, "prompt_set": "p", "metric": "squared_error", "n_related": pd.NA}

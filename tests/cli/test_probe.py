@@ -130,7 +130,7 @@ def test_without_runs_the_error_names_the_command_that_trains_one(
     assert code == 2 and "iclbench train" in err
 
 
-def test_the_table_of_ranks_has_a_row_per_number_of_contexts(
+def test_the_table_of_ranks_has_a_column_per_number_of_contexts(
     results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = run("probe", "--rank", "--contexts", 12, "--queries", 9, *results, capsys=capsys)
@@ -142,24 +142,11 @@ def test_the_table_of_ranks_has_a_row_per_number_of_contexts(
     assert len(effective) == 2 and effective == sorted(effective), "smallest first"
 
 
-def test_the_table_of_a_representation_has_a_row_per_feature(
+def test_the_table_of_a_representation_has_a_column_per_feature(
     results: tuple[str, Path], card_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(
-        "train",
-        card_path,
-        "coqe",
-        "-p",
-        "smoke",
-        "-o",
-        "train.steps=2",
-        "-o",
-        "backbone.width=16",
-        "--name",
-        "dual",
-        *results,
-        capsys=capsys,
-    )
+    settings = ("-p", "smoke", "-o", "train.steps=2", "-o", "backbone.width=16", "--name", "dual")
+    run("train", card_path, "coqe", *settings, *results, capsys=capsys)
     code, out, err = run("probe", "--representation", *results, capsys=capsys)
     assert code == 0, err
     assert f"'{RUN}'" in err

@@ -11,7 +11,7 @@ from iclbench.config.cards import card_file, load_task, names
 from iclbench.config.rates import Rates, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run
 from iclbench.registry import BACKBONES
-from iclbench.store.runs import Run, create, keep_started_rates
+from iclbench.store.runs import Run, create, with_rates_of_started_run
 from iclbench.sweep.grids import grid_runs
 from tests.conftest import small_card
 from tests.refusals import refused
@@ -105,8 +105,8 @@ def test_a_started_run_does_not_change_its_rate(tmp_path: Path, card_path: Path)
     assert main(train) == 0
     tuned = resolve_run(str(card_path), "gpt2", "smoke", results=tmp_path)
     assert (tuned.train.lr, tuned.train.warmup) == (0.25, 1) and started.train.lr != 0.25
-    assert keep_started_rates(tmp_path, tuned).train == started.train
-    assert keep_started_rates(tmp_path, tuned, "another").train.lr == 0.25
+    assert with_rates_of_started_run(tmp_path, tuned).train == started.train
+    assert with_rates_of_started_run(tmp_path, tuned, "another").train.lr == 0.25
     assert main([*train, "-o", "train.lr=0.25"]) == 2
 
     grid = {"summary": "", "tasks": [str(card_path)], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0, 1]}

@@ -1,4 +1,4 @@
-"""Settings: roles of keys, and errors of one line."""
+"""Settings: roles of keys, and one-line errors."""
 
 import math
 from typing import Annotated, Any

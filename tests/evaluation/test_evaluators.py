@@ -123,16 +123,18 @@ def test_a_predictor_that_ignores_the_context_fails_all_pairs(evaluated_run: tup
     assert not paired.scores[HEADLINE].any()
 
 
-def test_a_test_has_its_own_prompt_set_that_begins_with_the_smaller_one(evaluated_run: tuple[Path, Run]) -> None:
+def test_prompt_sets_differ_between_tests_and_a_larger_one_begins_with_the_smaller_one(
+    evaluated_run: tuple[Path, Run],
+) -> None:
     task = evaluated_run[1].config.task
     sets = [PromptSet(task, "smoke"), *[PromptSet(task, "smoke", evaluator=name) for name in ("icl", "icl_paired")]]
     assert len({prompts.id for prompts in sets}) == 3
     assert [prompts.id.split("-")[3] for prompts in sets] == ["none", "icl", "icl_paired"]
     for name in ("icl", "icl_paired"):
-        few = PromptSet(task.model_copy(update={"episodes": 64}), "smoke", evaluator=name).episodes
-        many = PromptSet(task.model_copy(update={"episodes": 131}), "smoke", evaluator=name).episodes
-        assert len(many) == (131 if name == "icl" else 130)
-        assert torch.equal(few.context.x, many.context.x[:64])
+        smaller = PromptSet(task.model_copy(update={"episodes": 64}), "smoke", evaluator=name).episodes
+        larger = PromptSet(task.model_copy(update={"episodes": 131}), "smoke", evaluator=name).episodes
+        assert len(larger) == (131 if name == "icl" else 130)
+        assert torch.equal(smaller.context.x, larger.context.x[:64])
 
 
 @pytest.mark.slow
@@ -160,21 +162,24 @@ def test_unknown_tests_on_a_card_are_refused(tmp_path: Path) -> None:
         resolve_task(str(path), "smoke")[0].build()
 
 
-def test_baselines_with_other_outputs_are_refused(evaluated_run: tuple[Path, Run], card_path: Path) -> None:
-    labels, numbers = evaluated_run[1].config.task, resolve_task(str(card_path), "smoke")[0]
+def test_baselines_for_another_type_of_target_are_refused(evaluated_run: tuple[Path, Run], card_path: Path) -> None:
+    label_task, number_task = evaluated_run[1].config.task, resolve_task(str(card_path), "smoke")[0]
     with refused("not-applicable", "'knn-3'", "'tiny-classes'", "class labels"):
-        contestants.baselines(PromptSet(labels, "smoke"), ["knn-3"])
+        contestants.baselines(PromptSet(label_task, "smoke"), ["knn-3"])
     with refused("not-applicable", "'majority'", "'tiny-linear'", "numbers"):
-        contestants.baselines(PromptSet(numbers, "smoke"), ["majority"])
+        contestants.baselines(PromptSet(number_task, "smoke"), ["majority"])
 
 
 def test_seeds_share_a_variant_and_other_settings_have_another(evaluated_run: tuple[Path, Run]) -> None:
     folder, run = evaluated_run
     card = card_in(folder)
     configs = [resolve_run(card, "gpt2", "smoke", 5), resolve_run(card, "gpt2", "smoke", 0, ["train.evaluate_every=3"])]
-    other = [resolve_run(card, "gpt2", "smoke", 0, [o]) for o in ("train.lr=0.5", "backbone.width=32", "task.points=5")]
+    changed_configs = [
+        resolve_run(card, "gpt2", "smoke", 0, [override])
+        for override in ("train.lr=0.5", "backbone.width=32", "task.points=5")
+    ]
     assert {variant_id(config) for config in configs} == {variant_id(run.config)}
-    assert len({variant_id(run.config), *[variant_id(config) for config in other]}) == 4
+    assert len({variant_id(run.config), *[variant_id(config) for config in changed_configs]}) == 4
     rows = tables.read_all("values", folder)
     assert set(rows.loc[rows["kind"].eq("backbone"), "variant"]) == {variant_id(run.config)}
     assert rows.loc[rows["kind"].ne("backbone"), "variant"].isna().all()

@@ -166,8 +166,8 @@ def test_of_two_oracles_the_one_that_is_better_than_zero_is_used_and_the_other_i
 @pytest.fixture
 def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
     """A task with two oracles; the one that has to infer the kernel predicts only the first half of the episodes."""
-    draw = np.random.default_rng(3)
-    difficulty = draw.normal(size=EPISODES)
+    rng = np.random.default_rng(3)
+    difficulty = rng.normal(size=EPISODES)
     n_episodes = {"given-kernel": EPISODES, "inferring": EPISODES // 2}
     scores = {
         ("given-kernel", 0): -0.3 + 0.2 * difficulty,
@@ -176,7 +176,7 @@ def likelihoods() -> tuple[Rows, Rows, dict[tuple[str, int], np.ndarray]]:
         ("icicl", 0): -1.2 + 0.3 * difficulty,
         ("icicl", 2): -1.0 + 0.4 * difficulty,
     }
-    squared = {("zero", 0): 1 + draw.random(EPISODES), ("knn", 0): 0.5 + draw.random(EPISODES)}
+    squared = {("zero", 0): 1 + rng.random(EPISODES), ("knn", 0): 0.5 + rng.random(EPISODES)}
     kinds = {"given-kernel": "oracle", "inferring": "oracle", "icicl": "backbone"}
     kinds |= {"zero": "baseline", "knn": "baseline"}
     values, errors = [], []

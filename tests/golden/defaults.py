@@ -18,7 +18,7 @@ Known = dict[str, dict[str, Any]]
 
 
 def defaults() -> Known:
-    """By class of settings: the codes of the classes that have these settings, and the defaults of its keys."""
+    """By settings class: the codes of the classes that have these settings, and the defaults of its keys."""
     entries: Known = {}
     for name in FAMILIES.shipped:
         _add(entries, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
@@ -57,7 +57,7 @@ def stored() -> Known:
 
 
 def write_missing() -> list[str]:
-    """Store new settings, and changed defaults if all codes are raised; return the written classes of settings."""
+    """Store new settings, and changed defaults if all codes are raised; return the written settings classes."""
     before, after = stored(), plain(defaults())
     for name, entry in after.items():
         known = before.get(name)

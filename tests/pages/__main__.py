@@ -1,6 +1,7 @@
-"""`python -m tests.pages [--write] [--long] [PAGE...]`: list the blocks of pages whose output differs from the page.
+"""`python -m tests.pages [--write] [--long] [PAGE...]`: run the code blocks of pages and list those with new output.
 
-Without PAGE, all pages are run. `--write` updates the templates of the pages with the output and renders them.
+Without PAGE, all pages are run. `--long` also runs blocks that take long. `--write` updates the templates of the pages
+with the output and renders them.
 """
 
 import sys

@@ -15,7 +15,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.combination import features
-from iclbench.probing.representation import INPUTS, RepresentationSet, linear_map, probe_representation, r_squared
+from iclbench.probing.representation import N_INPUTS, RepresentationSet, linear_map, probe_representation, r_squared
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.refusals import refused
@@ -78,7 +78,7 @@ def test_features_are_recovered_up_to_a_linear_map_if_the_representation_has_the
     assert abs(by_feature[4]) < 0.02
     (mean,) = model_rows[model_rows["axis"].isna()].to_dict("records")
     assert mean["value"] == pytest.approx(by_feature.mean())
-    assert mean["low"] <= mean["value"] <= mean["high"] and mean["n_episodes"] == INPUTS
+    assert mean["low"] <= mean["value"] <= mean["high"] and mean["n_episodes"] == N_INPUTS
 
 
 def test_the_inputs_and_the_untrained_model_are_scored(trained_run: Run, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_the_curves_are_the_features_and_their_regression(
 def test_fitted_and_scored_inputs_are_different(trained_run: Run) -> None:
     config = trained_run.config
     inputs = RepresentationSet(config.task, config.preset).inputs
-    assert inputs.shape == (2 * INPUTS, 5)
+    assert inputs.shape == (2 * N_INPUTS, 5)
     assert len(inputs.unique(dim=0)) == len(inputs)
 
 

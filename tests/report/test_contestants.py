@@ -39,14 +39,15 @@ def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid
         (figure,) = (block for block in section.blocks if isinstance(block, Figure))
         return figure.data.set_index(["row", "contestant"])
 
-    few, everything = cells(load(grid.folder, contestants=["mamba", "gpt2", "ridge"])), cells(grid_results)
-    assert set(few.index.get_level_values("contestant")) <= {"mamba", "gpt2", "ridge"}
-    assert len(few) >= 20
+    selected_cells, all_cells = cells(load(grid.folder, contestants=["mamba", "gpt2", "ridge"])), cells(grid_results)
+    assert set(selected_cells.index.get_level_values("contestant")) <= {"mamba", "gpt2", "ridge"}
+    assert len(selected_cells) >= 20
     columns = ["score", "low", "high", "reason"]
-    pd.testing.assert_frame_equal(few[columns], everything.loc[few.index, columns], check_dtype=False)
+    expected = all_cells.loc[selected_cells.index, columns]
+    pd.testing.assert_frame_equal(selected_cells[columns], expected, check_dtype=False)
 
 
-def test_guessing_is_compared_and_not_shown(grid: Grid) -> None:
+def test_the_reference_for_guessing_does_not_have_to_be_selected(grid: Grid) -> None:
     results = load(grid.folder, ["linear"], ["mamba"])
     (contest,) = normalised.contests(results, "grid")
     assert contest.scores["contestant"].tolist() == ["mamba"]
@@ -55,16 +56,15 @@ def test_guessing_is_compared_and_not_shown(grid: Grid) -> None:
 
 @pytest.mark.slow
 def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
-    everything, few = load(results), load(results, contestants=["xgboost"])
-    assert few.slice_keys == [key for key in everything.slice_keys if key[:2] in {k[:2] for k in few.slice_keys}]
-    lengths = everything.trained_lengths[everything.rows["contestant"].eq("xgboost")]
-    assert few.trained_lengths.tolist() == lengths.tolist()
+    full, subset = load(results), load(results, contestants=["xgboost"])
+    assert subset.slice_keys == [key for key in full.slice_keys if key[:2] in {k[:2] for k in subset.slice_keys}]
+    lengths = full.trained_lengths[full.rows["contestant"].eq("xgboost")]
+    assert subset.trained_lengths.tolist() == lengths.tolist()
 
 
 @pytest.mark.slow
 def test_the_name_of_a_model_selects_its_contestants(results: Path) -> None:
-    everything = load(results)
-    names = {name for name in everything.rows["contestant"] if name.startswith("lasso-")}
+    names = {name for name in load(results).rows["contestant"] if name.startswith("lasso-")}
     assert names
     assert set(load(results, contestants=["lasso"]).rows["contestant"]) == names
 

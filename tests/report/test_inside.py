@@ -27,7 +27,7 @@ def test_figure_of_ranks_shows_number_of_contexts_as_ceiling(blocks: dict[str, B
     assert [panel.title for panel in figure.panels] == ["effective rank", "numerical rank"]
     data = figure.data[figure.data["panel"] == "numerical rank"].set_index("contestant")
     assert data.loc["least-squares", "value"].tolist() == [4] * len(CONTEXTS)
-    ceiling = data.loc["as many as contexts"]
+    ceiling = data.loc["number of contexts"]
     assert ceiling["value"].tolist() == ceiling["axis_value"].tolist() == [CONTEXTS[0], CONTEXTS[-1]]
     coqe = data.loc["coqe"]
     np.testing.assert_allclose((coqe["high"] - coqe["low"]).astype(float), 1)  # two seeds, whose ranks differ by 1
@@ -78,5 +78,5 @@ def test_contestant_with_failed_seed_has_no_mean_rank(tmp_path: Path) -> None:
     has_failed = loaded.rows["run"].eq("combination-coqe-small-s1") & loaded.rows["axis_value"].eq(CONTEXTS[-1])
     status = loaded.rows["status"].mask(has_failed.fillna(False).astype(bool), "failed")
     (task,) = replace(loaded, rows=loaded.rows.assign(status=status)).slices
-    contestants = task.inside.groupby("evaluator")["contestant"].unique()
+    contestants = task.rank_and_representation_rows.groupby("evaluator")["contestant"].unique()
     assert set(contestants["rank"]) == {"gpt2", "least-squares"} and "coqe" in set(contestants["representation"])

@@ -140,9 +140,9 @@ def test_unpacking_does_not_overwrite_runs_or_weights(trained_runs: list[Run], a
 def test_an_unpacked_run_without_weights_can_be_unpacked_again_or_trained(archive: Path, tmp_path: Path) -> None:
     name = "linear-cnp-smoke-s0"
     run = archives.find(tmp_path, name)
-    assert run.unpacked and not all(path.is_file() for path in run.training_files)
+    assert run.is_unpacked and not all(path.is_file() for path in run.training_files)
     run.weights.unlink()
     assert archives.find(tmp_path, name).finished
     run.weights.unlink()
     training.train(run)
-    assert not Run(run.path).unpacked and all(path.is_file() for path in run.training_files)
+    assert not Run(run.path).is_unpacked and all(path.is_file() for path in run.training_files)

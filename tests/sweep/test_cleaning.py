@@ -19,7 +19,7 @@ from iclbench.sweep.cleaning import leftovers
 PROMPTS = "tiny-linear-smoke-none-0"
 
 
-def values(run: str, **changes: object) -> dict[str, object]:
+def values_row(run: str, **changes: object) -> dict[str, object]:
     return {
         "run": run,
         "task": "tiny-linear",
@@ -43,7 +43,7 @@ def write_evaluation(results: Path, run: str, **changes: object) -> list[Path]:
     """Write the tables and sweep rows of an evaluation; returns their paths."""
     folder, cells = results / "tables" / PROMPTS, results / "cells" / "tiny-linear-smoke"
     paths = [folder / f"{run}.values.parquet", folder / f"{run}.errors.parquet"]
-    tables.write("values", [values(run, **changes)], paths[0], {})
+    tables.write("values", [values_row(run, **changes)], paths[0], {})
     error = {"run": run, "prompt_set": PROMPTS, "metric": "m", "episode": 0, "value": 1.0}
     tables.write("errors", [error], paths[1], {})
     for kind in ("evaluate", "cost"):
@@ -74,7 +74,7 @@ def results(tmp_path: Path, card_path: Path) -> Path:
     write_evaluation(results, "zero", kind="baseline", seed=None)
     write_evaluation(results, "some-lm", preset="language")
     write_evaluation(results, "other-lm", seed=None)
-    rows = [values("a", value=0.25), values("a.b", value=-1.0), values("zero", kind="baseline", seed=None)]
+    rows = [values_row("a", value=0.25), values_row("a.b", value=-1.0), values_row("zero", kind="baseline", seed=None)]
     scores = results / "tables" / PROMPTS / "summary" / "scores.values.parquet"
     tables.write("values", rows, scores, {})
     tables.write("values", rows, results / "reference" / "tiny-linear-smoke.values.parquet", {})
@@ -91,7 +91,7 @@ def files(results: Path) -> set[Path]:
 
 def test_rm_deletes_all_of_a_run_and_nothing_else(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     method_file = results / "tables" / PROMPTS / "a+deep-thinking-eta-0.02.values.parquet"
-    tables.write("values", [values("a+deep-thinking-eta-0.02")], method_file, {})
+    tables.write("values", [values_row("a+deep-thinking-eta-0.02")], method_file, {})
     before = files(results)
     assert command("rm", "a", "--yes", results=results) == 0
     assert "'a'" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_another_configuration_trains_and_removes_the_record(card_path: Path, tm
     run = diverged(card_path, tmp_path)
     assert not run.is_started
     slower = new_run(card_path, tmp_path)
-    assert slower.path == run.path and slower.diverged is None
+    assert slower.path == run.path and slower.recorded_divergence is None
     train(slower)
     assert slower.finished and not (run.path / "diverged.json").exists()
     curve = tables.read("values", run.path / "values.parquet")
@@ -66,7 +66,7 @@ def test_another_configuration_trains_and_removes_the_record(card_path: Path, tm
 
 def test_the_curve_ends_with_a_failed_row_with_the_reason(card_path: Path, tmp_path: Path) -> None:
     run = diverged(card_path, tmp_path)
-    error = run.diverged
+    error = run.recorded_divergence
     assert error is not None
     curve = tables.read("values", run.path / "values.parquet").sort_values("axis_value")
     assert curve["axis_value"].tolist() == [float(step) for step in range(1, error.step + 1)]
@@ -113,7 +113,7 @@ def test_a_buffer_that_is_infinite_at_the_start_is_not_a_divergence(
 def test_an_unreadable_record_is_ignored(card_path: Path, tmp_path: Path, text: str) -> None:
     run = new_run(card_path, tmp_path)
     (run.path / "diverged.json").write_text(text)
-    assert run.diverged is None
+    assert run.recorded_divergence is None
 
 
 def test_the_error_can_be_pickled(tmp_path: Path) -> None:

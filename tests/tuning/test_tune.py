@@ -105,8 +105,8 @@ def test_the_objective_uses_separate_validation_data() -> None:
     task = resolve_task("bursty", "smoke")[0]
     validation_family, prompt_family = task.build().validation(), task.build()
     for validation_set in Objective.of(task, "smoke").sets:
-        assert torch.equal(validation_set.family.split().glyph, validation_family.split().glyph)
-        assert not torch.equal(validation_set.family.split().glyph, prompt_family.split().glyph)
+        assert torch.equal(validation_set.family.split().data_classes, validation_family.split().data_classes)
+        assert not torch.equal(validation_set.family.split().data_classes, prompt_family.split().data_classes)
 
 
 def test_no_grid_uses_the_seeds_of_trials() -> None:

@@ -106,7 +106,7 @@ class Bursty(Family):
         """
         bursty, split, p = copy.copy(self), self.split(), self.parameters
         if p.glyphs == "omniglot":
-            unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.glyph.tolist()}), dtype=torch.long)
+            unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.data_classes.tolist()}), dtype=torch.long)
             if len(unused) < split.holdout:
                 raise UsageError(
                     f"choosing a learning rate needs {split.holdout} unused characters, but only {len(unused)} of "
@@ -116,9 +116,9 @@ class Bursty(Family):
         else:
             unused = torch.arange(p.classes, p.classes + split.holdout)
             bursty._procedural_classes = p.classes + split.holdout
-        glyph = split.glyph.clone()
-        glyph[split.training : split.training + split.holdout] = unused[: split.holdout]
-        bursty._splits = {torch.device("cpu"): replace(split, glyph=glyph)}
+        data_classes = split.data_classes.clone()
+        data_classes[split.n_training : split.n_training + split.holdout] = unused[: split.holdout]
+        bursty._splits = {torch.device("cpu"): replace(split, data_classes=data_classes)}
         return bursty
 
     @property
@@ -145,7 +145,7 @@ class Bursty(Family):
         return self._splits[device]
 
     def evaluators(self) -> dict[str, Evaluator]:
-        two_labels, all_labels = Evaluator(0.5), Evaluator(1 / self.split().training, knows="weights")
+        two_labels, all_labels = Evaluator(0.5), Evaluator(1 / self.split().n_training, knows="weights")
         iwl = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
         flip = Evaluator(0.5, knows="either")
         return {
@@ -162,7 +162,7 @@ class Bursty(Family):
         pair = self._pair(episodes, generator, are_different=not anchor)
         further_ranks = split.zipf((episodes, points - 2 * shots), generator)
         # Adding the number of classes gives ranks of the same classes whose drawings are drawn independently.
-        further_ranks = further_ranks + split.training * anchor
+        further_ranks = further_ranks + split.n_training * anchor
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
@@ -193,7 +193,7 @@ class Bursty(Family):
                 sequences = self._exchanged(self._icl(episodes // 2, generator))
             case "flip":
                 # Two different classes: the trained label of a single class would be right for context and weights.
-                pair = self.split(generator.device).ranked[self._pair(episodes, generator, are_different=True)]
+                pair = self.split(generator.device).labels_by_rank[self._pair(episodes, generator, are_different=True)]
                 sequences = self._two_class_sequences(pair, pair.flip(1), self.parameters.train_drawings, generator)
             case _:
                 sequences = self._iwl(evaluator, episodes, generator)
@@ -211,17 +211,17 @@ class Bursty(Family):
         first_class = torch.randint(split.holdout, (episodes, 1), generator=generator, device=device)
         low = 0 if self.parameters.anchor_compat else 1
         offset = torch.randint(low, split.holdout, (episodes, 1), generator=generator, device=device)
-        pair = split.training + torch.cat([first_class, (first_class + offset) % split.holdout], 1)
+        pair = split.n_training + torch.cat([first_class, (first_class + offset) % split.holdout], 1)
         # Both classes are equally likely to be the first, so this assigns the labels at random.
         return self._two_class_sequences(pair, self._icl_labels(episodes, generator), DRAWINGS, generator)
 
     def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
         split, choice = self.split(generator.device), self.parameters.icl_labels
         if choice == "random":
-            first_label = torch.randint(split.training, (episodes, 1), generator=generator, device=generator.device)
-            offset = torch.randint(1, split.training, (episodes, 1), generator=generator, device=generator.device)
-            return torch.cat([first_label, (first_label + offset) % split.training], 1)
-        pairs = {"first": torch.arange(2), "rarest": split.ranked[-2:], "common": split.ranked[:2]}
+            first_label = torch.randint(split.n_training, (episodes, 1), generator=generator, device=generator.device)
+            offset = torch.randint(1, split.n_training, (episodes, 1), generator=generator, device=generator.device)
+            return torch.cat([first_label, (first_label + offset) % split.n_training], 1)
+        pairs = {"first": torch.arange(2), "rarest": split.labels_by_rank[-2:], "common": split.labels_by_rank[:2]}
         pair = pairs[choice] if isinstance(choice, str) else torch.tensor(choice)
         return pair.to(generator.device).expand(episodes, 2)
 
@@ -247,9 +247,9 @@ class Bursty(Family):
     def _iwl(self, evaluator: str, episodes: int, generator: torch.Generator) -> Sequences:
         split, trained_drawings = self.split(generator.device), self.parameters.train_drawings
         ranks = {
-            "iwl_macro": (0, split.training),
+            "iwl_macro": (0, split.n_training),
             "iwl_common": (0, split.common),
-            "iwl_rare": (split.common, split.training),
+            "iwl_rare": (split.common, split.n_training),
         }
         if evaluator in ranks:
             query = torch.randint(*ranks[evaluator], (episodes, 1), generator=generator, device=generator.device)
@@ -267,13 +267,13 @@ class Bursty(Family):
     def _with_trained_labels(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
         """Images of training classes with their trained labels; ranks are counted modulo the number of classes."""
         split = self.split(generator.device)
-        classes = split.ranked[ranks % split.training]
-        choices = torch.arange(self.parameters.classes, device=classes.device) < split.training
+        classes = split.labels_by_rank[ranks % split.n_training]
+        choices = torch.arange(self.parameters.classes, device=classes.device) < split.n_training
         drawing_numbers = distinct_drawings(ranks, self.parameters.train_drawings, generator)
         return Sequences(classes, classes, drawing_numbers, choices.repeat(len(classes), 1))
 
     def _episodes(self, sequences: Sequences, active_dims: int | None = None) -> Episodes:
-        data_classes = self.split(sequences.classes.device).glyph[sequences.classes]
+        data_classes = self.split(sequences.classes.device).data_classes[sequences.classes]
         x = self.characters.read(data_classes, sequences.drawings).float() / 255
         if active_dims is not None:
             x = x * (torch.arange(x.shape[-1], device=x.device) < active_dims)

@@ -29,14 +29,14 @@ class ClassSplit(TensorRecord):
     """The classes of a task and their frequencies in training.
 
     Attributes:
-        glyph: the class of the data for each label, `(classes,)`; the last `holdout` are held out.
-        ranked: the label of every rank, `(training,)`, the most frequent first.
+        data_classes: the class of the data for each label, `(classes,)`; the last `holdout` are held out.
+        labels_by_rank: the label of every rank, `(training,)`, the most frequent first.
         ends: the cumulative weights of the ranks, `(training,)`.
         common: number of common classes, which are the first ranks.
     """
 
-    glyph: Int[Tensor, " classes"]
-    ranked: Int[Tensor, " training"]
+    data_classes: Int[Tensor, " classes"]
+    labels_by_rank: Int[Tensor, " training"]
     ends: Int[Tensor, " training"]
     common: int
 
@@ -49,11 +49,11 @@ class ClassSplit(TensorRecord):
         split_generator = stream(seed, "split")
         training = classes - holdout
         rare = training - common
-        glyph = torch.randperm(available, generator=split_generator)[:classes]
+        data_classes = torch.randperm(available, generator=split_generator)[:classes]
         if by_label:
-            ranked = torch.arange(training).flip(0)
+            labels_by_rank = torch.arange(training).flip(0)
         else:
-            ranked = torch.cat(
+            labels_by_rank = torch.cat(
                 [
                     rare + torch.randperm(common, generator=split_generator),
                     torch.randperm(rare, generator=split_generator),
@@ -61,31 +61,32 @@ class ClassSplit(TensorRecord):
             )
         weights = torch.arange(1, training + 1, dtype=torch.float64).pow(-alpha)
         ends = (weights / weights.sum() * _TOTAL).round().long().clamp(min=1).cumsum(0)
-        return cls(glyph, ranked, ends, common)
+        return cls(data_classes, labels_by_rank, ends, common)
 
     @property
-    def training(self) -> int:
-        """Number of training classes; their labels are smaller."""
-        return len(self.ranked)
+    def n_training(self) -> int:
+        """Number of training classes, whose labels come before those of the held-out classes."""
+        return len(self.labels_by_rank)
 
     @property
     def holdout(self) -> int:
-        return len(self.glyph) - self.training
+        return len(self.data_classes) - self.n_training
 
     def zipf(self, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "..."]:
         """Independent random ranks."""
-        return torch.searchsorted(self.ends, _below(self.ends[-1].expand(shape), generator), right=True)
+        return torch.searchsorted(self.ends, _random_below(self.ends[-1].expand(shape), generator), right=True)
 
     def zipf_except(self, excluded: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
         """Independent random ranks, each different from the rank in `excluded`."""
         end = self.ends[excluded]
         start = torch.where(excluded > 0, self.ends[(excluded - 1).clamp(min=0)], 0)
-        number = _below(self.ends[-1] - (end - start), generator)
+        number = _random_below(self.ends[-1] - (end - start), generator)
         return torch.searchsorted(self.ends, number + (number >= start) * (end - start), right=True)
 
 
 def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """Drawing numbers for the images of every sequence, the query last. Images of one class have different drawings.
+    """The number of the drawing of each image in every sequence, the query last. Images of one class have different
+    drawings.
 
     Only the equality of classes matters. If a class occurs more often than it has drawings, drawings repeat, but
     not the drawing of the query.
@@ -105,7 +106,7 @@ def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: tor
     return drawing_order.gather(2, occurrence.unsqueeze(2)).squeeze(2).roll(-1, 1)
 
 
-def _below(limit: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
+def _random_below(limit: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
     """Uniform integers from 0 to `limit` - 1."""
     uniform = torch.rand(limit.shape, generator=generator, device=limit.device, dtype=torch.float64)
     return (uniform * limit).long()

@@ -19,20 +19,20 @@ from iclbench.core.file_errors import cannot_read
 _UNSIGNED_BYTE = 0x08
 
 
-def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.ndarray, "..."]:
+def read_idx(folder: Path, name: str, dimensions: int, source: str) -> UInt8[np.ndarray, "..."]:
     """Read `folder/name.gz` or `folder/name`.
 
     Args:
         folder: the data set's folder.
         name: the file's official name, without `.gz`.
         dimensions: number of dimensions that the array must have.
-        home: source of the public data set, for error messages.
+        source: source of the public data set, for error messages.
 
     Raises:
         DataError: the file is missing or damaged, has another format, or exceeds the limit (`iclbench.core.limits`).
-            No more bytes are unpacked than the header announces.
+            No more bytes are unpacked than the header declares.
     """
-    advice = f"put the files of {home} into {folder}, or point --data-dir or ICLBENCH_DATA at the folder above it"
+    advice = f"put the files of {source} into {folder}, or point --data-dir or ICLBENCH_DATA at the folder above it"
     paths = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
     if not paths:
         raise DataError(f"{folder / name}.gz does not exist; {advice}", code="missing-data")
@@ -41,7 +41,7 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
         with limits.open_file(path) as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             shape = _shape(path, file.read(4), file.read(4 * dimensions), dimensions)
-            limits.check(math.prod(shape), f"{path} announces")
+            limits.check(math.prod(shape), f"{path} declares")
             values = file.read(math.prod(shape) + 1)  # one more byte shows whether the file is longer
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is damaged ({error_text(error)}); {advice}", code="unreadable-file") from None
@@ -53,7 +53,7 @@ def read_idx(folder: Path, name: str, dimensions: int, home: str) -> UInt8[np.nd
             f"{path} is {comparison} than the {' x '.join(map(str, shape))} bytes of its header; {advice}",
             code="unreadable-file",
         )
-    return np.frombuffer(bytearray(values), np.uint8).reshape(shape)  # an array of bytes would be read-only
+    return np.frombuffer(bytearray(values), np.uint8).reshape(shape)  # an array over `bytes` would be read-only
 
 
 def _shape(path: Path, magic: bytes, sizes: bytes, dimensions: int) -> tuple[int, ...]:

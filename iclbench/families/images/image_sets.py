@@ -98,11 +98,11 @@ def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
 
 
 def _idx_pair(
-    data_dir: Path | None, name: str, prefix: str, home: str
+    data_dir: Path | None, name: str, prefix: str, source: str
 ) -> tuple[UInt8[np.ndarray, "images 28 28"], Int[np.ndarray, " images"]]:
-    folder = folder_of(data_dir, name, home)
-    images = read_idx(folder, f"{prefix}-images-idx3-ubyte", 3, home)
-    labels = read_idx(folder, f"{prefix}-labels-idx1-ubyte", 1, home)
+    folder = folder_of(data_dir, name, source)
+    images = read_idx(folder, f"{prefix}-images-idx3-ubyte", 3, source)
+    labels = read_idx(folder, f"{prefix}-labels-idx1-ubyte", 1, source)
     if images.shape[1:] != (28, 28) or len(images) != len(labels) or not len(images):
         shape = " x ".join(map(str, images.shape))
         raise DataError(
@@ -112,11 +112,11 @@ def _idx_pair(
     return images, labels.astype(np.int64)
 
 
-def folder_of(data_dir: Path | None, name: str, home: str) -> Path:
+def folder_of(data_dir: Path | None, name: str, source: str) -> Path:
     """The folder of a data set; raises `DataError` without a data folder."""
     if data_dir is None:
         raise DataError(
-            f"the images of {home} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'",
+            f"the images of {source} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'",
             code="missing-data",
         )
     return data_dir / name

@@ -32,7 +32,8 @@ class LanguageCard(BaseSettings):
     Attributes:
         family: the type of task: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`, the
             family of a task has the name of its group appended: mmlu-stem.
-        data: the version of the examples, if published numbers use another version, which their own `data` names.
+        data: the version of the examples. It is only given if a published number, which has its own `data`, is for
+            another version.
         summary: one line on the task.
         source: paper, with table or appendix.
         notes: further remarks, such as deviations from the paper.
@@ -43,14 +44,15 @@ class LanguageCard(BaseSettings):
         template: one example, with {x} and {y}.
         separator: text between examples.
         shots: default number of demonstrations.
-        demonstrations: `shared` by all queries of a demonstration seed, or each query has its `own`.
+        demonstrations: whether all queries of a demonstration seed have the same demonstrations (`shared`) or each
+            query has its `own`.
         answers: `choice`: the candidate with the highest score; `greedy`: the most probable next tokens.
-        match: whether a greedy answer must be `equal` to the correct answer or have it as a `prefix`. With `prefix`, a
-            first token is also correct if the correct answer begins with it.
+        match: whether a greedy answer must be `equal` to the correct answer or begin with it (`prefix`). For the
+            accuracy of the first token, `prefix` also accepts a token with which the correct answer begins.
         episodes: default number of queries.
         subsets: groups of subsets of the data set.
         left_out: subsets that are evaluated only if they are named, with the reason.
-        published: numbers from papers; with `subsets`, of the mean over the subsets.
+        published: numbers from papers; with `subsets`, means over the subsets.
     """
 
     family: str

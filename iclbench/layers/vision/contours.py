@@ -36,7 +36,7 @@ def gabor_bank() -> Float[Tensor, "2 orientations size size"]:
 
 
 class Contours(nn.Module):
-    """Maps grey images to features: energies on a 7 x 7 grid, standardised per image, then two linear layers.
+    """Maps greyscale images to features: energies on a 7 x 7 grid, standardised per image, then two linear layers.
 
     Args:
         features: width E of the output and of the hidden layer.

@@ -1,4 +1,4 @@
-"""The image encoder that all backbones use on tasks with images: from images to features, token by token."""
+"""The image encoder that all backbones use on tasks with images; it maps each image to features."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from iclbench.layers.vision.resnet import ResNet
 
 EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
 
-# Images per pass in evaluation mode, where they do not depend on one another; bounds the memory.
+# Largest batch in evaluation mode, in which images do not affect one another. It limits memory use.
 _MAX_BATCH = 512
 
 _ENCODERS: dict[str, Callable[[int], nn.Module]] = {"resnet": ResNet, "contours": Contours}
 
 
 class ImageEncoder(nn.Module):
-    """One of the encoders by name.
+    """An image encoder, selected by name.
 
     Args:
         name: encoder and width of the features, for example contours-64.
@@ -39,7 +39,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         if len(x_shape) != 2:
             raise UsageError(
-                f"image encoders take grey images of shape (height, width), not {x_shape}", code="not-applicable"
+                f"image encoders take greyscale images of shape (height, width), not {x_shape}", code="not-applicable"
             )
         encoder, _, features = name.partition("-")
         self.x_shape, self.features = x_shape, int(features)
@@ -49,7 +49,7 @@ class ImageEncoder(nn.Module):
         """Features of flattened images.
 
         Raises:
-            UsageError: they have another number of pixels.
+            UsageError: the number of pixels is not height * width.
         """
         height, width = self.x_shape
         if x.shape[-1] != height * width:

@@ -51,7 +51,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Maps grey images to features.
+    """Maps greyscale images to features.
 
     Args:
         features: E, one of `CHANNELS`.

@@ -202,7 +202,7 @@ def lines(
         width=[looks[name].width for name in data["contestant"]],
         run=data["contestant"].str.removesuffix(DEVELOPMENT),  # a run has the name of its contestant
     ).sort_values(["contestant", field], ascending=[False, True])
-    level_meaning = " Level line: always the most frequent answer." if MAJORITY in looks else ""
+    level_meaning = " Horizontal line: always the most frequent answer." if MAJORITY in looks else ""
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", field, "panel"]].reset_index(drop=True),
         list(panels),

@@ -21,11 +21,11 @@ LAYERS = "share of the layers"
 LAYERS_AND_STEPS = "share of the layers (models) or of the steps (GD, GD++)"
 # Colours of numbers of examples, ascending.
 _SIZE_COLOURS = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
-_BANDS = " Bands: 95 % intervals over {tasks} tasks"
+_BAND_CAPTION = " Bands: 95 % intervals over {tasks} tasks"
 
 
 def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error against depth at one context size: all runs, gradient descent, and levels of methods without depth."""
+    """Error against depth at one context size. Methods without layers or steps are horizontal lines."""
     n = int(rows["n_context"].iloc[0])
     data = _with_depth(rows[rows["metric"] == "squared_error"])
     looks = {name: task.looks[name] for name in _legend_order(data)}
@@ -38,7 +38,7 @@ def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         "squared_error",
         "Normalised squared error of the decoded output of each layer"
         + (" (of GD and GD++: after each step)" if (rows["axis"] == "gd_step").any() else "")
-        + f" with {n} examples in context. Level lines: baselines without layers.",
+        + f" with {n} examples in context. Horizontal lines: baselines without layers.",
     )
 
 
@@ -88,7 +88,7 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
         name,
         f"The {name} that fits the decoded output of each layer to the labels, with {n} examples in context, mean over "
         f"tasks. Calibrated models end at {'1' if name == 'scale' else '0'}.",
-        bands=" Bands: one standard deviation over {tasks} tasks",
+        band_caption=" Bands: one standard deviation over {tasks} tasks",
         domain=(low - margin, high + margin),
         band="mean ± std",
     )
@@ -136,13 +136,13 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
 
 def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with the share of layers or steps (`depth`); a row without either becomes a line from 0 to 1."""
-    steps, levels = rows[rows["axis"].notna()], rows[rows["axis"].isna()]
+    steps, without_steps = rows[rows["axis"].notna()], rows[rows["axis"].isna()]
     last = steps.groupby(["run", "n_context"])["axis_value"].transform("max")
     units = steps["axis"].map({"layer": "layer", "gd_step": "step"})
     points = zip(steps["run"], units, steps["axis_value"], last, strict=True)
     labels = [f"{run}, {unit} {int(value)} of {int(end)}" for run, unit, value, end in points]
-    ends = [levels.assign(depth=end, label=levels["run"]) for end in (0.0, 1.0)]
-    data = pd.concat([steps.assign(depth=steps["axis_value"] / last, label=labels), *ends], ignore_index=True)
+    line_ends = [without_steps.assign(depth=end, label=without_steps["run"]) for end in (0.0, 1.0)]
+    data = pd.concat([steps.assign(depth=steps["axis_value"] / last, label=labels), *line_ends], ignore_index=True)
     # Backbones are drawn last, on top.
     data = data.assign(order=data["kind"].eq("backbone")).sort_values(["order", "run", "depth"], kind="stable")
     return data.assign(series=data["run"], sparse=data["axis"].eq("layer").fillna(False).astype(bool))
@@ -169,7 +169,7 @@ def _by_depth(
     caption: str,
     *,
     panels: Sequence[str] = (),
-    bands: str = _BANDS,
+    band_caption: str = _BAND_CAPTION,
     domain: tuple[float, float] | None = None,
     band: str = "interval",
 ) -> Figure:
@@ -185,12 +185,11 @@ def _by_depth(
         unit="share",
         band=band,
     )
-    tasks = "the" if data["n_episodes"].isna().all() else int(data["n_episodes"].max())
-    edges = f"; values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge."
+    task_count = "the" if data["n_episodes"].isna().all() else int(data["n_episodes"].max())
+    caption += band_caption.format(tasks=task_count)
+    caption += f"; values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge."
     columns = [*curves.COLUMNS, "run", "n_context", "depth"]
-    return _figure(
-        task, data[columns], axes, looks, name, title, caption + bands.format(tasks=tasks) + edges, "run", panels
-    )
+    return _figure(task, data[columns], axes, looks, name, title, caption, "run", panels)
 
 
 def _figure(
@@ -201,11 +200,11 @@ def _figure(
     name: str,
     title: str,
     caption: str,
-    column: str,
+    panel_column: str,
     panels: Sequence[str],
 ) -> Figure:
-    """A figure with a panel for each value of `column` in `panels`, or a single panel if `panels` is empty."""
-    panel_rows = [(panel, data[data[column] == panel]) for panel in panels] or [("", data)]
+    """A figure with a panel for each value of `panel_column` in `panels`, or a single panel if `panels` is empty."""
+    panel_rows = [(panel, data[data[panel_column] == panel]) for panel in panels] or [("", data)]
     make_static, make_live = curves.specifications(panel_rows, axes, looks)
     return Figure(
         name=f"{task.id}-{name}",
@@ -215,6 +214,6 @@ def _figure(
         data=data.reset_index(drop=True),
         make_static=make_static,
         make_live=make_live,
-        panels=tuple(Panel(panel, {column: panel}) for panel in panels) or (Panel(""),),
+        panels=tuple(Panel(panel, {panel_column: panel}) for panel in panels) or (Panel(""),),
         legend=looks,
     )

@@ -99,7 +99,7 @@ def _complete_rows(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without those at which a run of the contestant failed."""
     rows = rows.reset_index(drop=True)
     is_published = rows["kind"].eq("published")
-    # Level lines repeat scores without related datasets.
+    # Horizontal lines repeat scores without related datasets.
     scores = rows.assign(n_related=rows["n_related"].mask(rows["level"], 0)) if "level" in rows else rows
     return rows[is_published | rows.index.isin(task.complete_targets(scores[~is_published]).index)]
 

@@ -44,7 +44,7 @@ def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
         targets.related_axis(n_related),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
-        caption=f"{_GAP} against the number of related datasets. Level lines: models that do not use them.",
+        caption=f"{_GAP} against the number of related datasets. Horizontal lines: models that do not use them.",
     )
     return [figure]
 

@@ -61,13 +61,13 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     scores = main_scores(results, contests)
     rows = [contest.title for contest in contests]
     backbones = ordered_backbones(results, contests, scores)
-    core, further = split_by_coverage(scores, backbones)
+    core, others = split_by_coverage(scores, backbones)
     # The best of a selection of baselines is not the best baseline.
     best = [] if len(results.hidden) else [BEST]
     baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
     if BEST in baselines:
         scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
-    panels = {_CORE: core, _FURTHER: further, _BASELINES: baselines}
+    panels = {_CORE: core, _FURTHER: others, _BASELINES: baselines}
     panels = {title: names for title, names in panels.items() if names}
     cells = pd.concat(
         [cells_of(results, contests, scores, names).assign(panel=panel) for panel, names in panels.items()],
@@ -126,8 +126,8 @@ def split_by_coverage(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[l
     """Backbones that have at least half of the rows or failed on all of them, and the other backbones."""
     on_few = _on_few_rows(scores)
     core = [name for name in backbones if name not in on_few]
-    further = [name for name in backbones if name in on_few]
-    return (core, further) if core else (further, core)
+    others = [name for name in backbones if name in on_few]
+    return (core, others) if core else (others, core)
 
 
 def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:

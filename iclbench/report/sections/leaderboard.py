@@ -112,8 +112,8 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question: a row per contestant, by area under the learning curve."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = metric_of_curves(task, evaluator)
-    compared = leaderboard(task, evaluator, by="auc")
-    frame = for_display(compared).merge(_summary(summaries, "auc"), "left", "contestant")
+    ranking = leaderboard(task, evaluator, by="auc")
+    frame = for_display(ranking).merge(_summary(summaries, "auc"), "left", "contestant")
     frame = frame.merge(_summary(summaries, "score").drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)

@@ -19,12 +19,12 @@ from iclbench.report.style import ZERO
 from iclbench.report.titles import shift_title
 from iclbench.tables.means import over_seeds
 
-CEILING = "as many as contexts"
+CEILING = "number of contexts"
 _METRICS = ("effective_rank", "rank")
 
 
 def section(task: Slice) -> Section | None:
-    rows = task.inside
+    rows = task.rank_and_representation_rows
     rows = rows[(rows["evaluator"] == "rank") & (rows["axis"] == "contexts") & rows["metric"].isin(_METRICS)]
     blocks: list[Block] = [_figure(task, shift, rows[rows["shift"] == shift]) for shift in shifts(rows)]
     return Section(f"{task.id}-rank", "Rank of the predictions", tuple(blocks)) if blocks else None

@@ -25,7 +25,7 @@ _TRUE_LOOK = Look(INK, (4, 6), 2.8)
 
 
 def section(task: Slice) -> Section | None:
-    rows = task.inside
+    rows = task.rank_and_representation_rows
     rows = rows[(rows["evaluator"] == "representation") & (rows["metric"] == "r_squared")]
     if rows.empty:
         return None

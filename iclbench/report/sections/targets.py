@@ -17,31 +17,30 @@ from iclbench.report.data import Slice
 from iclbench.report.sections.leaderboard import cost_column, meanings, paper_tables, remarks, shown_columns, with_costs
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
-# Metrics of other sections.
-_OF_OTHER_SECTIONS = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
+_METRICS_OF_OTHER_SECTIONS = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
 
 
 def section(task: Slice) -> Section | None:
     rows = over_all_episodes(task.targets)
-    rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_OF_OTHER_SECTIONS)]
+    rows = rows[(rows["shift"] == "none") & ~rows["metric"].isin(_METRICS_OF_OTHER_SECTIONS)]
     if not rows["metric"].isin(_METRICS).any():
         return None
     has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
-    paper = () if has_areas.any() else paper_tables(task)  # with areas, they are in the leaderboard by area
+    paper = () if has_areas.any() else paper_tables(task)  # the leaderboard by area includes them
     return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *paper, *remarks(task, "targets")))
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:
     """The leaderboard: a row per contestant and number of related datasets (none, one and the most)."""
-    further = further_metrics(rows["metric"])
-    if "log_likelihood_joint" in further and not has_joint(rows):
-        further.remove("log_likelihood_joint")
-    compared = leaderboard(task, "targets", by="log_likelihood")
-    has_likelihood = compared["metric"].eq("log_likelihood")  # point predictors have no rank
+    other_names = other_metrics(rows["metric"])
+    if "log_likelihood_joint" in other_names and not has_joint(rows):
+        other_names.remove("log_likelihood_joint")
+    ranking = leaderboard(task, "targets", by="log_likelihood")
+    has_likelihood = ranking["metric"].eq("log_likelihood")  # point predictors have no rank
     comparisons = ("rank", "behind", "behind_low", "behind_high")
-    compared = compared.assign(**{name: compared[name].where(has_likelihood) for name in comparisons})
-    values = _by_metric(rows, (*_METRICS, *further))
-    frame = with_costs(task, for_display(compared).merge(values, "left", ["contestant", "n_related"]))
+    ranking = ranking.assign(**{name: ranking[name].where(has_likelihood) for name in comparisons})
+    values = _by_metric(rows, (*_METRICS, *other_names))
+    frame = with_costs(task, for_display(ranking).merge(values, "left", ["contestant", "n_related"]))
     columns = shown_columns(
         frame,
         _metric_column("log_likelihood", "log-likelihood", fixed),
@@ -49,7 +48,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         _metric_column("squared_error", "squared error", number),
         Column("covered_50", "in the 50 % interval", _percent, True, episodes="covered_50_episodes"),
         Column("covered_90", "in the 90 % interval", _percent, True, episodes="covered_90_episodes"),
-        *(_metric_column(name, metric(name).label, metric(name).show) for name in further),
+        *(_metric_column(name, metric(name).label, metric(name).show) for name in other_names),
         *map(cost_column, ("parameters", "train_seconds")),
     )
     if not frame["n_related"].any():
@@ -75,16 +74,16 @@ def has_joint(rows: pd.DataFrame) -> bool:
     return bool(((values.iloc[:, 0] - values.iloc[:, 1]).abs() > 1e-4).any())
 
 
-def further_metrics(measured: Iterable[str]) -> list[str]:
-    """The measured metrics that are neither in `_METRICS` nor in another section, in the order of the registry and
-    unknown ones last."""
+def other_metrics(measured: Iterable[str]) -> list[str]:
+    """The measured metrics that are neither in `_METRICS` nor in another section, in the order of `METRICS`; unknown
+    metrics come last."""
     order = {name: place for place, name in enumerate(METRICS)}
-    names = set(map(str, measured)) - {*_METRICS, *_OF_OTHER_SECTIONS}
+    names = set(map(str, measured)) - {*_METRICS, *_METRICS_OF_OTHER_SECTIONS}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
 
 def _metric_column(key: str, header: str, show: Callable[[Any], str]) -> Column:
-    """A column with an interval, and with the number of episodes if it is not the largest of the column."""
+    """A column with intervals. A value on fewer episodes than the others has its number of episodes."""
     return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
 
 
@@ -94,8 +93,8 @@ def _by_metric(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
     frame = rows[keys].drop_duplicates()
     for name in metrics:
         names = {"value": name, "low": f"{name}_low", "high": f"{name}_high", "n_episodes": f"{name}_episodes"}
-        of_metric = rows.loc[rows["metric"] == name, [*keys, *names]]
-        frame = frame.merge(of_metric.rename(columns=names), "left", keys)
+        metric_rows = rows.loc[rows["metric"] == name, [*keys, *names]]
+        frame = frame.merge(metric_rows.rename(columns=names), "left", keys)
     return frame
 
 

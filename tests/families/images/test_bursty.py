@@ -40,7 +40,7 @@ def draw(bursty, test="", episodes=EPISODES, points=8, seed=0):
     )
     labels = torch.cat([sampled.context.y, sampled.targets.y], 1)
     number_of = torch.empty(bursty.classes, dtype=torch.long)
-    number_of[bursty.split().glyph] = torch.arange(bursty.classes)
+    number_of[bursty.split().data_classes] = torch.arange(bursty.classes)
     return labels.numpy(), number_of[sampled.truth["class"]].numpy(), sampled
 
 
@@ -51,7 +51,7 @@ def zipf(classes, alpha):
 
 def ranks(bursty, classes):
     rank_of = np.full(bursty.classes, -1)
-    rank_of[bursty.split().ranked.numpy()] = np.arange(bursty.split().training)
+    rank_of[bursty.split().labels_by_rank.numpy()] = np.arange(bursty.split().n_training)
     return rank_of[classes]
 
 
@@ -210,7 +210,7 @@ def test_the_parameter_icl_labels_sets_the_labels(icl_labels):
     bursty = family(alpha=1.0, icl_labels=icl_labels)
     labels, _, episodes = draw(bursty, "icl", 400)
     pairs = {tuple(np.unique(row)) for row in labels}
-    ranked = bursty.split().ranked.tolist()
+    ranked = bursty.split().labels_by_rank.tolist()
     if icl_labels == "random":
         assert len(pairs) > 250 and {v for pair in pairs for v in pair} == set(range(50))
     else:
@@ -281,12 +281,13 @@ def test_anchor_compat_repeats_only_the_further_images_of_a_bursty_sequence():
 def test_anchor_compat_gives_labels_zero_and_one_to_the_two_rarest_classes():
     """The weights of the labels are 1/1613, ..., 1/2, 1 to the power of alpha."""
     bursty = published_size(alpha=1.0, p_bursty=0.0, anchor_compat=True)
-    assert bursty.split().ranked.tolist() == list(range(1612, -1, -1))
+    assert bursty.split().labels_by_rank.tolist() == list(range(1612, -1, -1))
     labels, classes, _ = draw(bursty, episodes=3000)
     assert np.array_equal(labels, classes)
     assert_frequencies(np.minimum(1612 - labels[:, 8], 40), np.append(zipf(1613, 1.0)[:40], zipf(1613, 1.0)[40:].sum()))
     assert set(np.unique(draw(bursty, "icl", 50)[0])) == {0, 1}
-    assert torch.equal(bursty.split().glyph, published_size().split().glyph), "the same classes are held out"
+    split, published_split = bursty.split(), published_size().split()
+    assert torch.equal(split.data_classes, published_split.data_classes), "the same classes are held out"
 
 
 def test_anchor_compat_at_alpha_two_repeats_the_class_in_40_percent_of_bursty_sequences():
@@ -307,11 +308,13 @@ def test_flip_has_two_classes_with_anchor_compat_too():
 def test_the_split_depends_only_on_its_seed():
     split = family(alpha=0.0).split()
     changed = family(alpha=2.0, image_size=14, p_bursty=0.1, icl_labels="random").split()
-    assert torch.equal(split.glyph, changed.glyph) and torch.equal(split.ranked, changed.ranked)
-    assert not torch.equal(split.glyph, family(split_seed=1).split().glyph)
+    assert torch.equal(split.data_classes, changed.data_classes)
+    assert torch.equal(split.labels_by_rank, changed.labels_by_rank)
+    assert not torch.equal(split.data_classes, family(split_seed=1).split().data_classes)
     split = published_size().split()
-    assert sorted(split.glyph.tolist()) == list(range(1623)) and sorted(split.ranked.tolist()) == list(range(1613))
-    assert set(split.ranked[:10].tolist()) == set(range(1603, 1613)), "the last labels are common"
+    assert sorted(split.data_classes.tolist()) == list(range(1623))
+    assert sorted(split.labels_by_rank.tolist()) == list(range(1613))
+    assert set(split.labels_by_rank[:10].tolist()) == set(range(1603, 1613)), "the last labels are common"
 
 
 def test_held_out_classes_are_not_trained_on():
@@ -329,7 +332,7 @@ def test_validation_uses_other_held_out_characters_than_the_prompts():
     iwl = [bursty.sample_test("iwl", 100, torch.Generator().manual_seed(0)) for bursty in families]
     assert torch.equal(iwl[0].context.x, iwl[1].context.x), "training classes are the same"
     omniglot = family(1613, glyphs="omniglot")
-    classes, new_classes = omniglot.split().glyph.tolist(), omniglot.validation().split().glyph.tolist()
+    classes, new_classes = omniglot.split().data_classes.tolist(), omniglot.validation().split().data_classes.tolist()
     assert classes[:-10] == new_classes[:-10] and not {*classes} & {*new_classes[-10:]}
     assert len({*new_classes}) == 1613
     with refused("not-applicable", "Omniglot", 9, 10, "task.classes"):

@@ -1,9 +1,11 @@
 """Labelled texts: SST, MR, TREC and AG News in their public layouts, and JSON Lines.
 
-A data set is searched as its public files, then as `NAME.train.jsonl`, `NAME.test.jsonl` (and `NAME.dev.jsonl`), then
-as one file `NAME.jsonl`: in the subfolder `classification` of the data folder and of its `language`, then in these two
-folders. A corpus of one file is split with a fixed seed: a tenth, but at least 400 texts and at most half of them, are
-queries; the same number, but at most a quarter, are development examples.
+The reader looks for the public files of a data set, then for `NAME.train.jsonl` and `NAME.test.jsonl` (optionally with
+`NAME.dev.jsonl`), then for a single file `NAME.jsonl`. It searches the folders `classification`,
+`language/classification`, `.` and `language` of the data folder, in this order.
+
+A single file is split with a fixed seed. A tenth of its texts are queries (at least 400, at most half of all). The
+same number are development examples (at most a quarter of all).
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Layout:
 
 class ClassificationParameters(BaseSettings):
     """`layout`: the public files of the data set; `file`: the name of JSON Lines files before `.jsonl` or
-    `.train.jsonl` (default: that of the layout)."""
+    `.train.jsonl` (default: the name of the layout)."""
 
     layout: Literal["sst2", "sst5", "mr", "trec", "ag-news", "jsonl"]
     file: str = ""
@@ -47,11 +49,11 @@ class Classification(Reader):
     def read(self, subset: str | None = None) -> Pool:
         layout, paths = self._find_files()
         rows = {split: [(path, *row) for row in layout.rows(path)] for split, path in paths.items()}
-        for split, texts in rows.items():
-            if not texts:
+        for split, split_rows in rows.items():
+            if not split_rows:
                 raise DataError(f"{paths[split]} holds no labelled texts")
-        labels = self.labels or _labels_in([row for texts in rows.values() for row in texts])
-        splits = {split: tuple(_example(row, labels) for row in texts) for split, texts in rows.items()}
+        labels = self.labels or _labels_in([row for split_rows in rows.values() for row in split_rows])
+        splits = {split: tuple(_example(row, labels) for row in split_rows) for split, split_rows in rows.items()}
         candidates = tuple(dict.fromkeys(labels.values()))
         if "all" in splits:
             return _split(unique(splits["all"]), candidates, paths["all"])
@@ -61,7 +63,7 @@ class Classification(Reader):
         """The first layout whose required files exist, and their paths."""
         name = self.parameters.file or self.parameters.layout
         layouts = [
-            *PUBLIC.get(self.parameters.layout, ()),
+            *PUBLIC_LAYOUTS.get(self.parameters.layout, ()),
             Layout(
                 json_lines,
                 {"train": f"{name}.train.jsonl", "test": f"{name}.test.jsonl", "dev": f"{name}.dev.jsonl"},
@@ -75,14 +77,14 @@ class Classification(Reader):
         for layout in layouts:
             for folder in folders:
                 paths = {split: folder / file for split, file in layout.files.items() if (folder / file).is_file()}
-                absent = [file for split, file in layout.files.items() if split not in {*paths, *layout.optional}]
-                if not absent:
+                missing = [file for split, file in layout.files.items() if split not in {*paths, *layout.optional}]
+                if not missing:
                     return layout, paths
                 if paths and not problem:
-                    problem = f"'{absent[0]}' is missing next to {next(iter(paths.values()))}"
+                    problem = f"'{missing[0]}' is missing next to {next(iter(paths.values()))}"
         if problem:
             raise DataError(f"{problem}; {files.ADVICE}", code="missing-data")
-        public_files = layouts[0].files if self.parameters.layout in PUBLIC else {}
+        public_files = layouts[0].files if self.parameters.layout in PUBLIC_LAYOUTS else {}
         public_names = ", ".join(f"'{file}'" for file in public_files.values())
         json_names = f"'{name}.jsonl' or '{name}.train.jsonl' and '{name}.test.jsonl'"
         raise files.missing(f"{public_names} (or {json_names})" if public_names else json_names, folders)
@@ -95,7 +97,7 @@ def _labels_in(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
         raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
     if 2 * len(labels) > len(rows):
         raise DataError(
-            f"{path}: {len(labels)} distinct labels of {len(rows)} texts are too many for a choice; for generated "
+            f"{path}: {len(labels)} distinct labels for {len(rows)} texts are too many for candidates; for generated "
             "answers, give pairs in a .json file"
         )
     return {label: label for label in labels}
@@ -110,7 +112,7 @@ def _example(row: tuple[Path, int, str, str], labels: dict[str, str]) -> Example
 
 
 def _split(examples: tuple[Example, ...], labels: tuple[str, ...], path: Path) -> Pool:
-    """The pool of a corpus of one file."""
+    """Split the examples of a single file into demonstrations, queries and development examples."""
     count = len(examples)
     if count < 4:
         raise DataError(f"{path}: {count} distinct texts, expected at least 4 for queries and demonstrations")
@@ -132,7 +134,7 @@ _AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 
 # For a long time, the test split of SST-2 was only available without labels, so papers (including Deep-Thinking) report
 # the development split. We do the same, and the test split serves as development data.
-PUBLIC: dict[str, tuple[Layout, ...]] = {
+PUBLIC_LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "sst2": (
         Layout(
             prefixed_labels(_POLARITY),
