@@ -106,7 +106,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
             message = f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}"
             raise UsageError(message, code="nothing-to-do")
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2", code="nothing-to-do")
-    for run in runs if trust.ask else ():  # before any progress bar; a refused run is skipped later
+    for run in runs if trust.ask_user else ():  # before any progress bar; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:
                 trust.require(target)

@@ -44,10 +44,10 @@ def as_points(sequences: list[tuple[np.ndarray, np.ndarray]]) -> Points:
     return Points.full(y[..., :0], y)
 
 
-def naive_log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
+def naive_log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> float:
     """The log-likelihood as a double sum over all pairs of events."""
     times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
-    end = times[-1] + open_after
+    end = times[-1] + open_interval
     total = -mu.sum() * end
     for i, t in enumerate(times):
         kernel = beta * np.exp(-beta * (t - times[:i]))
@@ -219,24 +219,28 @@ def test_without_a_penalty_a_fit_on_few_events_is_worse_than_a_constant_rate() -
     assert unpenalised > poisson + 0.2 and penalised < poisson + 0.1
 
 
-@pytest.mark.parametrize("open_after", [0.0, 7.0])
-def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_after: float) -> None:
+@pytest.mark.parametrize("open_interval", [0.0, 7.0])
+def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_interval: float) -> None:
     gaps, marks = simulate(60)
     vector = TRUTH.vector()
-    assert log_likelihood(gaps, marks, TRUTH, open_after) == pytest.approx(
-        naive_log_likelihood(gaps, marks, TRUTH, open_after), rel=1e-12
+    assert log_likelihood(gaps, marks, TRUTH, open_interval) == pytest.approx(
+        naive_log_likelihood(gaps, marks, TRUTH, open_interval), rel=1e-12
     )
-    slopes = finite_differences(lambda v: naive_log_likelihood(gaps, marks, Hawkes.of_vector(v), open_after), vector)
-    np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_after).vector(), slopes, rtol=1e-5, atol=1e-6)
-    curvatures = finite_differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_after).vector(), vector)
-    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH, open_after), -curvatures, rtol=1e-5, atol=1e-5)
-    estimate = fit(gaps, marks, 3, open_after=open_after)
+    slopes = finite_differences(lambda v: naive_log_likelihood(gaps, marks, Hawkes.of_vector(v), open_interval), vector)
+    np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_interval).vector(), slopes, rtol=1e-5, atol=1e-6)
+    curvatures = finite_differences(
+        lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_interval).vector(), vector
+    )
+    np.testing.assert_allclose(
+        observed_information(gaps, marks, TRUTH, open_interval), -curvatures, rtol=1e-5, atol=1e-5
+    )
+    estimate = fit(gaps, marks, 3, open_interval=open_interval)
     free = estimate.vector() > 0
-    assert np.abs(gradient(gaps, marks, estimate, open_after).vector()[free][:-1]).max() < 1e-3
+    assert np.abs(gradient(gaps, marks, estimate, open_interval).vector()[free][:-1]).max() < 1e-3
 
 
 def test_a_long_open_interval_lowers_the_rate() -> None:
     """Without excitation, the rate is that of a Poisson process, the number of events per observed time."""
     gaps, marks = np.full(30, 0.5), np.zeros(30, int)
-    estimate = fit(gaps, marks, 1, open_after=45.0, penalty=1e6)
+    estimate = fit(gaps, marks, 1, open_interval=45.0, penalty=1e6)
     assert estimate.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)
