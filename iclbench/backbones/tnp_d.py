@@ -10,8 +10,8 @@ code computes PyTorch's encoder on the complete sequence for every query, with t
 
 - Layers are initialised independently; in the released code they are deep copies, which start equal.
 - The attention output without context is 0; in the released code it is NaN.
-- The standard deviation is as in all models (`spread = "floor"`); in the released code it is exp(r), or, with
-  `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
+- The standard deviation is computed as in all other models (`spread = "floor"`); in the released code it is exp(r), or,
+  with `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 - Points may be masked, so a batch can hold contexts of different sizes; the released code draws one size per batch.
 
 There are 222,082 parameters for (dx, dy) = (1, 1), 222,146 for (2, 1), 222,790 for (2, 3), as released.
