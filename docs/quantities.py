@@ -284,7 +284,7 @@ class Reference:
 
     def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
         """The named pairs whose differences hold after Holm's correction, with their tasks."""
-        rows = named_pairs.compared(self._contests(preset), preset)
+        rows = named_pairs.compare_pairs(self._contests(preset), preset)
         held = rows[rows["among_all"].eq("holds").fillna(False)]
         return list(zip(held["a"], held["b"], held["row"], strict=True))
 

@@ -15,7 +15,7 @@ from iclbench.api import arguments
 from iclbench.api.models import check_values
 from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
-from iclbench.core.devices import chosen_device
+from iclbench.core.devices import resolve_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
@@ -123,7 +123,7 @@ class Trained:
     """
 
     def __init__(self, run: Run, device: str | torch.device = "cpu", data_dir: Path | None = None) -> None:
-        self.run, self.device, self._data_dir = run, chosen_device(device), data_dir
+        self.run, self.device, self._data_dir = run, resolve_device(device), data_dir
 
     @cached_property
     @guarded

@@ -18,7 +18,7 @@ from iclbench.api.record import trainings, variant_of
 from iclbench.api.tasks import Task, checked_task
 from iclbench.backbones.base import Backbone
 from iclbench.config.cards import load_baseline, names
-from iclbench.core.devices import chosen_device
+from iclbench.core.devices import resolve_device
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.guard import guarded
@@ -82,7 +82,7 @@ def evaluate(
     tests = config.evaluator_names(
         family, config.evaluators if evaluators is None else arguments.names("evaluators", evaluators)
     )
-    entries = _entries(models, task, chosen_device(device))
+    entries = _entries(models, task, resolve_device(device))
     prompt_queue = prompt_sets(config, task.preset, shift_names, tests, seed, task.data_dir, family)
     if not entries or not prompt_queue:
         raise UsageError(

@@ -14,7 +14,7 @@ from iclbench.api import arguments
 from iclbench.config.cards import Preset, TaskCard
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.answers import check_episodes
-from iclbench.core.devices import chosen_device
+from iclbench.core.devices import resolve_device
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
@@ -114,7 +114,7 @@ class Task:
         if points is not None:
             examples = arguments.integer("points", points)
             parsed_shift.with_examples(examples)  # raises if the shift sets the number
-        random_generator = generator(arguments.seed(seed), "sample", device=chosen_device(device))
+        random_generator = generator(arguments.seed(seed), "sample", device=resolve_device(device))
         request = Request(
             arguments.integer("episodes", episodes),
             self.config.point_count(examples),

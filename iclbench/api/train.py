@@ -20,7 +20,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.rates import Rates
 from iclbench.config.resolution import RunConfig, resolve_training
 from iclbench.core.context import Context
-from iclbench.core.devices import chosen_device
+from iclbench.core.devices import resolve_device
 from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.progress import Update
@@ -82,7 +82,7 @@ def fit(
             code="bad-value",
         )
     check_trains(model, checked_task(task))
-    seed, device = arguments.seed(seed), chosen_device(device)
+    seed, device = arguments.seed(seed), resolve_device(device)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UsageError(
             f"callbacks: expected a list of functions, got {arguments.brief_repr(callbacks)}", code="bad-value"
@@ -175,7 +175,7 @@ def train(
     trackers, folder = arguments.names("log", log), arguments.folder("results", results)
     check_trackers(trackers)
     folder, name = folder.absolute(), None if name is None else arguments.text("name", name)
-    config, device = run_config(task, backbone, seed, settings, training, folder), chosen_device(device)
+    config, device = run_config(task, backbone, seed, settings, training, folder), resolve_device(device)
     config = with_rates_of_started_run(folder, config, name, training)
     context = Context(folder, task.data_dir, device)
     return train_run(config, name, context, partial(progress_bar, visible=progress), trackers)

@@ -20,8 +20,9 @@ class CANP(TwoPathNP[AttentiveSettings]):
     - Without context, attention and the mean are 0; in the released code they are NaN.
     - Values and the layers before the mean have one depth (`pre_depth`), queries, keys and the layers after the mean
       another (`post_depth`), as in all published settings; the released code has four settings.
-    - The loss scores the targets; that of the released code also scores context points (`task.context_targets=true`).
-    - The standard deviation is as in all models; in the released code it is 0.1 + 0.9 softplus
+    - The loss scores the targets; the released code also scores context points, as does
+      `task.context_targets=true`.
+    - The standard deviation is computed as in all other models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """
 

@@ -72,7 +72,8 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
-        """The state after further tokens, of which those in the mask are valid."""
+        """The state after further tokens, of which those in the mask are valid. Unlike in `absorb`, invalid tokens may
+        be anywhere."""
 
     @abstractmethod
     def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:

@@ -9,8 +9,8 @@ and memory are quadratic in the context and linear in the targets. Differences f
 - Layers are initialised independently; in the released code they are deep copies with the same initial
   weights.
 - Points may be masked, and targets without context are not changed by the layers.
-- The standard deviation is as in all models (`spread = "floor"`); in the released code it is exp(r), or, with
-  `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
+- The standard deviation is computed as in all other models (`spread = "floor"`); in the released code it is exp(r), or,
+  with `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 
 There are 492,354 parameters for (dx, dy) = (1, 1), 492,482 for (2, 1), 493,126 for (2, 3), as released.
 """

@@ -1,5 +1,6 @@
 """Neural process (Garnelo et al. 2018b, "Neural processes"), as in the releases of BNP (Lee et al. 2020) and TNP
-(Nguyen and Grover 2022): a deterministic mean and a latent one."""
+(Nguyen and Grover 2022): a deterministic path and a latent path, each
+with a mean over points."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
     Differences from the released code:
 
     - The mean of no points is 0; in the released code it is NaN.
-    - The loss scores the targets; that of the released code also scores context points (`reconstruct=all`;
-      `task.context_targets=true` is refused, because the latent encoder would see every context point twice).
+    - The loss scores the targets; the released code also scores context points, as does `reconstruct=all`.
+      `task.context_targets=true` is refused, because the latent encoder would see every context point twice.
     - The loss is a mean over episodes, each divided by its number of points; in the released code all episodes of a
       batch have the same number of points.
-    - Predictions draw z with one table of numbers for all episodes; the released code draws new numbers each time.
-    - The standard deviation is as in all models; in the released code it is 0.1 + 0.9 softplus
+    - Predictions use one table of random numbers to sample z for all episodes; the released code draws new numbers
+      each time.
+    - The standard deviation is computed as in all other models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """
 

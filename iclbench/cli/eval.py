@@ -183,6 +183,6 @@ def command(
     for line in remarks:
         out.print(line)
     if retryable := failed - untrusted_count:
-        say(f"{retryable} failed; the same command tries them again")
+        say(f"{retryable} failed; run the same command again to retry")
     if failed:
         raise typer.Exit(1)

@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> int:
     arguments = _optional_values([a for a in arguments if a != "--debug"]) or ["--help"]
     logging.basicConfig(level=logging.WARNING, handlers=[_ProgressHandler()])
     logging.getLogger("iclbench").setLevel(logging.INFO)
-    trust.ask = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
+    trust.ask_user = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
     try:
         with remember_ctrl_c():
             try:

@@ -70,7 +70,7 @@ Trust = Annotated[
         "--trust",
         metavar="MODULE",
         callback=_trust,
-        help="Trust code of this module in cards and runs, as in the variable ICLBENCH_TRUST. May be repeated.",
+        help="Module whose code cards and runs may use, in addition to those of ICLBENCH_TRUST. May be repeated.",
     ),
 ]
 MaxBytes = Annotated[
@@ -106,7 +106,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
             message = f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}"
             raise UsageError(message, code="nothing-to-do")
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2", code="nothing-to-do")
-    for run in runs if trust.ask else ():  # before any progress bar; a refused run is skipped later
+    for run in runs if trust.ask_user else ():  # before any progress bar; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:
                 trust.require(target)
@@ -114,7 +114,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
 
 
 def set_up_torch(device: str, threads: int) -> str:
-    """Import torch with this many threads; returns the device, which `auto` selects.
+    """Import torch with this many threads, and return the name of the device; `auto` selects a GPU if there is one.
 
     Raises:
         UsageError: the device is not available.
@@ -128,13 +128,13 @@ def set_up_torch(device: str, threads: int) -> str:
         import torch
 
     torch.set_num_threads(threads)
-    from iclbench.core.devices import chosen_device
+    from iclbench.core.devices import resolve_device
 
-    return chosen_device(device)
+    return resolve_device(device)
 
 
 def example_count(extrapolate: str, trained_length: int) -> int:
-    """A number of examples: `160`, or `4x` the trained length."""
+    """The number of examples of `--extrapolate`: `160`, or `4x` for four times the trained length."""
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
         raise UsageError(

@@ -76,7 +76,7 @@ def probe_runs(
         say(f"skipped run '{name}': {reason}")
     print_tables(probe_context.results, probed, json, table, title)
     if failed:
-        say(f"{failed} failed; the same command tries them again")
+        say(f"{failed} failed; run the same command again to retry")
     if failed or errors:
         raise typer.Exit(1)
 

@@ -69,7 +69,7 @@ def run(
     if plan.waiting:
         say(waiting_line(plan))
     if failed:
-        say(f"{plural(failed, 'cell')} failed; the same command tries them again")
+        say(f"{plural(failed, 'cell')} failed; run the same command again to retry")
         raise typer.Exit(1)
 
 

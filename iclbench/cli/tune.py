@@ -107,6 +107,6 @@ def command(
     if pairs_without_choice := [pair for pair in pairs if pair.problems]:
         first = pairs_without_choice[0]
         say(f"{plural(len(pairs_without_choice), 'contestant')} without a choice: {first.name}: {first.problems[0]}")
-        say("the same command tries the failed trials again")
+        say("run the same command again to retry the failed trials")
         raise typer.Exit(1)
     say(f"rates: {results_path(results, preset)}")

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from iclbench.config.cards import PresetName, cards_folder, names, read_toml
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
-from iclbench.core.settings import BaseSettings, Once, SeedInt, validate
+from iclbench.core.settings import BaseSettings, SeedInt, Unique, validate
 from iclbench.registry import BACKBONES, spelling
 
 
@@ -32,9 +32,9 @@ class Pair(BaseSettings):
 
     a: str
     b: str
-    tasks: Annotated[list[str], Field(min_length=1), Once]
+    tasks: Annotated[list[str], Field(min_length=1), Unique]
     preset: PresetName = "grid"
-    seeds: Annotated[list[SeedInt], Field(min_length=3), Once] = [0, 1, 2, 3, 4]
+    seeds: Annotated[list[SeedInt], Field(min_length=3), Unique] = [0, 1, 2, 3, 4]
 
     @field_validator("a", "b")
     @classmethod

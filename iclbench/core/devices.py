@@ -11,7 +11,7 @@ from iclbench.core.errors import UsageError, shortened
 _NAMES = "auto, cpu, cuda or cuda:N"
 
 
-def chosen_device(device: Any) -> str:
+def resolve_device(device: Any) -> str:
     """The name that torch gives to the device; for `auto`, `cuda` if a GPU is available, otherwise `cpu`.
 
     Args:
@@ -20,7 +20,7 @@ def chosen_device(device: Any) -> str:
     Raises:
         UsageError: it is not a device, or this machine does not have it.
 
-    >>> chosen_device(torch.device("cpu"))
+    >>> resolve_device(torch.device("cpu"))
     'cpu'
     """
     name = str(device) if isinstance(device, torch.device) else device

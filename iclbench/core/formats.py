@@ -41,11 +41,11 @@ def printable_all(value: Any) -> Any:
     return [printable_all(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def in_a_line(text: str, max_length: int = 80) -> str:
+def as_one_line(text: str, max_length: int = 80) -> str:
     r"""A user's text as part of one line: `printable`, with blanks for line breaks, and without the middle of a
     long text.
 
-    >>> print(in_a_line("wind\n speed\x07"), in_a_line("abcdefgh", 7))
+    >>> print(as_one_line("wind\n speed\x07"), as_one_line("abcdefgh", 7))
     wind speed\x07 ab...gh
     """
     line = printable(" ".join(text.split()))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from iclbench.core.errors import DataError, error_text
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 
 Pairs = list[tuple[str, Any]]
 
@@ -31,7 +31,7 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
             keys = [key for key, _ in key_values]
             duplicate = next(key for key in keys if keys.count(key) > 1)
             raise DataError(
-                f"{where}: an object has the key '{in_a_line(duplicate)}' twice; remove one", code="duplicate"
+                f"{where}: an object has the key '{as_one_line(duplicate)}' twice; remove one", code="duplicate"
             )
         return value
 

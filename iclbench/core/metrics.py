@@ -32,7 +32,7 @@ class Metric:
         of_windows: whether its sum over a sequence includes the open interval at the end of an observation window.
         of_intervals: whether it describes predictive intervals. It is not reported for observation windows: the end of
             a window cuts off long gaps, so observed gaps are too short.
-        of_machine: whether it depends on the machine that measured it.
+        depends_on_machine: whether it depends on the machine that measured it.
         guesses: baselines that ignore the context; the best of them scores 0.
     """
 
@@ -50,7 +50,7 @@ class Metric:
     of_sequences: bool = False
     of_windows: bool = False
     of_intervals: bool = False
-    of_machine: bool = False
+    depends_on_machine: bool = False
     guesses: tuple[str, ...] = ("zero",)
 
     def normaliser(self, of_task: float) -> float:
@@ -62,8 +62,10 @@ def _higher(name: str, label: str, unit: str = "", *, logarithmic: bool = False)
     return Metric(name, label, unit, lower_is_better=False, logarithmic=logarithmic)
 
 
-def _cost(name: str, label: str, unit: str, show: Callable[[Number], str], *, of_machine: bool = False) -> Metric:
-    return Metric(name, label, unit, logarithmic=True, show=show, of_machine=of_machine)
+def _cost(
+    name: str, label: str, unit: str, show: Callable[[Number], str], *, depends_on_machine: bool = False
+) -> Metric:
+    return Metric(name, label, unit, logarithmic=True, show=show, depends_on_machine=depends_on_machine)
 
 
 def _share(name: str, label: str, *, yes_or_no: bool = True, of_intervals: bool = False) -> Metric:
@@ -135,8 +137,8 @@ _ENTRIES = (
     _higher("r_squared", "R²"),
     Metric("auc", "area under the learning curve"),
     _higher("score", "score"),
-    _cost("seconds", "time", "seconds", seconds, of_machine=True),
-    _cost("bytes", "memory", "peak bytes", nbytes, of_machine=True),
+    _cost("seconds", "time", "seconds", seconds, depends_on_machine=True),
+    _cost("bytes", "memory", "peak bytes", nbytes, depends_on_machine=True),
     _cost("flops", "work", "FLOP", flops),
     _cost("state_bytes", "state", "bytes", nbytes),
     _cost("parameters", "parameters", "", count),

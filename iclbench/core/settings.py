@@ -17,7 +17,7 @@ from iclbench.core.formats import plural
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# The upper bound is beyond any machine: a mistyped size is an error of the card and not of the memory allocator.
+# No machine can allocate more than the upper bound: a mistyped size is an error of the card, not of the allocator.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -29,7 +29,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 MIXTURES = ("mixture", "event")
 
 
-def _once(value: list[Any]) -> list[Any]:
+def _without_duplicates(value: list[Any]) -> list[Any]:
     for item in value:
         if value.count(item) > 1:
             raise PydanticCustomError("duplicate", "{item} is listed twice", {"item": repr(item)})
@@ -37,7 +37,7 @@ def _once(value: list[Any]) -> list[Any]:
 
 
 # A list without repeated items.
-Once = AfterValidator(_once)
+Unique = AfterValidator(_without_duplicates)
 
 
 class Role(Enum):
@@ -73,11 +73,11 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
     Args:
         model: class of the settings.
         data: the user's values.
-        where: the place of the values, with which an error message begins.
+        where: where the values come from; error messages begin with it.
 
     Raises:
-        UsageError: a key is unknown (code `unknown-name`), missing (`missing-value`), has a list with the same item
-            twice (`duplicate`) or another wrong value (`bad-value`). The message is about the first problem.
+        UsageError: a key is unknown (code `unknown-name`) or missing (`missing-value`), a list has an item twice
+            (`duplicate`), or a value is wrong in another way (`bad-value`). The message is about the first problem.
     """
     try:
         return model.model_validate(data)
@@ -85,13 +85,13 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         problems = error.errors(include_url=False)
         # A mistyped key is unknown, and the right one is missing; the message about the unknown key says what to do.
         problem = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
-    place = tuple(part for part in problem["loc"] if part != "[key]")
-    key = shortened(brief_line(".".join(str(part) for part in place)))
+    location = tuple(part for part in problem["loc"] if part != "[key]")
+    key = shortened(brief_line(".".join(str(part) for part in location)))
     if problem["type"] == "extra_forbidden":
-        raise UsageError(f"{where}: {_unknown_key(model, place)}", code="unknown-name")
+        raise UsageError(f"{where}: {_unknown_key(model, location)}", code="unknown-name")
     if problem["type"] == "missing":
         raise UsageError(
-            f"{where}: {key}: expected {_meaning(model, place)}, but the key is missing", code="missing-value"
+            f"{where}: {key}: expected {_meaning(model, location)}, but the key is missing", code="missing-value"
         )
     prefix = f"{where}: {key}: " if key else f"{where}: "
     if problem["type"] == "duplicate":

@@ -29,7 +29,7 @@ _REGISTRIES = ("backbones", "variants", "mixers", "families", "estimators", "rea
 GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
 # Asks the user whether a target may be loaded; None without a terminal.
-ask: Callable[[str], bool] | None = None
+ask_user: Callable[[str], bool] | None = None
 _refused_packages: set[str] = set()
 
 
@@ -114,8 +114,8 @@ def require(target: str) -> None:
     if is_trusted(target):
         return
     package = package_of(target)
-    if ask is not None and package not in _refused_packages:
-        if ask(target):
+    if ask_user is not None and package not in _refused_packages:
+        if ask_user(target):
             trust(package)
             return
         _refused_packages.add(package)

@@ -98,7 +98,7 @@ def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
     return Method(key, validate(METHODS[key], settings, f"method '{key}'"))
 
 
-def method_as_typed(name: str, pairs: Sequence[str]) -> Method:
+def parse_method(name: str, pairs: Sequence[str]) -> Method:
     """The method of this name with overrides as typed after `-o`.
 
     Raises:

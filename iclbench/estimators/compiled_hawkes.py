@@ -73,8 +73,8 @@ def answer_all(gaps, marks, lengths, fewest, mark_count, smoothing, penalty, fas
 
 @compiled
 @no_type_check
-def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
-    """The process of maximum penalised likelihood for one sequence, observed until T, `open_after` after its last
+def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval):
+    """The process of maximum penalised likelihood for one sequence, observed until T, `open_interval` after its last
     event.
 
     The penalised log-likelihood adds, for each of the K marks, (smoothing / K) log mu_k - (smoothing · T / n) mu_k
@@ -89,7 +89,7 @@ def fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after):
     """
     n = len(gaps)
     unit = gaps.sum() / n
-    tail = open_after / unit
+    tail = open_interval / unit
     duration = n + tail
     event_share = n / duration
     unit_gaps, positions, mark_index, ends, present = _by_mark(gaps, marks, mark_count, unit)

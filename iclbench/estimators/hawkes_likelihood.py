@@ -3,7 +3,7 @@
 The rate of events of mark k is mu_k plus the sum of A_kj beta exp(-beta (t - s)) over the previous events, where s is
 the time and j the mark of an event. A_kj is the expected number of children of mark k per event of mark j. The sums of
 exponentials are updated with each event (Ogata 1981), so all computations are linear in the number of events. The
-observation starts at 0. It ends at the last event, or `open_after` later if the observation continues after that event.
+observation starts at 0. It ends at the last event, or `open_interval` later if the observation continues after it.
 """
 
 from __future__ import annotations
@@ -38,30 +38,32 @@ class Hawkes:
         return cls(values[:mark_count], values[mark_count:-1].reshape(mark_count, mark_count), float(values[-1]))
 
 
-def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
+def log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> float:
     """Log-density of a sequence in nats.
 
     Args:
         gaps: times between events, `(n,)`; the first is the time of the first event.
         marks: marks of the events, `(n,)`, integers from 0.
         process: the parameters.
-        open_after: observed time after the last event.
+        open_interval: observed time after the last event.
     """
-    states = _States.of(gaps, marks, process, open_after)
-    integral = process.base.sum() * (gaps.sum() + open_after) + process.branching.sum(0) @ states.kernel_integrals
+    states = _States.of(gaps, marks, process, open_interval)
+    integral = process.base.sum() * (gaps.sum() + open_interval) + process.branching.sum(0) @ states.kernel_integrals
     return float(np.log(states.rates).sum() - integral)
 
 
-def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> Hawkes:
+def gradient(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> Hawkes:
     """Derivatives of `log_likelihood` with respect to all parameters."""
-    states = _States.of(gaps, marks, process, open_after)
-    observed_time = float(gaps.sum()) + open_after
+    states = _States.of(gaps, marks, process, open_interval)
+    observed_time = float(gaps.sum()) + open_interval
     return Hawkes.of_vector(states.log_slopes(marks, process).sum(0) - states.total_rate_slopes(observed_time, process))
 
 
-def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> np.ndarray:
+def observed_information(
+    gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0
+) -> np.ndarray:
     """Minus the matrix of second derivatives of `log_likelihood`, with parameters in the order of `Hawkes.vector`."""
-    states, mark_count = _States.of(gaps, marks, process, open_after), len(process.base)
+    states, mark_count = _States.of(gaps, marks, process, open_interval), len(process.base)
     slopes = states.log_slopes(marks, process)
     information = slopes.T @ slopes
     # Rates are linear in mu and A, so only second derivatives with beta are not 0.
@@ -77,7 +79,7 @@ def observed_information(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, o
 
 
 def standard_errors(
-    gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0, open_after: float = 0.0
+    gaps: np.ndarray, marks: np.ndarray, process: Hawkes, fastest: float = 10.0, open_interval: float = 0.0
 ) -> Hawkes:
     """Standard errors of the parameters of a fitted process, from the inverse observed information.
 
@@ -88,9 +90,9 @@ def standard_errors(
     """
     values = process.vector()
     free = values > 0
-    ends = np.array([1 / (gaps.sum() + open_after), fastest / np.exp(np.log(gaps).mean())])
+    ends = np.array([1 / (gaps.sum() + open_interval), fastest / np.exp(np.log(gaps).mean())])
     free[-1] &= process.branching.any() and not np.isclose(process.decay, ends, rtol=1e-6, atol=0).any()
-    information = observed_information(gaps, marks, process, open_after)[np.ix_(free, free)]
+    information = observed_information(gaps, marks, process, open_interval)[np.ix_(free, free)]
     # Scaled, so that rounding errors do not depend on the unit of time.
     scale = values[free]
     errors = np.full(len(values), np.nan)
@@ -124,7 +126,7 @@ class _States:
     integral_curvatures: np.ndarray
 
     @classmethod
-    def of(cls, gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float) -> _States:
+    def of(cls, gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float) -> _States:
         mark_count, beta = len(process.base), process.decay
         counts, ages, squares = np.zeros((3, len(gaps), mark_count))
         count, age, square = np.zeros((3, mark_count))
@@ -134,7 +136,7 @@ class _States:
             count = factor * count
             counts[i], ages[i], squares[i] = count, age, square
             count[marks[i]] += 1
-        to_end = gaps[::-1].cumsum()[::-1] - gaps + open_after
+        to_end = gaps[::-1].cumsum()[::-1] - gaps + open_interval
         decays = np.exp(-beta * to_end)
         weights = (-np.expm1(-beta * to_end), to_end * decays, -to_end * to_end * decays)
         sums = [np.bincount(marks, w, mark_count) for w in weights]

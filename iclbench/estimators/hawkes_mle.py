@@ -74,7 +74,7 @@ def fit(
     marks: np.ndarray,
     mark_count: int,
     *,
-    open_after: float = 0.0,
+    open_interval: float = 0.0,
     smoothing: float = 0.0,
     penalty: float = 0.0,
     fastest: float = 10.0,
@@ -85,7 +85,7 @@ def fit(
         gaps: times between events, `(n,)`, n >= 1; the first from the start of the observation.
         marks: marks from 0 to mark_count - 1, `(n,)`.
         mark_count: number of marks K.
-        open_after: observed time after the last event.
+        open_interval: observed time after the last event.
         smoothing: as in `HawkesSettings` (default: no smoothing).
         penalty: as in `HawkesSettings` (default: no penalty).
         fastest: as in `HawkesSettings`.
@@ -97,7 +97,7 @@ def fit(
         UsageError: numba is not installed.
     """
     gaps, marks = np.ascontiguousarray(gaps, np.float64), np.ascontiguousarray(marks, np.int64)
-    solution = _compiled().fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_after)
+    solution = _compiled().fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval)
     present, mu, alpha, decay, mu_absent, _ = solution
     base, branching = np.full(mark_count, mu_absent), np.zeros((mark_count, mark_count))
     base[present], branching[np.ix_(present, present)] = mu, alpha

@@ -18,7 +18,7 @@ from iclbench.families.sampling import normal, skewed_inputs
 
 
 class Linear(FunctionFamily):
-    """w ~ N(0, I), x ~ N(0, I); variance d. Least squares is Bayes-optimal."""
+    """w ~ N(0, I) and x ~ N(0, I), so y has variance d. Least squares is Bayes-optimal."""
 
     linear_in_x = True
     oracles = frozenset({"least-squares", "ridge"})
@@ -51,7 +51,8 @@ class SparseLinearParameters(FunctionParameters):
 
 
 class SparseLinear(Linear):
-    """Only `sparsity` random coordinates of w, among the dimensions in use, are non-zero; variance `sparsity`."""
+    """Only `sparsity` random coordinates of w, among the dimensions in use, are non-zero, so y has variance
+    `sparsity`."""
 
     Parameters = SparseLinearParameters
     oracles = frozenset({"oracle-supports"})
@@ -62,7 +63,8 @@ class SparseLinear(Linear):
 
     @property
     def weight_variance(self) -> float:
-        """Mean over supports. Ridge with it is the best linear estimator; the Bayes-optimal estimator is not linear."""
+        """Variance of a weight, averaged over supports. Ridge regression with this variance is the best linear
+        estimator; the Bayes-optimal estimator is not linear."""
         return self.parameters.sparsity / self.x_dim
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
@@ -80,9 +82,10 @@ class SkewedLinearParameters(FunctionParameters):
 
 
 class SkewedLinear(Linear):
-    """x = T z with covariance eigenvalues proportional to 1/i^exponent in a random basis, trace d; variance d.
+    """The covariance of x has eigenvalues proportional to 1/i^exponent, with sum d, in a random basis. The variance of
+    y is d.
 
-    The paper's main text gives eigenvalues 1/i²; its appendix scales the map itself by 1/i², which is `exponent = 4`.
+    The paper's main text gives eigenvalues 1/i²; its appendix scales x by 1/i², which is `exponent = 4`.
     `rotation`: one basis per episode (paper), per call (its training code) or for all episodes (its evaluation code).
     """
 
@@ -103,7 +106,8 @@ class NoisyLinear(Linear):
     """w·x + N(0, sigma²). Noisy labels are scored, so the zero predictor scores 1 + sigma²/d.
 
     `renormalise` scales the noisy labels to variance d, so that the zero predictor scores 1. Garg's code divides by the
-    standard deviation of the batch; here it is that of the distribution, so episodes do not depend on each other.
+    standard deviation of the batch; this family divides by that of the distribution, so that episodes do not depend
+    on each other.
     Ridge with the noise-to-signal ratio as its penalty is the oracle.
     """
 

@@ -23,15 +23,16 @@ decay, it multiplies values and outputs of a token, and the scores do not contai
 Range of the factors. Half a span may decay to e^-36 in single and to e^-320 in double precision, which leaves an equal
 range for small or large values. If decays are stronger, each chunk is a span, and a decay below the precision of 1
 (e^-16, e^-40) is raised to this bound. If half a chunk still decays too much, chunks are halved, down to 8 tokens (16
-in double precision), half of which decay to e^-64 at most. If every token forgets nearly all of the state,
-contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some processors.
+in double precision), each half of which then decays to no less than e^-64 (e^-320). If every token forgets nearly all
+of the state, contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some
+processors.
 
 The backward pass is explicit (not autograd), from the last chunk to the first; each chunk is recomputed from its tokens
-and the state before it. The output of a row is linear in the row, in the values and in the state, so all gradients
-are products with the same scores; u is the output of the rows a, which are like q after one more triangular system is
-solved. A decay occurs only in x e^d, y e^-c and e^(c_C): the gradients of these exponents are x dx, -y dy and S dS
-(Yang et al. 2024, "Gated linear attention transformers", appendix C); for one decay per head they are the sums of o do,
--v dv and S dS. Their rounding error is relative to the largest of these in a chunk.
+and the state before it. The output of a row is linear in the row, in the values and in the state, so all gradients are
+products with the same scores; u is the output of the rows a. Its gradient follows from one more triangular system,
+after which a is treated like q. A decay occurs only in x e^d, y e^-c and e^(c_C): the gradients of these exponents are
+x dx, -y dy and S dS (Yang et al. 2024, "Gated linear attention transformers", appendix C); for one decay per head they
+are the sums of o do, -v dv and S dS. Their rounding error is relative to the largest of these in a chunk.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _SPAN = 2
 _MAX_SAVED_TOKENS = 8 * CHUNK
 # In double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1), the
 # smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
-_DOUBLE, _SINGLE = (-40.0, 16, -320.0), (-16.0, 8, -36.0)
+_DOUBLE_LIMITS, _SINGLE_LIMITS = (-40.0, 16, -320.0), (-16.0, 8, -36.0)
 # Numbers per token from which a loop over tokens is faster than `cumprod`, which is not vectorised over channels.
 _LOOP_SIZE = 2048
-_NAMES = ("q", "k", "v", "g", "a", "b", "rows")
+_TENSOR_NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _run(
     if `keep_state`. A state of None is zero."""
     tensors = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (state, *tensors.values()))
-    return _Recurrence.apply(chunk, keep_state, needs_grad, state, *map(tensors.get, _NAMES))
+    return _Recurrence.apply(chunk, keep_state, needs_grad, state, *map(tensors.get, _TENSOR_NAMES))
 
 
 class _Recurrence(torch.autograd.Function):
@@ -157,7 +158,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any, size: int, keep_state: bool, needs_grad: bool, state: Tensor | None, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        by_name = dict(zip(_NAMES, tensors, strict=True))
+        by_name = dict(zip(_TENSOR_NAMES, tensors, strict=True))
         v = by_name["v"]
         assert v is not None
         ctx.plan = plan(by_name["g"], v, size)
@@ -165,23 +166,25 @@ class _Recurrence(torch.autograd.Function):
         tokens, ends = _split(by_name, sizes), list(accumulate(sizes))
         outputs_by_name: dict[str, Tensor] = {name: torch.empty_like(v) for name in ("q", "rows") if name in tokens[0]}
         ctx.factors_before, ctx.saved_chunks, states = [], [], []
-        before = _factor_at_start(by_name["g"], 0, ctx.plan[0])
-        for n, places in enumerate(_split(outputs_by_name, sizes)):
-            chunk = _chunk(tokens[n], ctx.plan[n], before)
+        factor_before = _factor_at_start(by_name["g"], 0, ctx.plan[0])
+        for n, output_chunks in enumerate(_split(outputs_by_name, sizes)):
+            chunk = _chunk(tokens[n], ctx.plan[n], factor_before)
             if n == 0:
                 state = chunk.to_unit_of_chunk(state)
             chunk.start_from(state)
-            for name, place in places.items():
-                chunk.answer(name, place)
+            for name, out in output_chunks.items():
+                chunk.answer(name, out)
             if needs_grad:
-                ctx.factors_before.append(before)
+                ctx.factors_before.append(factor_before)
                 states.append(state)
                 if v.shape[2] <= _MAX_SAVED_TOKENS:
                     ctx.saved_chunks.append(chunk)
             following = None if n == len(sizes) - 1 else ctx.plan[n + 1]
             if following is not None:
-                before = _factor_at_start(by_name["g"], ends[n], following) if following.span else chunk.factor_at_end()
-            unit_factors = chunk.unit_factors(following, before)
+                factor_before = (
+                    _factor_at_start(by_name["g"], ends[n], following) if following.span else chunk.factor_at_end()
+                )
+            unit_factors = chunk.unit_factors(following, factor_before)
             state = (
                 chunk.state_after(unit_factors, in_place=n > 0 and not needs_grad) if keep_state or following else None
             )
@@ -194,32 +197,38 @@ class _Recurrence(torch.autograd.Function):
     @once_differentiable
     @flushed()
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        (outputs, reads, *tensors), states = ctx.saved_tensors[: 2 + len(_NAMES)], ctx.saved_tensors[2 + len(_NAMES) :]
+        count = 2 + len(_TENSOR_NAMES)
+        (outputs, reads, *tensors), states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         grad_outputs, grad_reads, grad_state = gradients
         grad_state = None if grad_state is None else grad_state.clone()
-        differentiated = {name for name, needed in zip(_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
-        results = {name: torch.empty_like(t) for name, t in zip(_NAMES, tensors, strict=True) if name in differentiated}
+        needing_grad = {name for name, needed in zip(_TENSOR_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
+        results = {
+            name: torch.empty_like(t) for name, t in zip(_TENSOR_NAMES, tensors, strict=True) if name in needing_grad
+        }
         sizes = [chunk.tokens for chunk in ctx.plan]
-        tokens, places = _split(dict(zip(_NAMES, tensors, strict=True)), sizes), _split(results, sizes)
+        tokens, result_chunks = _split(dict(zip(_TENSOR_NAMES, tensors, strict=True)), sizes), _split(results, sizes)
         outs, grads = (
             _split({"q": q, "rows": rows}, sizes) for q, rows in ((outputs, reads), (grad_outputs, grad_reads))
         )
-        following: tuple[ChunkPlan | None, Tensor | None] = None, None
+        following: ChunkPlan | None = None
+        factor_after: Tensor | None = None
         for n in reversed(range(len(sizes))):
             chunk = (
                 ctx.saved_chunks.pop()
                 if ctx.saved_chunks
                 else _chunk(tokens[n], ctx.plan[n], ctx.factors_before[n]).start_from(states[n])
             )
-            unit_factors = chunk.unit_factors(*following)
-            decays = "g" in differentiated
-            pieces, grad_state = chunk.gradients(outs[n], grads[n], unit_factors, states[n + 1], grad_state, decays)
-            for name, place in places[n].items():
-                place.copy_(pieces[name])
+            unit_factors = chunk.unit_factors(following, factor_after)
+            with_decays = "g" in needing_grad
+            grads_by_name, grad_state = chunk.gradients(
+                outs[n], grads[n], unit_factors, states[n + 1], grad_state, with_decays
+            )
+            for name, result in result_chunks[n].items():
+                result.copy_(grads_by_name[name])
             grad_state = chunk.to_unit_of_chunk(grad_state) if n == 0 else grad_state
-            following = ctx.plan[n], ctx.factors_before[n]
-            del chunk, pieces
-        return None, None, None, grad_state, *map(results.get, _NAMES)
+            following, factor_after = ctx.plan[n], ctx.factors_before[n]
+            del chunk, grads_by_name
+        return None, None, None, grad_state, *map(results.get, _TENSOR_NAMES)
 
 
 @dataclass(frozen=True)
@@ -274,7 +283,7 @@ def _factor_at_start(
 
 
 def _limits(*tensors: Tensor) -> tuple[float, int, float]:
-    return _DOUBLE if all(t.dtype == torch.float64 for t in tensors) else _SINGLE
+    return _DOUBLE_LIMITS if all(t.dtype == torch.float64 for t in tensors) else _SINGLE_LIMITS
 
 
 def _chunk_sizes(tokens: int, size: int) -> list[int]:
@@ -296,12 +305,15 @@ def _chunk(tensors: dict[str, Tensor], chunk_plan: ChunkPlan, before: Tensor | N
 
 
 def _is_batched(t: Float[Tensor, "B H C K"]) -> bool:
-    """Whether its matrices are contiguous and have equal distances, so that one batched product takes them all."""
+    """Whether its matrices are contiguous and equally spaced, so that one batched product takes them all."""
     return t.stride() == (t.shape[1] * t.stride(1), t.stride(1), t.shape[3], 1)
 
 
 class _Chunk:
     """A chunk whose tokens do not decay. Subclasses add decays.
+
+    Within a span, the state is in the unit of the span: relative to the decay at the middle of the span. Factors
+    convert it from unit to unit.
 
     Args:
         tensors: q, k, v, and optionally g, a, b and rows; `rows` and `a` read before their token (a lag of 1), q after
@@ -314,20 +326,23 @@ class _Chunk:
         self.tensors, self.floor = tensors, floor
         self.lags: dict[str, int] = {name: int(name != "q") for name in ("q", "rows", "a") if name in tensors}
         if before is not None:
-            self.decay(before)
-        self.readers = {name: self.reading(name, tensors[name]) for name in self.lags}
-        self.written: dict[str, Tensor] = {key: self.columns(tensors[key]) for key in ("k", "b") if key in tensors}
-        self.values = {"k": self.stored(tensors["v"])}
+            self.set_factors(before)
+        self.rows = {name: self.scale_rows(name, tensors[name]) for name in self.lags}
+        self.columns: dict[str, Tensor] = {
+            key: self.scale_columns(tensors[key]) for key in ("k", "b") if key in tensors
+        }
+        self.values = {"k": self.scale_values(tensors["v"])}
 
     def to_unit_of_chunk(self, state: Tensor | None) -> Tensor | None:
-        """Convert the state before all chunks to the unit of this chunk, or a gradient from this unit back."""
+        """Convert the state before all chunks to the unit of this chunk, or a gradient with respect to the state in
+        this unit back."""
         return state
 
     def start_from(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
         """Set the state before the chunk, in its unit; None means zero."""
         self.state = state
         if "a" in self.lags:
-            self.system = -_masked_scores(self.readers["a"] @ self.written["b"].mT, 1)
+            self.system = -_masked_scores(self.rows["a"] @ self.columns["b"].mT, 1)
             corrections = torch.linalg.solve_triangular(self.system, self.read("a"), upper=False, unitriangular=True)
             self.values["b"] = corrections
         return self
@@ -342,10 +357,10 @@ class _Chunk:
 
     def read(self, name: str) -> Float[Tensor, "B H C V"]:
         """The outputs of `q`, `rows` or `a`: products with the state before the chunk and with the values so far."""
-        rows = self.readers[name]
+        rows = self.rows[name]
         out = None if self.state is None else _product(rows, self.state)
         for key, values in self.values.items():
-            out = _add(out, _masked_scores(rows @ self.written[key].mT, self.lags[name]), values)
+            out = _add(out, _masked_scores(rows @ self.columns[key].mT, self.lags[name]), values)
         assert out is not None
         return out
 
@@ -357,7 +372,7 @@ class _Chunk:
             in_place: whether the state before the chunk may be overwritten.
         """
         state = self.state if in_place or self.state is None else self.state.clone()
-        for key, columns in self.written.items():
+        for key, columns in self.columns.items():
             state = _add(state, columns.mT, self.values[key])
         assert state is not None
         for factor in unit_factors:
@@ -381,7 +396,7 @@ class _Chunk:
         unit_factors: list[Tensor],
         after: Tensor | None,
         grad_after: Tensor | None,
-        decays: bool,
+        with_decays: bool,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """Gradients of the chunk's tensors and of the state before it, in its unit.
 
@@ -391,87 +406,87 @@ class _Chunk:
             unit_factors: factors to the unit of the next chunk.
             after: the state after the chunk; None if it was not computed.
             grad_after: gradient of this state; overwritten.
-            decays: whether gradients of the decays are computed.
+            with_decays: whether gradients of the decays are computed.
         """
-        weighted_grads = {
-            name: self.weighted(name, t if _is_batched(t) else t.contiguous()) for name, t in grad_outs.items()
+        scaled_grads = {
+            name: self.scale_gradients(name, t if _is_batched(t) else t.contiguous()) for name, t in grad_outs.items()
         }
-        state: Tensor | None = None
-        grads: dict[str, Any] = dict.fromkeys((*self.lags, *self.written))
-        values: dict[str, Any] = dict.fromkeys(self.written)
+        grad_state: Tensor | None = None
+        grads: dict[str, Any] = dict.fromkeys((*self.lags, *self.columns))
+        value_grads: dict[str, Any] = dict.fromkeys(self.columns)
         end_slope: Tensor | None = None
         if grad_after is not None:
-            if decays:
+            if with_decays:
                 assert after is not None
                 end_slope = self.last_slope(after * grad_after)
             for factor in unit_factors[::-1]:
                 grad_after *= factor
-            for key, columns in self.written.items():
-                values[key] = _product(columns, grad_after)
+            for key, columns in self.columns.items():
+                value_grads[key] = _product(columns, grad_after)
                 grads[key] = _outer_product(self.values[key], grad_after, columns)
-            state = None if self.state is None else grad_after
-        for name, rows in self.readers.items():
+            grad_state = None if self.state is None else grad_after
+        for name, rows in self.rows.items():
             lag = self.lags[name]
             if name == "a":
-                solved = torch.linalg.solve_triangular(self.system.mT, values["b"], upper=True, unitriangular=True)
+                solved = torch.linalg.solve_triangular(self.system.mT, value_grads["b"], upper=True, unitriangular=True)
                 outs, grad_outs = outs | {"a": self.values["b"]}, grad_outs | {"a": solved}
-                weighted_grads |= {"a": solved}
-                values["b"] = solved
+                scaled_grads |= {"a": solved}
+                value_grads["b"] = solved
             if self.state is not None:
-                state = _add(state, rows.mT, weighted_grads[name])
-                grads[name] = _outer_product(weighted_grads[name], self.state, rows)
-            for key, columns in self.written.items():
+                grad_state = _add(grad_state, rows.mT, scaled_grads[name])
+                grads[name] = _outer_product(scaled_grads[name], self.state, rows)
+            for key, columns in self.columns.items():
                 if (name, key) != ("a", "b"):  # the triangular system accounts for this
                     scores = _masked_scores(rows @ columns.mT, lag)
-                    values[key] = _add(values[key], scores.mT, weighted_grads[name])
+                    value_grads[key] = _add(value_grads[key], scores.mT, scaled_grads[name])
                 shared = rows if rows.shape[1] > columns.shape[1] else columns
-                score_grads = _masked_scores(_outer_product(weighted_grads[name], self.values[key], shared), lag)
+                score_grads = _masked_scores(_outer_product(scaled_grads[name], self.values[key], shared), lag)
                 grads[name] = _add(grads[name], score_grads, columns)
                 grads[key] = _add(grads[key], score_grads.mT, rows)
-        grads |= {name: self.reading(name, grads[name]) for name in self.lags}
-        grads |= {key: self.columns(grads[key]) for key in self.written}
-        if decays:
-            slope = torch.zeros_like(self.tensors["g"], dtype=values["k"].dtype)
+        grads |= {name: self.scale_rows(name, grads[name]) for name in self.lags}
+        grads |= {key: self.scale_columns(grads[key]) for key in self.columns}
+        if with_decays:
+            slope = torch.zeros_like(self.tensors["g"], dtype=value_grads["k"].dtype)
             self.add_slope(slope, 1, self.tensors["q"], grads["q"], outs["q"], grad_outs["q"])
-            for key in self.written:
-                self.add_slope(slope, -1, self.tensors[key], grads[key], self.values[key], values[key])
+            for key in self.columns:
+                self.add_slope(slope, -1, self.tensors[key], grads[key], self.values[key], value_grads[key])
             for name in self.lags:
                 if name != "q":  # these rows read before their token
                     shifted_tensors = (self.tensors[name], grads[name], outs[name], grad_outs[name])
                     self.add_slope(slope[:, :, :-1], 1, *(t[:, :, 1:] for t in shifted_tensors))
             if end_slope is not None:
                 slope[:, :, -1:].add_(end_slope)
-            grads["g"] = self.without_bounded(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
-        grads["v"] = self.stored(values["k"])
+            grads["g"] = self.zero_below_floor(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
+        grads["v"] = self.scale_values(value_grads["k"])
         pieces = {name: _summed_to(grads[name], t) for name, t in self.tensors.items() if name in grads}
-        return pieces, state
+        return pieces, grad_state
 
     # Decays multiply rows, keys, values and outputs by a factor, and their gradients by the same factor.
 
-    def decay(self, before: Float[Tensor, "B H 1 _"]) -> None:
+    def set_factors(self, before: Float[Tensor, "B H 1 _"]) -> None:
         """Compute the factors."""
         raise NotImplementedError
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def scale_rows(self, name: str, x: Tensor) -> Tensor:
         """Rows, or their gradients, with the factor."""
         return x
 
-    def columns(self, y: Tensor) -> Tensor:
+    def scale_columns(self, y: Tensor) -> Tensor:
         """Keys, or their gradients, with the factor."""
         return y
 
-    def stored(self, value: Tensor) -> Tensor:
+    def scale_values(self, value: Tensor) -> Tensor:
         """Values, or their gradients, with the factor."""
         return value
 
-    def weighted(self, name: str, out: Tensor) -> Tensor:
+    def scale_gradients(self, name: str, out: Tensor) -> Tensor:
         """Gradients of outputs with the factor."""
         return out
 
     def add_slope(
         self, slope: Float[Tensor, "B H C _"], sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor
     ) -> None:
-        """Add the gradient of the exponent of rows or columns x, or of the values that they read or write, to
+        """Add the gradient of the log factors of x (rows or columns), or of the values that x reads or writes, to
         `slope`."""
         raise NotImplementedError
 
@@ -479,55 +494,55 @@ class _Chunk:
         """The gradient of the exponent of the state after the chunk, from S dS."""
         raise NotImplementedError
 
-    def without_bounded(self, gradient: Float[Tensor, "B H C _"]) -> Float[Tensor, "B H C _"]:
+    def zero_below_floor(self, gradient: Float[Tensor, "B H C _"]) -> Float[Tensor, "B H C _"]:
         """The gradient of log decays; 0 for those below the lower bound."""
         raise NotImplementedError
 
 
 class _Decaying(_Chunk):
-    """A chunk with decays. `up` is the factor after each token, relative to the middle of the span; `earlier` is the
-    factor before it."""
+    """A chunk with decays. `factors` are the factors after each token, relative to the middle of the span;
+    `factors_before` are those before each token."""
 
-    def decay(self, before: Tensor) -> None:
+    def set_factors(self, before: Tensor) -> None:
         g, dtype = self.tensors["g"], self.tensors["v"].dtype
-        up = _clamped(g, self.floor).exp()
-        up[:, :, :1].mul_(before)
-        _cumulative_product_(up)
+        factors = _clamped(g, self.floor).exp()
+        factors[:, :, :1].mul_(before)
+        _cumulative_product_(factors)
         if len(self.lags) > 1:
-            self.earlier = torch.cat([before, up[:, :, :-1]], 2).to(dtype)
-        self.before, self.last, self.up = before, up[:, :, -1:], up.to(dtype)
+            self.factors_before = torch.cat([before, factors[:, :, :-1]], 2).to(dtype)
+        self.start_factor, self.end_factor, self.factors = before, factors[:, :, -1:], factors.to(dtype)
 
     def factor_at_end(self) -> Tensor:
-        return self.last.clone()
+        return self.end_factor.clone()
 
     def to_unit_of_chunk(self, state: Tensor | None) -> Tensor | None:
-        return state if state is None else state * _factor_to_middle(self.before, state.dtype)
+        return state if state is None else state * _factor_to_middle(self.start_factor, state.dtype)
 
     def unit_factors(self, following: ChunkPlan | None, before: Tensor | None) -> list[Tensor]:
-        end = self.up[:, :, -1:].mT
+        end = self.factors[:, :, -1:].mT
         if following is None or before is None:
             return [end]
         return [end, _factor_to_middle(before, end.dtype)] if following.span else []
 
     def factor_at(self, name: str) -> Float[Tensor, "B H C _"]:
         """The factor where rows of this name read: after their token (q), or before it."""
-        return self.up if name == "q" else self.earlier
+        return self.factors if name == "q" else self.factors_before
 
-    def without_bounded(self, gradient: Tensor) -> Tensor:
+    def zero_below_floor(self, gradient: Tensor) -> Tensor:
         return gradient if self.floor is None else gradient.masked_fill_(self.tensors["g"] < self.floor, 0.0)
 
 
 class _HeadDecays(_Decaying):
     """One decay per head, which multiplies values and outputs."""
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
-        # The outputs of `a` are values of their token (divided by `up`), but `a` reads before it.
-        return x * (self.earlier / self.up) if name == "a" else x
+    def scale_rows(self, name: str, x: Tensor) -> Tensor:
+        # The outputs of `a` are values of their token (divided by `factors`), but `a` reads before it.
+        return x * (self.factors_before / self.factors) if name == "a" else x
 
-    def stored(self, value: Tensor) -> Tensor:
-        return value / self.up
+    def scale_values(self, value: Tensor) -> Tensor:
+        return value / self.factors
 
-    def weighted(self, name: str, out: Tensor) -> Tensor:
+    def scale_gradients(self, name: str, out: Tensor) -> Tensor:
         return out * self.factor_at(name)
 
     def answer(self, name: str, out: Tensor) -> None:
@@ -543,11 +558,11 @@ class _HeadDecays(_Decaying):
 class _RowDecays(_Decaying):
     """One decay per row of the state, which multiplies rows and columns."""
 
-    def reading(self, name: str, x: Tensor) -> Tensor:
+    def scale_rows(self, name: str, x: Tensor) -> Tensor:
         return x * self.factor_at(name)
 
-    def columns(self, y: Tensor) -> Tensor:
-        return y / self.up
+    def scale_columns(self, y: Tensor) -> Tensor:
+        return y / self.factors
 
     def add_slope(self, slope: Tensor, sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor) -> None:
         slope.addcmul_(x, dx, value=sign)

@@ -14,7 +14,7 @@ from iclbench.store import identity
 
 # Number of points in a forward pass. It limits memory use. It is the same on all machines, so that results are, too.
 POINTS = 64 * 41
-# Shifts whose queries depend on a prefix of the context.
+# Shifts whose queries depend on a prefix of the context, and how.
 _NOT_PROBED = {
     "orthogonal-query": "its queries are orthogonal to one prefix each",
     "repeated-query": "its queries repeat points of one prefix each",
@@ -44,7 +44,7 @@ class ProbeSet(PromptSet):
         shift = self.family.parse_shift(self.shift)
         if shift.examples is not None:
             raise UsageError(
-                f"the shift '{self.shift}' cannot be probed; for more examples give --context N", code="not-applicable"
+                f"the shift '{self.shift}' cannot be probed; use --context N for more examples", code="not-applicable"
             )
         if query_part := shift.part(*_NOT_PROBED):
             raise UsageError(

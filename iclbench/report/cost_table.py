@@ -86,7 +86,7 @@ def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
+def rows_of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
     """The rows of the machine (device and threads) with the most runs. Seconds and bytes of other machines are not
     comparable."""
     if costs.empty:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from iclbench.core.errors import DataError
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 from iclbench.families.tabular.numerals import meant_as_number, number
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class LineFormat:
             raise DataError(f"the columns are in another order; write them as {','.join(expected)}")
         if unknown := [field for field, expected_name in zip(names, expected, strict=True) if field != expected_name]:
             log.info(
-                f"{name}: the header has unknown names ({', '.join(map(in_a_line, unknown[:6]))}); columns are taken "
+                f"{name}: the header has unknown names ({', '.join(map(as_one_line, unknown[:6]))}); columns are taken "
                 f"by position as {','.join(expected)}"
             )
 

@@ -21,7 +21,7 @@ from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, 
 from iclbench.config.sizes import log_once, missing_size
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.core.settings import BaseSettings, Once, PositiveInt, SeedInt
+from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
 from iclbench.core.trust import UntrustedError
 from iclbench.registry import BACKBONES, spelling
 from iclbench.store.runs import run_name, with_rates_of_started_run
@@ -48,9 +48,9 @@ def _spelled(names: Iterable[str]) -> list[str]:
 
 
 # Names, folders and ids of models, unchanged.
-Texts = Annotated[list[str], Field(min_length=1), Once]
-Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Once]
-Seeds = Annotated[list[SeedInt], Field(min_length=1), Once]
+Texts = Annotated[list[str], Field(min_length=1), Unique]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Unique]
+Seeds = Annotated[list[SeedInt], Field(min_length=1), Unique]
 
 
 class Evaluate(BaseSettings):
@@ -104,7 +104,7 @@ class Cost(BaseSettings):
         points: context sizes.
     """
 
-    points: Annotated[list[PositiveInt], Field(min_length=1), Once] = [40, 500]
+    points: Annotated[list[PositiveInt], Field(min_length=1), Unique] = [40, 500]
 
 
 class Without(BaseSettings):
@@ -142,12 +142,12 @@ class GridPart(BaseSettings):
 
     tasks: Names
     backbones: Names
-    presets: Annotated[list[PresetName], Field(min_length=1), Once]
+    presets: Annotated[list[PresetName], Field(min_length=1), Unique]
     seeds: Seeds
     evaluate: Evaluate | None = None
     probe: Probe | None = None
     cost: Cost | None = None
-    weights: Annotated[list[SeedInt], Once] = []
+    weights: Annotated[list[SeedInt], Unique] = []
     without: list[Without] = []
     overrides: dict[PresetName, dict[str, list[str]]] = {}
 

@@ -26,7 +26,7 @@ from iclbench.language.tasks.ranges import as_text
 from iclbench.language.tasks.selection import language_tasks
 from iclbench.store.identity import language_cell_id
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.grids import Once, Seeds, Texts
+from iclbench.sweep.grids import Seeds, Texts, Unique
 
 
 class Variant(BaseSettings):
@@ -57,7 +57,7 @@ class LanguageGridCard(BaseSettings):
     notes: str = ""
     models: Texts
     tasks: Texts
-    shots: Annotated[list[Annotated[int, Field(ge=0)]], Once] = []
+    shots: Annotated[list[Annotated[int, Field(ge=0)]], Unique] = []
     demo_seeds: Seeds
     orders: Seeds = [0]
     episodes: PositiveInt | None = None
@@ -211,12 +211,12 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
 
 
 def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
-    """The variants of a grid as arguments of `method_as_typed`; raises `UsageError` for an unknown setting."""
-    from iclbench.deep_thinking.methods import method_as_typed
+    """The variants of a grid as arguments of `parse_method`; raises `UsageError` for an unknown setting."""
+    from iclbench.deep_thinking.methods import parse_method
 
     for variant in card.methods.values():
         try:
-            method_as_typed(variant.method, variant.overrides)
+            parse_method(variant.method, variant.overrides)
         except UsageError as error:
             raise UsageError(f"grid '{grid}': {error}", code=error.code) from error
     return [(variant.method, variant.overrides) for variant in card.methods.values()]

@@ -246,14 +246,14 @@ def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
 
 
 def _language(cell: LanguageCell, context: Context) -> list[Path]:
-    from iclbench.deep_thinking.methods import method_as_typed
+    from iclbench.deep_thinking.methods import parse_method
     from iclbench.language.evaluate import evaluate_model
     from iclbench.language.summary import summary_path
 
     options = dict(cell.options)
     model = _language_model(options.pop("model"), options.pop("dtype"), context.device)
     results: list[CellResult] = []
-    for method in [method_as_typed(*each) for each in options.pop("methods")]:
+    for method in [parse_method(*each) for each in options.pop("methods")]:
         results += evaluate_model(context, model, [cell.task_config], method, **options)
     means = sorted({summary_path(context.results, each.contestant.run, each.prompts) for each in results})
     return list(dict.fromkeys([*_files(context.results, results), *filter(Path.is_file, means)]))

@@ -49,7 +49,7 @@ def embed(w: dict[str, np.ndarray], x: np.ndarray, y: np.ndarray, missing: float
     return perceptron(w, "embedding", np.concatenate([x, y, np.full((len(x), 1), missing)], 1))
 
 
-def answer(
+def raw_outputs(
     model: nn.Module,
     context: tuple[np.ndarray, np.ndarray],
     x_target: np.ndarray,
@@ -62,6 +62,8 @@ def answer(
     def attend(name: str, q: np.ndarray, kv: np.ndarray) -> np.ndarray:
         return layer(w, f"{name}.{i}", q, kv, settings.heads)
 
+    # Tokens of the context (zc), the targets (zt) and the related datasets (zj); pseudo-tokens of the context (u) and
+    # of the related datasets (uj).
     zc = embed(w, *context, 0.0)
     zt = embed(w, x_target, np.zeros((len(x_target), context[1].shape[1])), 1.0)
     zj = [embed(w, *points, 0.0) for points in related]

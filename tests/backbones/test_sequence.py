@@ -57,7 +57,7 @@ PAIRWISE = [
     (22, None, True),
     (22, PREFIXES, False),
 ]
-# Models that differ from another one only in positions or system are tested with one length of segments.
+# Models that differ from another one only in their positions or state-space system are tested with one segment length.
 DERIVED, DERIVED_CASES = ("gpt2-sinusoidal", "s4d"), [(5, None, False), (5, PREFIXES, True)]
 PRODUCT = [
     (segment, prefixes, forked) for segment in (1, 5, 22) for prefixes in (None, PREFIXES) for forked in (False, True)
@@ -116,14 +116,16 @@ def test_gradients_flow_through_the_segments(
 
 
 @pytest.mark.parametrize("x_query", [None, draw(count=N + 1).x])
-def test_learned_positions_end_in_any_segment(x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_points_than_learned_positions_are_refused_in_segments(
+    x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", 5)
     with refused("not-applicable", N, N + 1):
         model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
 
 class LargestTensor(TorchDispatchMode):
-    """The size of the largest tensor that is computed within the context, in elements."""
+    """Number of elements of the largest tensor that is computed inside the `with` block."""
 
     elements = 0
 
@@ -157,12 +159,13 @@ def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
 def test_attention_memory_is_linear_in_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
     short, long = (largest_tensor("gpt2", n, forked) for n in (160, 640))
-    # Scores of a segment of tokens with all cached tokens; for two heads of queries, also with the query.
-    assert long == (2 * 16 * (2 * 640 + 1) if forked else 32 * 2 * 640)
+    # The largest tensor is the mask of the 32 tokens of a segment or, with queries, the scores of 2 heads and 16
+    # queries, which also attend to themselves.
+    assert long == (2 * 16 * (2 * 640 + 1) if forked else 32 * (2 * 640))
     assert long <= 4 * short
 
 
-def test_sequences_of_usual_lengths_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_of_usual_lengths_are_processed_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone = model("gpt2")
     monkeypatch.setattr(type(backbone), "advance", None)
     monkeypatch.setattr(type(backbone), "start", None)

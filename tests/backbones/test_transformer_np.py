@@ -9,7 +9,7 @@ from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.attention import AttentionLayer
 from iclbench.registry import BACKBONES
-from tests.backbones.naive_np import answer
+from tests.backbones.naive_np import raw_outputs
 from tests.refusals import refused
 
 SMALL = {"layers": 3, "width": 16, "heads": 4}
@@ -82,7 +82,7 @@ def test_a_batch_equals_numpy_loops_over_episodes_and_datasets(name, settings, p
             (episodes.related.x[b, j, :k].numpy(), episodes.related.y[b, j, :k].numpy())
             for j, k in enumerate(related_sizes)
         ]
-        raw = torch.from_numpy(answer(model, (x, y), episodes.targets.x[b].numpy(), related))
+        raw = torch.from_numpy(raw_outputs(model, (x, y), episodes.targets.x[b].numpy(), related))
         expected = model.read(raw.unsqueeze(0))
         torch.testing.assert_close(actual.mean[b], expected.mean[0], rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(actual.std[b], expected.std[0], rtol=1e-10, atol=1e-10)

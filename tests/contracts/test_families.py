@@ -1,4 +1,4 @@
-"""The contracts of families: every registered family has them, and each fails for a family with one fault."""
+"""Every registered family satisfies the contracts, and each contract fails for a family with a fault."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from iclbench.contracts.families import (
 )
 from iclbench.families.request import Request
 from iclbench.registry import FAMILIES
-from tests.families.climate import wfde5_files as weather
+from tests.families.climate import wfde5_files
 from tests.families.events import sequence_files
 
 
@@ -22,7 +22,7 @@ from tests.families.events import sequence_files
 def data_dir(tmp_path_factory):
     """Data for families that need files: two small tables, event sequences and a year of temperatures."""
     folder = tmp_path_factory.mktemp("data") / "tabular"
-    weather.write(folder.parent / "era5")
+    wfde5_files.write(folder.parent / "era5")
     (folder.parent / "events").mkdir()
     times, marks = sequence_files.sequences(count=2000, longest=40)
     sequence_files.write_jsonl(
@@ -67,27 +67,25 @@ def test_confirmed_oracles_are_optimal(family):
 
 
 def test_the_contracts_can_fail(data_dir):
-    """A family with one fault breaks the contract about it."""
-    cls = FAMILIES.get("linear")
+    """Each family has one fault, which one contract detects."""
+    Linear, GPMixture, PointProcess = map(FAMILIES.get, ("linear", "gp-mixture", "point-process"))
 
-    class GlobalRandomness(cls):
+    class GlobalRandomness(Linear):
         def draw(self, episodes, generator, active_dims=None):
             return {"weights": torch.randn(episodes, self.x_dim)}
 
-    class Constant(cls):
+    class Constant(Linear):
         def draw(self, episodes, generator, active_dims=None):
             return {"weights": torch.zeros(episodes, self.x_dim)}
 
-    class SeesOtherPoints(cls):
+    class SeesOtherPoints(Linear):
         def apply(self, truth, x):
             return super().apply(truth, x) + x.mean((0, 1)).sum()
 
-    class WrongNormaliser(cls):
+    class WrongNormaliser(Linear):
         normaliser = 3.0
 
-    processes = FAMILIES.get("gp-mixture")
-
-    class Entangled(processes):
+    class Entangled(GPMixture):
         """Draws one more random number if the request does not limit the related datasets."""
 
         def sample(self, request):
@@ -95,24 +93,22 @@ def test_the_contracts_can_fail(data_dir):
                 torch.rand(1, generator=request.generator)
             return super().sample(request)
 
-    class WrongRelatedCount(processes):
+    class WrongRelatedCount(GPMixture):
         def sample(self, request):
             return super().sample(replace(request, related=None))
 
-    class WrongContextSize(processes):
+    class WrongContextSize(GPMixture):
         """Ignores `points-N`."""
 
         def sample(self, request):
             shift = "none" if request.shift.startswith("points-") else request.shift
             return super().sample(replace(request, shift=shift))
 
-    class WrongStrata(processes):
+    class WrongStrata(GPMixture):
         def strata(self, episodes):
             return {"all": torch.tensor(True)}
 
-    events = FAMILIES.get("point-process")
-
-    class NoTimes(events):
+    class NoTimes(PointProcess):
         """Events with the gap in place of the time."""
 
         def sample(self, request):
@@ -120,7 +116,7 @@ def test_the_contracts_can_fail(data_dir):
             gap, mark, _ = episodes.context.y.unbind(-1)
             return replace(episodes, context=replace(episodes.context, y=torch.stack([gap, mark, gap], -1)))
 
-    class MarksFromOne(events):
+    class MarksFromOne(PointProcess):
         """Marks begin at 1."""
 
         def sample(self, request):
@@ -128,7 +124,7 @@ def test_the_contracts_can_fail(data_dir):
             one = torch.tensor([0.0, 1.0, 0.0])
             return replace(episodes, context=replace(episodes.context, y=episodes.context.y + one))
 
-    class ValidCensoredPoint(events):
+    class ValidCensoredPoint(PointProcess):
         """The last point is censored but valid."""
 
         def sample(self, request):

@@ -30,7 +30,7 @@ def test_the_entries_of_packed_costs_have_axis_format_and_dependence_on_the_mach
     names = {name for path in files for name in pq.read_table(path, columns=["metric"])["metric"].unique().to_pylist()}
     assert {"seconds", "bytes", "parameters"} <= names <= METRICS.keys()
     assert all(METRICS[name].logarithmic and METRICS[name].lower_is_better for name in names)
-    assert {name for name in names if METRICS[name].of_machine} == {"seconds", "bytes"}
+    assert {name for name in names if METRICS[name].depends_on_machine} == {"seconds", "bytes"}
     assert [metric(name).show(2048) for name in ("seconds", "bytes", "flops", "parameters", "gap")] == [
         "34 min 8 s",
         "2.00 KiB",

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from iclbench.core.settings import BaseSettings, NoSettings, Once, PositiveInt, Role, SeedInt, Share, validate
+from iclbench.core.settings import BaseSettings, NoSettings, PositiveInt, Role, SeedInt, Share, Unique, validate
 from tests.refusals import refused
 
 
@@ -17,7 +17,7 @@ class Schedule(BaseSettings):
 class Example(BaseSettings):
     points: Annotated[PositiveInt, Role.TRAINED]
     title: Annotated[str, Role.REPORTING] = ""
-    seeds: Annotated[list[SeedInt], Once] = [0]
+    seeds: Annotated[list[SeedInt], Unique] = [0]
     schedule: Schedule = Schedule()
 
 

@@ -31,7 +31,7 @@ class Net(GPT2): pass
 @pytest.fixture(autouse=True)
 def no_trusted_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.VARIABLE, "")
-    monkeypatch.setattr(trust, "ask", None)
+    monkeypatch.setattr(trust, "ask_user", None)
     monkeypatch.setattr(trust, "_refused_packages", set())
 
 
@@ -191,13 +191,13 @@ def test_on_a_terminal_the_user_is_asked_once(elsewhere: Elsewhere, monkeypatch:
         questions.append(target)
         return False
 
-    monkeypatch.setattr(trust, "ask", answer_no)
+    monkeypatch.setattr(trust, "ask_user", answer_no)
     for _ in range(2):
         with pytest.raises(UntrustedError):
             FAMILIES.get("from_elsewhere:Mine")
     assert questions == ["from_elsewhere:Mine"] and not elsewhere.was_run
     monkeypatch.setattr(trust, "_refused_packages", set())
-    monkeypatch.setattr(trust, "ask", lambda target: True)
+    monkeypatch.setattr(trust, "ask_user", lambda target: True)
     assert FAMILIES.get("from_elsewhere:Mine").__name__ == "Mine"
     assert os.environ[trust.VARIABLE] == "from_elsewhere"
 

@@ -44,10 +44,10 @@ def as_points(sequences: list[tuple[np.ndarray, np.ndarray]]) -> Points:
     return Points.full(y[..., :0], y)
 
 
-def naive(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_after: float = 0.0) -> float:
+def naive_log_likelihood(gaps: np.ndarray, marks: np.ndarray, process: Hawkes, open_interval: float = 0.0) -> float:
     """The log-likelihood as a double sum over all pairs of events."""
     times, mu, A, beta = gaps.cumsum(), process.base, process.branching, process.decay
-    end = times[-1] + open_after
+    end = times[-1] + open_interval
     total = -mu.sum() * end
     for i, t in enumerate(times):
         kernel = beta * np.exp(-beta * (t - times[:i]))
@@ -63,13 +63,13 @@ def finite_differences(function, vector: np.ndarray) -> np.ndarray:
 
 def test_the_likelihood_is_the_sum_over_all_pairs() -> None:
     gaps, marks = simulate(60)
-    assert log_likelihood(gaps, marks, TRUTH) == pytest.approx(naive(gaps, marks, TRUTH), rel=1e-12)
+    assert log_likelihood(gaps, marks, TRUTH) == pytest.approx(naive_log_likelihood(gaps, marks, TRUTH), rel=1e-12)
 
 
-def test_gradient_and_information_are_those_of_finite_differences() -> None:
+def test_gradient_and_information_equal_finite_differences() -> None:
     gaps, marks = simulate(60)
     vector = TRUTH.vector()
-    slopes = finite_differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v)), vector)
+    slopes = finite_differences(lambda v: naive_log_likelihood(gaps, marks, Hawkes.of_vector(v)), vector)
     np.testing.assert_allclose(gradient(gaps, marks, TRUTH).vector(), slopes, rtol=1e-5, atol=1e-6)
     curvatures = finite_differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v)).vector(), vector)
     np.testing.assert_allclose(observed_information(gaps, marks, TRUTH), -curvatures, rtol=1e-5, atol=1e-5)
@@ -95,7 +95,7 @@ def test_standard_errors_are_the_root_of_the_inverse_information() -> None:
     np.testing.assert_allclose(standard_errors(gaps, marks, estimate).vector(), np.sqrt(np.diag(covariance)), rtol=1e-8)
 
 
-def test_a_parameter_at_the_end_of_its_range_has_no_standard_error() -> None:
+def test_a_parameter_at_a_bound_has_no_standard_error() -> None:
     """With constant gaps, events do not excite others, and base rates have the errors of a Poisson process."""
     gaps, marks = np.full(30, 0.5), np.tile([0, 1, 1], 10)
     estimate = fit(gaps, marks, 2)
@@ -109,7 +109,7 @@ def test_a_parameter_at_the_end_of_its_range_has_no_standard_error() -> None:
 
 
 def test_the_decay_is_within_its_range() -> None:
-    """It is one per observed time for a growing rate, and `fastest` per geometric mean gap for pairs of events."""
+    """It is 1 / observed time for a growing rate, and `fastest` / geometric mean gap for events that come in pairs."""
     growing, zeros = 1 / np.arange(1.0, 31), np.zeros(30, int)
     assert fit(growing, zeros, 1).decay == pytest.approx(1 / growing.sum(), rel=1e-6)
     pairs = np.tile([3.0, 1e-4], 15)
@@ -163,24 +163,25 @@ def test_the_fit_satisfies_the_optimality_conditions(mark_count: int) -> None:
     marks = marks if mark_count == 3 else rng.permutation(mark_count)[:40]
     estimate = fit(gaps, marks, mark_count, smoothing=3.0, penalty=0.5)
     slope = gradient(gaps, marks, estimate)
-    of_base = slope.base + 3 / mark_count / estimate.base - 3 * gaps.mean()
-    of_branching = slope.branching - 0.5
-    np.testing.assert_allclose(of_base / gaps.sum(), 0, atol=1e-6)
-    np.testing.assert_allclose(of_branching[estimate.branching > 0], 0, atol=1e-4)
-    assert (of_branching < 1e-4).all() and (estimate.branching > 0).any()
+    base_slope = slope.base + 3 / mark_count / estimate.base - 3 * gaps.mean()
+    branching_slope = slope.branching - 0.5
+    np.testing.assert_allclose(base_slope / gaps.sum(), 0, atol=1e-6)
+    np.testing.assert_allclose(branching_slope[estimate.branching > 0], 0, atol=1e-4)
+    assert (branching_slope < 1e-4).all() and (estimate.branching > 0).any()
     assert estimate.decay * slope.decay == pytest.approx(0, abs=1e-3)
     assert estimate.base.min() > 0
 
 
 def test_the_answer_is_the_intensity_after_the_last_event() -> None:
     sequences = [simulate(30, seed) for seed in range(3)]
-    points, card = as_points(sequences), {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
-    settings, facts = HawkesSettings(**card), TaskFacts(marks=3)
+    points = as_points(sequences)
+    card_settings = {**load_baseline("hawkes-mle")[1].settings, "smoothing": 2.0, "unit": 0.3}
+    settings, facts = HawkesSettings(**card_settings), TaskFacts(marks=3)
     estimate = HawkesMLE(settings, facts).predict_next(points)
     poisson = Poisson(EventSettings(smoothing=2.0, unit=0.3), facts).predict_next(points)
     for name, t in poisson.tensors().items():
         torch.testing.assert_close(estimate.tensors()[name][:, :4], t[:, :4])
-    fit_settings = {key: card[key] for key in ("smoothing", "penalty", "fastest")}
+    fit_settings = {key: card_settings[key] for key in ("smoothing", "penalty", "fastest")}
     for b, (gaps, marks) in enumerate(sequences):
         for n in (4, 17, 29):
             process = fit(gaps[:n], marks[:n], 3, **fit_settings)
@@ -218,24 +219,28 @@ def test_without_a_penalty_a_fit_on_few_events_is_worse_than_a_constant_rate() -
     assert unpenalised > poisson + 0.2 and penalised < poisson + 0.1
 
 
-@pytest.mark.parametrize("open_after", [0.0, 7.0])
-def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_after: float) -> None:
+@pytest.mark.parametrize("open_interval", [0.0, 7.0])
+def test_the_open_interval_is_part_of_the_likelihood_and_the_fit(open_interval: float) -> None:
     gaps, marks = simulate(60)
     vector = TRUTH.vector()
-    assert log_likelihood(gaps, marks, TRUTH, open_after) == pytest.approx(
-        naive(gaps, marks, TRUTH, open_after), rel=1e-12
+    assert log_likelihood(gaps, marks, TRUTH, open_interval) == pytest.approx(
+        naive_log_likelihood(gaps, marks, TRUTH, open_interval), rel=1e-12
     )
-    slopes = finite_differences(lambda v: naive(gaps, marks, Hawkes.of_vector(v), open_after), vector)
-    np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_after).vector(), slopes, rtol=1e-5, atol=1e-6)
-    curvatures = finite_differences(lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_after).vector(), vector)
-    np.testing.assert_allclose(observed_information(gaps, marks, TRUTH, open_after), -curvatures, rtol=1e-5, atol=1e-5)
-    estimate = fit(gaps, marks, 3, open_after=open_after)
+    slopes = finite_differences(lambda v: naive_log_likelihood(gaps, marks, Hawkes.of_vector(v), open_interval), vector)
+    np.testing.assert_allclose(gradient(gaps, marks, TRUTH, open_interval).vector(), slopes, rtol=1e-5, atol=1e-6)
+    curvatures = finite_differences(
+        lambda v: gradient(gaps, marks, Hawkes.of_vector(v), open_interval).vector(), vector
+    )
+    np.testing.assert_allclose(
+        observed_information(gaps, marks, TRUTH, open_interval), -curvatures, rtol=1e-5, atol=1e-5
+    )
+    estimate = fit(gaps, marks, 3, open_interval=open_interval)
     free = estimate.vector() > 0
-    assert np.abs(gradient(gaps, marks, estimate, open_after).vector()[free][:-1]).max() < 1e-3
+    assert np.abs(gradient(gaps, marks, estimate, open_interval).vector()[free][:-1]).max() < 1e-3
 
 
 def test_a_long_open_interval_lowers_the_rate() -> None:
     """Without excitation, the rate is that of a Poisson process, the number of events per observed time."""
     gaps, marks = np.full(30, 0.5), np.zeros(30, int)
-    estimate = fit(gaps, marks, 1, open_after=45.0, penalty=1e6)
+    estimate = fit(gaps, marks, 1, open_interval=45.0, penalty=1e6)
     assert estimate.base[0] == pytest.approx(30 / (15 + 45), rel=1e-6)

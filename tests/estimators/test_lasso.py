@@ -1,4 +1,4 @@
-"""The Lasso path: optimality of all solutions, scikit-learn with a small tolerance, hard cases, cached answers."""
+"""The Lasso path satisfies the KKT conditions, equals scikit-learn, and is computed once for several baselines."""
 
 import logging
 
@@ -31,8 +31,8 @@ def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tupl
     return x, y
 
 
-def optimality(x: np.ndarray, y: np.ndarray, w: np.ndarray, alpha: float) -> float:
-    """The largest violation of the KKT conditions, by their definition."""
+def kkt_violation(x: np.ndarray, y: np.ndarray, w: np.ndarray, alpha: float) -> float:
+    """The largest violation of the KKT conditions."""
     correlation = x.T @ (y - x @ w) / len(x)
     is_active = w != 0
     active_violation = np.abs(correlation - alpha * np.sign(w))[is_active].max(initial=0.0)
@@ -45,7 +45,7 @@ def test_all_solutions_of_the_path_are_optimal(kind: str) -> None:
     w, failed = lasso_path(x, y, list(ALPHAS))
     assert failed == 0
     worst = max(
-        optimality(x[b, :n].numpy(), y[b, :n].numpy(), w[b, n - 1, k].numpy(), alpha)
+        kkt_violation(x[b, :n].numpy(), y[b, :n].numpy(), w[b, n - 1, k].numpy(), alpha)
         for b in range(len(x))
         for n in range(1, x.shape[1] + 1)
         for k, alpha in enumerate(ALPHAS)
@@ -81,7 +81,7 @@ def test_a_penalty_above_every_correlation_gives_zero() -> None:
     assert not lasso_path(x, 0 * y, [1e-3])[0].any()
 
 
-def test_scikit_learn_computes_solutions_that_fail_the_check(
+def test_solutions_that_fail_the_check_are_recomputed_by_scikit_learn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     x, y = draw("noisy", episodes=1, points=6, dim=3)
@@ -101,7 +101,7 @@ def test_scikit_learn_computes_solutions_that_fail_the_check(
     torch.testing.assert_close(w, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_coordinate_descent_of_one_point_and_of_none() -> None:
+def test_coordinate_descent_on_one_point_and_on_no_points() -> None:
     """For one point, the minimum of |y - wx|²/2 + alpha |w|_1 has all its weight on the largest input."""
     x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
     actual = lasso._coordinate_descent(x, y, 0.1)
@@ -110,7 +110,7 @@ def test_coordinate_descent_of_one_point_and_of_none() -> None:
     assert lasso._coordinate_descent(x[:0], y[:0], 0.1).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_scikit_learn_computes_the_solution_of_one_point_that_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solution_for_one_point_that_fails_the_check_is_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = draw("noisy", episodes=1, points=1, dim=3)
     expected, _ = lasso_path(x, y, [0.01])
     assert expected.any()
@@ -127,11 +127,11 @@ def test_five_baselines_share_one_path(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     path = lasso.lasso_path
     monkeypatch.setattr(lasso, "lasso_path", lambda *args: calls.append(args) or path(*args))
-    answers = [Lasso(LassoSettings(alpha=alpha)).predict_next(points).mean for alpha in ALPHAS]
+    predictions = [Lasso(LassoSettings(alpha=alpha)).predict_next(points).mean for alpha in ALPHAS]
     assert len(calls) == 1
     w, _ = path(x, y, list(ALPHAS))
-    for k, answer in enumerate(answers):
+    for k, prediction in enumerate(predictions):
         expected = (w[:, :-1, k] * x[:, 1:]).sum(-1)
-        torch.testing.assert_close(answer[:, 1:, 0], expected)
+        torch.testing.assert_close(prediction[:, 1:, 0], expected)
     Lasso(LassoSettings(alpha=0.1)).predict_next(Points.full(x, 1 + y.unsqueeze(2)))
     assert len(calls) == 2

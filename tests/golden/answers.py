@@ -27,7 +27,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.request import Request
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 from iclbench.training.step import TrainingData, descend
-from tests.families.climate import wfde5_files as weather
+from tests.families.climate import wfde5_files
 
 Answers = dict[str, list[float]]
 # Sizes of the stored answers, which do not depend on the budgets of presets.
@@ -98,7 +98,7 @@ def answers(kind: str, name: str) -> Answers:
         _write_table(Path(folder) / "tabular")
         _write_sequences(Path(folder) / "events")
         if name == "era5":
-            weather.write(Path(folder) / "era5")
+            wfde5_files.write(Path(folder) / "era5")
         return {"families": family, "estimators": estimator, "backbones": backbone}[kind](name, Path(folder))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.forked import answer
-from tests.hostile.plugins import BACKBONE, TRUST, train, write
+from tests.hostile.plugins import BACKBONE, TRUST, train, write_plugin
 from tests.hostile.trial import Kind, Trial
 from tests.hostile.verdicts import check_outcome
 
@@ -180,7 +180,7 @@ def _plug_in(trial: Trial) -> list[str]:
     )
     complaints, weights_by_run = [], []
     for name, module in (("plain", ""), ("changed", state)):
-        write(trial, BACKBONE, module=module)
+        write_plugin(trial, BACKBONE, module=module)
         arguments = (*train(trial, False)[:6], name, "-o", "train.steps=3")
         complaints += check_outcome(trial.run(arguments, path=[trial.folder], environment=TRUST), {0})
         weights = trial.results / f"runs/{name}/model.safetensors"

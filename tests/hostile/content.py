@@ -15,7 +15,7 @@ import tomli_w
 from tests.hostile.process import Limits, Outcome
 from tests.hostile.stage import EVAL, LANGUAGE, PROBE, READERS, REPORT, TRAIN
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import check_outcome, contents, formulas, page, untouched
+from tests.hostile.verdicts import check_formulas, check_outcome, check_page, check_unchanged, contents
 
 TEXTS = (
     "<script>canary()</script>",
@@ -141,7 +141,7 @@ def _inside(trial: Trial, *outcomes: Outcome) -> list[str]:
     return [f"written outside or executed: {name}" for name in strays + touched]
 
 
-def usable(text: str) -> bool:
+def is_usable(text: str) -> bool:
     """Whether the text can be an argument or a file name."""
     try:
         os.fsencode(text)
@@ -152,7 +152,7 @@ def usable(text: str) -> bool:
 
 def _option(trial: Trial) -> list[str]:
     """A hostile word for an option."""
-    text = trial.dice.choice([t for t in TEXTS if usable(t)])
+    text = trial.dice.choice([t for t in TEXTS if is_usable(t)])
     option = trial.dice.choice(
         [
             (*TRAIN[:-1],),
@@ -188,7 +188,7 @@ def _option(trial: Trial) -> list[str]:
     trial.copy()
     before = contents(trial.results, "runs/**/*")
     outcome = trial.run((*option, text), limits=ROOMY)
-    complaints = check_outcome(outcome) + _inside(trial) + untouched(before, contents(trial.results, "runs/**/*"))
+    complaints = check_outcome(outcome) + _inside(trial) + check_unchanged(before, contents(trial.results, "runs/**/*"))
     return [f"{' '.join(option)} {text[:60]!r}: {c}" for c in complaints]
 
 
@@ -239,12 +239,12 @@ def _card(trial: Trial) -> list[str]:
     """Texts of a card are escaped on the terminal, in the report and in exported tables."""
     trial.copy("")
     card: dict[str, Any] = tomllib.loads((trial.folder / "tiny.toml").read_text())
-    one, two, three = ([t for t in TEXTS if t.isprintable() and usable(t)][i] for i in _text_indices(trial, 3))
+    one, two, three = ([t for t in TEXTS if t.isprintable() and is_usable(t)][i] for i in _text_indices(trial, 3))
     card |= {"summary": one, "source": two, "notes": three}
     card["published"] = [
         {"contestant": three or "x", "preset": "smoke", "value": 0.5, "n_context": 5, "source": one, "read": two}
     ]
-    names = [t for t in TEXTS if usable(t) and t.strip(". ") and "/" not in t and len(t.encode()) < 200]
+    names = [t for t in TEXTS if is_usable(t) and t.strip(". ") and "/" not in t and len(t.encode()) < 200]
     name = trial.dice.choice([*names, "plain"]) + ".toml"
     (trial.folder / name).write_text(tomli_w.dumps(card))
     complaints = []
@@ -260,15 +260,15 @@ def _card(trial: Trial) -> list[str]:
 
 
 def _text_indices(trial: Trial, count: int) -> list[int]:
-    return trial.dice.sample(range(len([t for t in TEXTS if t.isprintable() and usable(t)])), count)
+    return trial.dice.sample(range(len([t for t in TEXTS if t.isprintable() and is_usable(t)])), count)
 
 
 def _reported(trial: Trial) -> list[str]:
     outcome = trial.run(REPORT)
     complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
-        complaints += page(trial.results / "report/index.html")
-        complaints += formulas(trial.results / "report")
+        complaints += check_page(trial.results / "report/index.html")
+        complaints += check_formulas(trial.results / "report")
         strays = [p for p in (trial.results / "report").rglob("*") if ".." in p.name or "\n" in p.name]
         complaints += [f"report writes {p.name!r}" for p in strays[:2]]
     return complaints
@@ -285,7 +285,7 @@ def _foreign_rows(trial: Trial) -> list[str]:
         ["run", "task", "family", "contestant", "kind", "preset", "shift", "reason", "metric", "version"], 2
     )
     for column in changed:
-        rows[column] = trial.dice.choice([t for t in TEXTS if usable(t)])
+        rows[column] = trial.dice.choice([t for t in TEXTS if is_usable(t)])
     if trial.dice.random() < 0.3:
         rows["value"] = trial.dice.choice((1e308, -1e308, 5e-324, float("inf"), float("nan")))
     rows.to_parquet(source.with_name("evil-rows.values.parquet"))
@@ -308,7 +308,7 @@ def _own_csv(trial: Trial) -> list[str]:
     else:
         data = "\n".join(lines[:40]).encode() + b"\n" + text + b"\n" + "\n".join(lines[40:]).encode()
     (trial.folder / "table.csv").write_bytes(data)
-    target = text.decode(errors="replace") if how == "target" and usable(text.decode(errors="replace")) else "y"
+    target = text.decode(errors="replace") if how == "target" and is_usable(text.decode(errors="replace")) else "y"
     outcome = trial.run(("eval", "gpt", "--csv", "table.csv", "--target", target, "--baseline", "zero"), limits=ROOMY)
     complaints = check_outcome(outcome, {0, 1, 2})
     if outcome.code == 0:
@@ -505,7 +505,7 @@ def _links(trial: Trial) -> list[str]:
     for arguments in (*trial.dice.sample(list(READERS), 2), EVAL):
         complaints += [f"{arguments[0]}: {c}" for c in check_outcome(trial.run(arguments, limits=ROOMY), {0, 1, 2})]
     added = how == "deep"  # further contestants change the reference of scores
-    return [f"{how}: {c}" for c in complaints + ([] if added else trial.same_tables(complete=False))]
+    return [f"{how}: {c}" for c in complaints + ([] if added else trial.check_tables(complete=False))]
 
 
 def _language(trial: Trial) -> list[str]:

@@ -12,15 +12,15 @@ from pathlib import Path
 from tests.hostile.process import Limits
 from tests.hostile.stage import EVAL, LANGUAGE, LONG, PROBE, READERS, REPORT, STREAM, TRAIN, mnist
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import check_outcome, contents, untouched, value_tables
+from tests.hostile.verdicts import check_outcome, check_unchanged, contents, value_tables
 
-HOWS = ("cut", "empty", "flip", "garbage", "foreign", "html", "folder", "gone", "longer", "zeros")
+DAMAGES = ("cut", "empty", "flip", "garbage", "foreign", "html", "folder", "gone", "longer", "zeros")
 
 
 def damage(trial: Trial, path: Path, how: str | None = None) -> str:
     """Damage a file and return the kind of damage."""
     dice, content = trial.dice, path.read_bytes()
-    how = how or dice.choice(HOWS)
+    how = how or dice.choice(DAMAGES)
     at = dice.randrange(max(1, len(content)))
     if how == "cut":
         path.write_bytes(content[:at])
@@ -60,7 +60,7 @@ def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[
     outcome = trial.run(arguments)
     complaints = check_outcome(outcome, {0, 1, 2})
     is_recomputed = outcome.code == 0 and arguments == (PROBE if "probe" in name else EVAL)
-    complaints += trial.same_tables() if is_recomputed else trial.same_tables({name: bytes_of}, complete=False)
+    complaints += trial.check_tables() if is_recomputed else trial.check_tables({name: bytes_of}, complete=False)
     is_named = "damaged" in outcome.err or target.name in outcome.err
     if outcome.code == 0 and arguments in (EVAL, PROBE) and outcome.out != trial.stage.outputs[arguments]:
         complaints.append(f"{arguments[0]} prints other numbers, exit code 0")
@@ -72,20 +72,22 @@ def _check_reader(trial: Trial, arguments: Sequence[str], target: Path) -> list[
     return [f"{arguments[0]}: {complaint}" for complaint in complaints]
 
 
-def _of_results(trial: Trial, pattern: str, readers: Sequence[Sequence[str]], hows: Sequence[str] = HOWS) -> list[str]:
+def _of_results(
+    trial: Trial, pattern: str, readers: Sequence[Sequence[str]], damages: Sequence[str] = DAMAGES
+) -> list[str]:
     """A damaged file of the results folder. After its deletion, as errors advise, the command restores everything."""
     trial.copy()
     target = trial.dice.choice(sorted(trial.results.glob(pattern)))
     others = {n: c for n, c in contents(trial.results, "runs/**/*").items() if not target.match(n)}
-    how = damage(trial, target, trial.dice.choice(hows))
+    how = damage(trial, target, trial.dice.choice(damages))
     complaints = []
     chosen_readers = trial.dice.sample(list(readers), min(2, len(readers)))
     for arguments in sorted(chosen_readers, key=lambda arguments: arguments != REPORT):  # before files are recomputed
         complaints += _check_reader(trial, arguments, target)
-    complaints += untouched(others, contents(trial.results, "runs/**/*"))
+    complaints += check_unchanged(others, contents(trial.results, "runs/**/*"))
     if target.match("tables/*/*.parquet"):
         _repair(target)
-        complaints += trial.works_as_before(PROBE if "probe" in str(target) else EVAL)
+        complaints += trial.check_command(PROBE if "probe" in str(target) else EVAL)
     return [f"{target.relative_to(trial.folder)}, {how}: {complaint}" for complaint in complaints]
 
 
@@ -177,7 +179,7 @@ def _card(trial: Trial) -> list[str]:
     name = f"new-{trial.dice.randrange(10)}"
     outcome = trial.run((*TRAIN[:-1], name))
     complaints = check_outcome(outcome, {0, 1, 2}) + check_outcome(trial.run(("show", "./tiny.toml")), {0, 1, 2})
-    return [f"card, {how}: {c}" for c in complaints + untouched(before, contents(trial.results, "runs/**/*"))]
+    return [f"card, {how}: {c}" for c in complaints + check_unchanged(before, contents(trial.results, "runs/**/*"))]
 
 
 def _grid(trial: Trial) -> list[str]:
@@ -277,7 +279,7 @@ def _data_that_change(trial: Trial) -> list[str]:
         log.rename(trial.folder / "elsewhere.jsonl")
         where = ("-o", "task.path=elsewhere.jsonl")
     elif how == "damaged":
-        how = f"damaged: {damage(trial, log, trial.dice.choice([each for each in HOWS if each != 'longer']))}"
+        how = f"damaged: {damage(trial, log, trial.dice.choice([each for each in DAMAGES if each != 'longer']))}"
     elif how == "gone":
         log.unlink()
     else:
@@ -314,7 +316,7 @@ KINDS: dict[str, Kind] = {
     "a task card": _card,
     "a user's table": _own_table,
     "one bit of a value table": partial(
-        _of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT), hows=("flip",)
+        _of_results, pattern="tables/*/*.values.parquet", readers=(EVAL, REPORT), damages=("flip",)
     ),
     "an errors, costs or examples table": partial(
         _of_results, pattern="tables/*/*.[ec]*s.parquet", readers=(EVAL, REPORT)

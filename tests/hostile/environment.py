@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.hostile.process import Limits
 from tests.hostile.stage import EVAL, LONG, PROBE, READERS, REPORT, STREAM, TRAIN
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import check_outcome, contents, no_temporary_files, untouched, value_tables
+from tests.hostile.verdicts import check_no_temporary_files, check_outcome, check_unchanged, contents, value_tables
 
 WRITERS: tuple[Sequence[str], ...] = (TRAIN, EVAL, PROBE, REPORT, LONG, STREAM)
 
@@ -31,7 +31,7 @@ def _recovers(trial: Trial, arguments: Sequence[str], results: str) -> list[str]
     ]
     if arguments in (EVAL, PROBE) and outcome.code == 0 and outcome.out != trial.stage.outputs[arguments]:
         complaints.append("prints other numbers")
-    return [f"afterwards: {c}" for c in complaints + no_temporary_files(trial.results)]
+    return [f"afterwards: {c}" for c in complaints + check_no_temporary_files(trial.results)]
 
 
 def _full_disk(trial: Trial) -> list[str]:
@@ -44,7 +44,7 @@ def _full_disk(trial: Trial) -> list[str]:
     outcome = trial.run(arguments, limits=Limits(file_size=size))
     complaints = check_outcome(outcome, {0, 1, 2})
     keep = [n for n in before if n.endswith((".safetensors", "config.toml")) and "checkpoints" not in n]
-    complaints += untouched(before, contents(trial.results) if trial.results.exists() else {}, keep)
+    complaints += check_unchanged(before, contents(trial.results) if trial.results.exists() else {}, keep)
     return [
         f"files of at most {size} bytes, {arguments[0]}: {c}" for c in complaints + _recovers(trial, arguments, results)
     ]
@@ -60,7 +60,7 @@ def _read_only(trial: Trial) -> list[str]:
     outcome = trial.run(arguments, limits=Limits(powerless=True), environment={"HOME": "/nonexistent"})
     for path in [trial.results, *(p for p in trial.results.rglob("*") if p.is_dir())]:
         path.chmod(0o755)
-    complaints = check_outcome(outcome, {0, 1, 2}) + untouched(before, contents(trial.results))
+    complaints = check_outcome(outcome, {0, 1, 2}) + check_unchanged(before, contents(trial.results))
     if arguments == EVAL and (outcome.code != 0 or outcome.out != trial.stage.outputs[EVAL]):
         complaints.append(f"eval with everything done does not print its table: {outcome.last[:200]!r}")
     return [f"read-only results, {arguments[0]}: {c}" for c in complaints]
@@ -93,7 +93,7 @@ def _closed(trial: Trial) -> list[str]:
         complaints = [c for c in complaints if "without" not in c and "with 0 lines" not in c]
     if how == "full" and outcome.code == 0 and arguments != TRAIN:
         complaints.append("exit code 0, and nothing of the answer was written")
-    return [f"{how}, {' '.join(arguments[:2])}: {c}" for c in complaints + trial.same_tables(complete=False)]
+    return [f"{how}, {' '.join(arguments[:2])}: {c}" for c in complaints + trial.check_tables(complete=False)]
 
 
 def _language(trial: Trial) -> list[str]:
@@ -165,7 +165,7 @@ def _variables(trial: Trial) -> list[str]:
     outcome = trial.run(arguments, environment={name: value})
     return [
         f"{name}={value}, {arguments[0]}: {c}"
-        for c in check_outcome(outcome, {0, 1, 2}) + trial.same_tables(complete=False)
+        for c in check_outcome(outcome, {0, 1, 2}) + trial.check_tables(complete=False)
     ]
 
 

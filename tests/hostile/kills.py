@@ -12,7 +12,14 @@ from pathlib import Path
 from tests.hostile.process import Command, Outcome
 from tests.hostile.stage import EVAL, LONG, PROBE, REPORT, STREAM, SWEEP
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import check_outcome, contents, no_temporary_files, page, same_numbers, value_tables
+from tests.hostile.verdicts import (
+    check_no_temporary_files,
+    check_outcome,
+    check_page,
+    check_same_numbers,
+    contents,
+    value_tables,
+)
 
 KILL, TERM, INT = signal.SIGKILL, signal.SIGTERM, signal.SIGINT
 _NAMES = {KILL: "SIGKILL", TERM: "SIGTERM", INT: "Ctrl-C"}
@@ -52,7 +59,7 @@ def _training(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[st
     for name in ("model.safetensors", "values.parquet", "config.toml"):
         if files.get(name) != expected[name]:
             complaints.append(f"{name} differs from that of the undisturbed run")
-    return complaints + no_temporary_files(trial.results)
+    return complaints + check_no_temporary_files(trial.results)
 
 
 def _checkpoints(run: Path) -> list[str]:
@@ -66,9 +73,11 @@ def _evaluation(trial: Trial, sent_signal: signal.Signals, fresh: bool) -> list[
     undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" not in name}
     # Summaries depend on all finished cells, so they may differ after the signal.
     cells = {name: content for name, content in undisturbed.items() if "/summary/" not in name}
-    complaints += [f"after the signal: {c}" for c in same_numbers(cells, value_tables(trial.results), complete=False)]
+    complaints += [
+        f"after the signal: {c}" for c in check_same_numbers(cells, value_tables(trial.results), complete=False)
+    ]
     repeated = trial.run(EVAL)
-    complaints += check_outcome(repeated, {0}) + same_numbers(undisturbed, value_tables(trial.results))
+    complaints += check_outcome(repeated, {0}) + check_same_numbers(undisturbed, value_tables(trial.results))
     if repeated.code == 0 and repeated.out != trial.stage.outputs[EVAL]:
         complaints.append("eval prints other numbers than undisturbed")
     return complaints
@@ -79,7 +88,7 @@ def _probe(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     complaints = check_end(run_and_signal(trial, PROBE, sent_signal), sent_signal, polite=sent_signal == INT)
     repeated = trial.run(PROBE)
     undisturbed = {name: content for name, content in trial.stage.values.items() if "probe" in name}
-    complaints += check_outcome(repeated, {0}) + same_numbers(undisturbed, value_tables(trial.results))
+    complaints += check_outcome(repeated, {0}) + check_same_numbers(undisturbed, value_tables(trial.results))
     if repeated.code == 0 and repeated.out != trial.stage.outputs[PROBE]:
         complaints.append("probe prints other numbers than undisturbed")
     return complaints
@@ -94,7 +103,7 @@ def _report(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     if index.read_bytes() != old:
         complaints.append("the page is not the one of an undisturbed report")
     repeated = trial.run(REPORT)
-    complaints += check_outcome(repeated, {0}) + trial.same_tables() + page(index)
+    complaints += check_outcome(repeated, {0}) + trial.check_tables() + check_page(index)
     if index.read_bytes() != old:
         complaints.append("the repeated command writes another page")
     return complaints
@@ -127,7 +136,7 @@ def _stream(trial: Trial, sent_signal: signal.Signals) -> list[str]:
         abs(a - b) > 1e-4 for a, b in zip(answers[::-1], expected[::-1], strict=False)
     ):
         complaints.append("answers after continuing differ from those of an undisturbed stream")
-    return complaints + no_temporary_files(trial.folder)
+    return complaints + check_no_temporary_files(trial.folder)
 
 
 def _after(lines: list[str], points: int) -> list[str]:
@@ -152,8 +161,8 @@ def _sweep(trial: Trial, sent_signal: signal.Signals) -> list[str]:
     expected = value_tables(trial.stage.home / "swept")
     complaints += (
         check_outcome(repeated, {0})
-        + same_numbers(expected, value_tables(trial.results))
-        + no_temporary_files(trial.results)
+        + check_same_numbers(expected, value_tables(trial.results))
+        + check_no_temporary_files(trial.results)
     )
     return complaints
 

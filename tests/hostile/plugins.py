@@ -1,4 +1,4 @@
-"""Plug-ins that raise, answer nonsense, exit, print or sleep: one line names them, and no number is wrong."""
+"""Plug-ins that raise, return nonsense, exit, print or sleep: errors name the plug-in, stored numbers do not change."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from functools import partial
 
 from tests.hostile.process import Limits
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import check_outcome, contents, untouched
+from tests.hostile.verdicts import check_outcome, check_unchanged, contents
 
-# A correct plug-in of each kind, with places for faults.
+# Templates of a correct plug-in of each kind. A fault replaces one of the placeholders.
 BACKBONE = """
 import os, sys, time, warnings
 import torch
@@ -32,10 +32,10 @@ class Net(Backbone):
         self.outer = nn.Linear(settings.width + 1, shape.raw_dim)
 
     def predict_targets(self, context, x_target, related=None):
-        {answer}
+        {begin}
         mean = (context.y * context.mask.unsqueeze(-1)).sum(1, keepdim=True) / (1 + context.counts.view(-1, 1, 1))
         raw = self.outer(torch.cat([self.inner(x_target).tanh(), mean.expand(*x_target.shape[:2], 1)], -1))
-        {result}
+        {end}
         return self.read(raw)
 """
 FAMILY = """
@@ -55,12 +55,12 @@ class Net(FunctionFamily):
         return {normaliser}
 
     def draw(self, episodes, generator, active_dims=None):
-        {answer}
+        {begin}
         return {{"w": normal((episodes, self.x_dim), generator)}}
 
     def apply(self, truth, x):
         raw = torch.einsum("bnd,bd->bn", x, truth["w"])
-        {result}
+        {end}
         return raw
 """
 RAISES = (
@@ -82,7 +82,7 @@ RAISES = (
     "raise TypeError('canary')",
     "raise AttributeError('canary')",
 )
-ENDS = (
+EXITS = (
     "raise SystemExit",
     "raise SystemExit(0)",
     "raise SystemExit('canary')",
@@ -99,7 +99,7 @@ HARMLESS = (
     "torch.manual_seed(7)",
     "torch.rand(3)",
 )
-WRONG = (
+WRONG_OUTPUTS = (
     "raw = raw[:, :1].expand(-1, 3, -1) if raw.shape[1] != 3 else raw[:, :2]",
     "raw = raw.unsqueeze(0)",
     "return None",
@@ -122,12 +122,12 @@ TRUST = {"ICLBENCH_TRUST": "hostile_net"}
 LIMITS = Limits(memory=3_000_000_000)
 
 
-def write(trial: Trial, template: str, **faults: str) -> None:
+def write_plugin(trial: Trial, template: str, **faults: str) -> None:
     filled = {
         "module": "",
         "init": "pass",
-        "answer": "pass",
-        "result": "pass",
+        "begin": "pass",
+        "end": "pass",
         "normaliser": "float(self.x_dim)",
     } | faults
     (trial.folder / "hostile_net.py").write_text(template.format(**filled))
@@ -141,20 +141,20 @@ def train(trial: Trial, family: bool) -> tuple[str, ...]:
     return ("train", task, backbone, "--preset", "smoke", "--name", "net", "-o", "train.steps=3")
 
 
-def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple[str, ...]) -> list[str]:
-    """Train, evaluate and check a faulty plug-in: all commands fail and name the plug-in."""
+def _misbehaves(trial: Trial, family: bool, faults: tuple[str, ...], places: tuple[str, ...]) -> list[str]:
+    """Run commands with a faulty plug-in. The first one must fail and name the plug-in; the others may succeed."""
     trial.copy()
     before = contents(trial.results, "runs/**/*")
-    place, fault = trial.dice.choice(places), trial.dice.choice(what)
+    place, fault = trial.dice.choice(places), trial.dice.choice(faults)
     template, options = FAMILY if family else BACKBONE, {"path": [trial.folder], "environment": TRUST, "limits": LIMITS}
-    trained = place != "module" and trial.dice.random() < 0.4
+    fails_after_training = place != "module" and trial.dice.random() < 0.4
     complaints = []
-    if trained:  # it worked during training
-        write(trial, template)
+    if fails_after_training:  # train without the fault
+        write_plugin(trial, template)
         complaints += check_outcome(trial.run(train(trial, family), **options), {0})
-    write(trial, template, **{place: fault})
+    write_plugin(trial, template, **{place: fault})
     commands = [train(trial, family), ("check", "hostile_net:Net")]
-    if trained:
+    if fails_after_training:
         commands = [
             ("eval", "net", "--shift", "none"),
             ("stream", "net"),
@@ -163,33 +163,31 @@ def _misbehaves(trial: Trial, family: bool, what: tuple[str, ...], places: tuple
     first = True
     for arguments in commands:
         outcome = trial.run(arguments, stdin=b"1,2,3,4\n1,2,3,?\n", **options)
-        new = check_outcome(outcome, {1, 2} if first else {0, 1, 2})
+        command_complaints = check_outcome(outcome, {1, 2} if first else {0, 1, 2})
         if (
             first
             and outcome.code in (1, 2)
-            and what is not NOT_FINITE
+            and faults is not NOT_FINITE
             and "hostile_net" not in outcome.err + outcome.out
             and "Net" not in outcome.err + outcome.out
         ):
-            new.append(f"does not name the plug-in: {outcome.last[:200]!r}")
-        complaints += [f"{arguments[0]}: {c}" for c in new]
+            command_complaints.append(f"does not name the plug-in: {outcome.last[:200]!r}")
+        complaints += [f"{arguments[0]}: {c}" for c in command_complaints]
         first = False
-    complaints += untouched(before, contents(trial.results, "runs/**/*"))
-    return [
-        f"{'family' if family else 'backbone'}, {place}: {fault[:60]}{', after training' if trained else ''}: {c}"
-        for c in complaints
-    ]
+    complaints += check_unchanged(before, contents(trial.results, "runs/**/*"))
+    kind, when = "family" if family else "backbone", ", after training" if fails_after_training else ""
+    return [f"{kind}, {place}: {fault[:60]}{when}: {c}" for c in complaints]
 
 
 def _harmless(trial: Trial) -> list[str]:
-    """Printing and sleeping change no number."""
+    """Printing and sleeping do not change any number."""
     import pandas as pd
 
     trial.copy("trained")
-    fault, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "answer", "result"))
+    fault, place = trial.dice.choice(HARMLESS), trial.dice.choice(("module", "init", "begin", "end"))
     complaints, scores = [], []
     for faults in ({}, {place: fault}):
-        write(trial, BACKBONE, **faults)
+        write_plugin(trial, BACKBONE, **faults)
         name = f"net{len(scores)}"
         options = {"path": [trial.folder], "environment": TRUST}
         arguments = (*train(trial, False)[:6], name, "-o", "train.steps=3")
@@ -202,20 +200,20 @@ def _harmless(trial: Trial) -> list[str]:
     return [f"{place}: {fault}: {c}" for c in complaints]
 
 
-_ANYWHERE = ("module", "init", "answer", "result")
+_ANYWHERE = ("module", "init", "begin", "end")
 KINDS: dict[str, Kind] = {
-    "a backbone raises": partial(_misbehaves, family=False, what=RAISES, places=_ANYWHERE),
-    "a backbone ends the process": partial(_misbehaves, family=False, what=ENDS, places=_ANYWHERE),
-    "a backbone answers another shape": partial(_misbehaves, family=False, what=WRONG, places=("result",)),
-    "a family raises": partial(_misbehaves, family=True, what=RAISES, places=_ANYWHERE),
-    "a backbone answers NaN": partial(_misbehaves, family=False, what=NOT_FINITE, places=("result",)),
-    "a family ends the process": partial(_misbehaves, family=True, what=ENDS, places=_ANYWHERE),
-    "a family's functions are not finite": partial(_misbehaves, family=True, what=NOT_FINITE, places=("result",)),
+    "a backbone raises": partial(_misbehaves, family=False, faults=RAISES, places=_ANYWHERE),
+    "a backbone ends the process": partial(_misbehaves, family=False, faults=EXITS, places=_ANYWHERE),
+    "a backbone returns wrong outputs": partial(_misbehaves, family=False, faults=WRONG_OUTPUTS, places=("end",)),
+    "a family raises": partial(_misbehaves, family=True, faults=RAISES, places=_ANYWHERE),
+    "a backbone returns NaN": partial(_misbehaves, family=False, faults=NOT_FINITE, places=("end",)),
+    "a family ends the process": partial(_misbehaves, family=True, faults=EXITS, places=_ANYWHERE),
+    "a family's functions are not finite": partial(_misbehaves, family=True, faults=NOT_FINITE, places=("end",)),
     "a plug-in prints or sleeps": _harmless,
     "a family's normaliser is nonsense": partial(
         _misbehaves,
         family=True,
-        what=("0.0", "float('nan')", "-1.0", "None", "float('inf')", "'x'"),
+        faults=("0.0", "float('nan')", "-1.0", "None", "float('inf')", "'x'"),
         places=("normaliser",),
     ),
 }

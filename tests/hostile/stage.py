@@ -97,7 +97,7 @@ def build(home: Path, sweep: bool = True) -> Stage:
     """Make the material, with the swept grid on request; raises `RuntimeError` if a command fails."""
     home.mkdir(parents=True, exist_ok=True)
     stage = Stage(home)
-    inputs(home)
+    write_inputs(home)
 
     def run_command(arguments: Sequence[str], **options: Any) -> Outcome:
         outcome = call(arguments, home, **options)
@@ -134,7 +134,7 @@ def _half(home: Path) -> None:
     raise RuntimeError("the run could not be killed between its second checkpoint and its end")
 
 
-def inputs(home: Path) -> None:
+def write_inputs(home: Path) -> None:
     """The cards, points and tables that are inputs of commands."""
     card = small_card()
     (home / "tiny.toml").write_text(tomli_w.dumps(card))

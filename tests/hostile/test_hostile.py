@@ -1,4 +1,4 @@
-"""A few hostile trials (hundreds in the slow run), and tests that verdicts detect faults."""
+"""A few hostile trials (hundreds in the slow run), and tests that the checks of `verdicts` detect faults."""
 
 import importlib
 import random
@@ -11,22 +11,22 @@ import pytest
 from tests.hostile import content, damage, verdicts
 from tests.hostile.__main__ import CATEGORIES, TRIALS, choose_trials
 from tests.hostile.process import Outcome
-from tests.hostile.stage import Stage, inputs
+from tests.hostile.stage import Stage, write_inputs
 from tests.hostile.trial import Trial
 
 
-def ended(code: int = 0, out: str = "", err: str = "", hung: bool = False) -> Outcome:
+def make_outcome(code: int = 0, out: str = "", err: str = "", hung: bool = False) -> Outcome:
     return Outcome(("eval",), code, out, err, 1.0, hung)
 
 
 @pytest.mark.parametrize(
     "outcome",
     [
-        ended(0, "x 1.0\n"),
-        ended(1, err="note: x\nerror: disk full\n"),
-        ended(2, err="error: unknown task\n"),
-        ended(130, err="interrupted\n"),
-        ended(1, "2 failed\n"),
+        make_outcome(0, "x 1.0\n"),
+        make_outcome(1, err="note: x\nerror: disk full\n"),
+        make_outcome(2, err="error: unknown task\n"),
+        make_outcome(130, err="interrupted\n"),
+        make_outcome(1, "2 failed\n"),
     ],
 )
 def test_expected_ends_of_commands_give_no_complaints(outcome: Outcome) -> None:
@@ -36,17 +36,17 @@ def test_expected_ends_of_commands_give_no_complaints(outcome: Outcome) -> None:
 @pytest.mark.parametrize(
     ("outcome", "complaint"),
     [
-        (ended(-9), "exit code -9"),
-        (ended(139), "exit code 139"),
-        (ended(hung=True), "hangs"),
-        (ended(1, err="Traceback (most recent call last):\n  x\n"), "traceback"),
-        (ended(1, err="error: KeyError: 1 (this is a bug; --debug shows where)\n"), "this is a bug"),
-        (ended(2, err="error: a\nerror: b\n"), "2 lines"),
-        (ended(2, err="no\n"), "0 lines"),
-        (ended(1), "without a word"),
-        (ended(130, err="error: stopped\n"), "without 'interrupted'"),
-        (ended(2, err=f"error: {'x' * 1000}\n"), "a line of 1007 characters"),
-        (ended(0, "\x1b[31mred"), "control characters"),
+        (make_outcome(-9), "exit code -9"),
+        (make_outcome(139), "exit code 139"),
+        (make_outcome(hung=True), "hangs"),
+        (make_outcome(1, err="Traceback (most recent call last):\n  x\n"), "traceback"),
+        (make_outcome(1, err="error: KeyError: 1 (this is a bug; --debug shows where)\n"), "this is a bug"),
+        (make_outcome(2, err="error: a\nerror: b\n"), "2 lines"),
+        (make_outcome(2, err="no\n"), "0 lines"),
+        (make_outcome(1), "without a word"),
+        (make_outcome(130, err="error: stopped\n"), "without 'interrupted'"),
+        (make_outcome(2, err=f"error: {'x' * 1000}\n"), "a line of 1007 characters"),
+        (make_outcome(0, "\x1b[31mred"), "control characters"),
     ],
 )
 def test_unexpected_ends_of_commands_give_a_complaint(outcome: Outcome, complaint: str) -> None:
@@ -55,11 +55,11 @@ def test_unexpected_ends_of_commands_give_a_complaint(outcome: Outcome, complain
 
 def test_missing_and_changed_files_are_detected() -> None:
     expected = {"a": b"1", "b": b"2"}
-    assert verdicts.same_numbers(expected, expected) == []
-    assert verdicts.same_numbers(expected, {"a": b"1", "b": b"3"}) == ["b holds other numbers"]
-    assert verdicts.same_numbers(expected, {"a": b"1"}) == ["b is missing"]
-    assert verdicts.same_numbers(expected, {"a": b"1", "b": b"x"}, damaged={"b": b"x"}) == []
-    assert verdicts.untouched(expected, {"a": b"0"}) == ["a is changed", "b is lost"]
+    assert verdicts.check_same_numbers(expected, expected) == []
+    assert verdicts.check_same_numbers(expected, {"a": b"1", "b": b"3"}) == ["b holds other numbers"]
+    assert verdicts.check_same_numbers(expected, {"a": b"1"}) == ["b is missing"]
+    assert verdicts.check_same_numbers(expected, {"a": b"1", "b": b"x"}, damaged={"b": b"x"}) == []
+    assert verdicts.check_unchanged(expected, {"a": b"0"}) == ["a is changed", "b is lost"]
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_missing_and_changed_files_are_detected() -> None:
 )
 def test_injected_code_in_a_page_is_detected(tmp_path: Path, html: str, injected: bool) -> None:
     (tmp_path / "index.html").write_text(f"<html>{html}</html>")
-    assert bool(verdicts.page(tmp_path / "index.html")) == injected
+    assert bool(verdicts.check_page(tmp_path / "index.html")) == injected
 
 
 def test_spreadsheet_formulas_are_detected(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("name,value\nx,-1.5\n'=canary,+3\n")
-    assert verdicts.formulas(tmp_path) == []
+    assert verdicts.check_formulas(tmp_path) == []
     (tmp_path / "a.csv").write_text("name,value\n=canary(),1\n")
-    assert verdicts.formulas(tmp_path) != []
+    assert verdicts.check_formulas(tmp_path) != []
 
 
 def test_trials_are_drawn_from_every_kind() -> None:
@@ -102,10 +102,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         "cli.list",
         "store.runs",
         "registry",
-    ):  # once, not in every fork
+    ):  # imported once here, not in every fork
         importlib.import_module(f"iclbench.{module}")
     home = tmp_path_factory.mktemp("hostile")
-    inputs(home)
+    write_inputs(home)
     (home / "results/runs").mkdir(parents=True)
     return Stage(home)
 
@@ -114,11 +114,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 def test_hostile_words_on_the_command_line_are_answered_in_one_line(stage: Stage, tmp_path: Path, command: str) -> None:
     trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{command}"))
     trial.copy()
-    for text in trial.dice.sample([text for text in content.TEXTS if content.usable(text)], 6):
+    for text in trial.dice.sample([text for text in content.TEXTS if content.is_usable(text)], 6):
         assert verdicts.check_outcome(trial.run((command, text))) == [], text
 
 
-@pytest.mark.parametrize("how", damage.HOWS)
+@pytest.mark.parametrize("how", damage.DAMAGES)
 def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: Path, how: str) -> None:
     trial = Trial(stage, tmp_path / "trial", random.Random(f"quick/{how}"))
     trial.copy()
@@ -128,7 +128,7 @@ def test_damaged_cards_are_shown_or_refused_in_one_line(stage: Stage, tmp_path: 
 
 @pytest.mark.slow
 def test_hundreds_of_hostile_trials(capfd: pytest.CaptureFixture[str]) -> None:
-    """In a Python without the checks of shapes, as users have it."""
+    """Run in a new process, without the shape checks that `make test` adds, as for users."""
     with capfd.disabled():
-        done = subprocess.run([sys.executable, "-m", "tests.hostile"], cwd=Path(__file__).parents[2], check=False)
-    assert done.returncode == 0
+        process = subprocess.run([sys.executable, "-m", "tests.hostile"], cwd=Path(__file__).parents[2], check=False)
+    assert process.returncode == 0

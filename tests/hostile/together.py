@@ -9,7 +9,7 @@ from functools import partial
 from tests.hostile.process import Command, Outcome
 from tests.hostile.stage import EVAL, LONG, PROBE, REPORT
 from tests.hostile.trial import Kind, Trial
-from tests.hostile.verdicts import check_outcome, no_temporary_files, page, same_numbers, value_tables
+from tests.hostile.verdicts import check_no_temporary_files, check_outcome, check_page, check_same_numbers, value_tables
 
 
 def _start_all(trial: Trial, arguments: Sequence[str], count: int) -> list[Outcome]:
@@ -38,10 +38,10 @@ def _run_at_once(trial: Trial, arguments: Sequence[str], results: str) -> list[s
         if not weights.is_file() or weights.read_bytes() != trial.stage.weights:
             complaints.append("the weights differ from those of a single run")
     if arguments == REPORT:
-        complaints += page(trial.results / "report/index.html")
+        complaints += check_page(trial.results / "report/index.html")
     tables = value_tables(trial.results)
     expected = {n: c for n, c in trial.stage.values.items() if n in tables or (arguments == EVAL and "probe" not in n)}
-    return complaints + same_numbers(expected, tables) + no_temporary_files(trial.results)
+    return complaints + check_same_numbers(expected, tables) + check_no_temporary_files(trial.results)
 
 
 KINDS: dict[str, Kind] = {

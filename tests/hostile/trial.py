@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.hostile.process import Outcome, call
 from tests.hostile.stage import Stage
-from tests.hostile.verdicts import check_outcome, same_numbers, value_tables
+from tests.hostile.verdicts import check_outcome, check_same_numbers, value_tables
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Trial:
     def run(self, arguments: Sequence[str], **options: object) -> Outcome:
         return call(arguments, self.folder, **options)
 
-    def same_tables(self, damaged: Mapping[str, bytes] | None = None, complete: bool = True) -> list[str]:
+    def check_tables(self, damaged: Mapping[str, bytes] | None = None, complete: bool = True) -> list[str]:
         """The value tables equal those of the stage; `damaged` are bytes that may remain."""
-        return same_numbers(self.stage.values, value_tables(self.results), damaged, complete)
+        return check_same_numbers(self.stage.values, value_tables(self.results), damaged, complete)
 
-    def works_as_before(self, arguments: Sequence[str]) -> list[str]:
+    def check_command(self, arguments: Sequence[str]) -> list[str]:
         """The command has its usual output and writes its usual tables."""
         outcome = self.run(arguments)
-        complaints = check_outcome(outcome, {0}) + self.same_tables()
+        complaints = check_outcome(outcome, {0}) + self.check_tables()
         if outcome.code == 0 and outcome.out != self.stage.outputs[arguments]:
             complaints.append(f"{arguments[0]} prints other numbers")
         return [f"afterwards: {complaint}" for complaint in complaints]

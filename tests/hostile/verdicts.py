@@ -55,7 +55,7 @@ def value_tables(results: Path) -> dict[str, bytes]:
     return contents(results, "tables/**/*.values.parquet")
 
 
-def same_numbers(
+def check_same_numbers(
     expected: Mapping[str, bytes],
     actual: Mapping[str, bytes],
     damaged: Mapping[str, bytes] | None = None,
@@ -71,7 +71,9 @@ def same_numbers(
     return complaints[:5]
 
 
-def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None) -> list[str]:
+def check_unchanged(
+    before: Mapping[str, bytes], after: Mapping[str, bytes], names: Iterable[str] | None = None
+) -> list[str]:
     """These files are unchanged."""
     checked_names = before if names is None else names
     return [
@@ -81,7 +83,7 @@ def untouched(before: Mapping[str, bytes], after: Mapping[str, bytes], names: It
     ][:5]
 
 
-def no_temporary_files(results: Path) -> list[str]:
+def check_no_temporary_files(results: Path) -> list[str]:
     """No temporary file remains."""
     return [f"{path.name} remains" for path in results.rglob("*.tmp")][:3]
 
@@ -112,14 +114,14 @@ class _Page(HTMLParser):
             self.injections.append(f"<script>{data[:40]}")
 
 
-def page(html: Path) -> list[str]:
+def check_page(html: Path) -> list[str]:
     """The report has no tag, handler or script from a hostile name."""
     parser = _Page()
     parser.feed(html.read_text(encoding="utf-8"))
     return [f"injected: {code}" for code in parser.injections[:3]]
 
 
-def formulas(folder: Path) -> list[str]:
+def check_formulas(folder: Path) -> list[str]:
     """No cell of an exported table is a formula in a spreadsheet."""
     import csv
 

@@ -1,4 +1,4 @@
-"""Pairs that are named before training: differences by seed, and intervals over seeds once all seeds are present."""
+"""Pairs that are named before training: differences by seed, and intervals over seeds if no seed is missing."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ PAIR = Pair(a="gpt2", b="s4d", tasks=["linear", "bursty"])
 
 
 def test_differences_are_by_seed(grid: Grid, grid_results: Results) -> None:
-    rows = named_pairs.compared(normalised.contests(grid_results, "grid"), "grid", [PAIR])
+    rows = named_pairs.compare_pairs(normalised.contests(grid_results, "grid"), "grid", [PAIR])
     assert rows["row"].tolist() == ["linear", "bursty · ICL", "bursty · IWL"]
-    for row, test in zip(rows.to_dict("records"), ("next", "icl", "iwl"), strict=True):
-        task = "linear" if test == "next" else "bursty"
+    for row, evaluator in zip(rows.to_dict("records"), ("next", "icl", "iwl"), strict=True):
+        task = "linear" if evaluator == "next" else "bursty"
         gaps = [
-            float(score(grid.raw[task, test, "gpt2", seed].mean(), test))
-            - float(score(grid.raw[task, test, "s4d", seed].mean(), test))
+            float(score(grid.raw[task, evaluator, "gpt2", seed].mean(), evaluator))
+            - float(score(grid.raw[task, evaluator, "s4d", seed].mean(), evaluator))
             for seed in (0, 1)
         ]
         assert row["gaps"] == pytest.approx(gaps)
         assert row["value"] == pytest.approx(np.mean(gaps))
         assert np.isnan(row["low"]) and row["verdict"] == "seeds 2, 3, 4 are missing" and row["seeds"] == "2 of 5"
-    assert named_pairs.compared(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
+    assert named_pairs.compare_pairs(normalised.contests(grid_results, "grid"), "small", [PAIR]).empty
 
 
 def test_interval_is_over_named_seeds(grid_results: Results) -> None:
     """Two further seeds do not change Welch's interval over the five named seeds."""
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
     rng = np.random.default_rng(0)
-    of_one_seed = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
+    seed_rows = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
     rows = pd.concat(
-        [of_one_seed.assign(seed=seed, value=rng.normal(0.5, 0.2, 2)) for seed in range(7)], ignore_index=True
+        [seed_rows.assign(seed=seed, value=rng.normal(0.5, 0.2, 2)) for seed in range(7)], ignore_index=True
     )
     contest = replace(contest, rows=rows)
     wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
@@ -50,35 +50,36 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
     compared_pair = named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, contest))
     assert compared_pair is not None
     mean = compared_pair[0]
-    test = stats.ttest_ind(a, b, equal_var=False)
-    assert (mean.low, mean.high) == pytest.approx(tuple(test.confidence_interval()), rel=1e-9)
-    (row,) = named_pairs.compared([contest], "grid", [PAIR]).to_dict("records")
+    welch = stats.ttest_ind(a, b, equal_var=False)
+    assert (mean.low, mean.high) == pytest.approx(tuple(welch.confidence_interval()), rel=1e-9)
+    (row,) = named_pairs.compare_pairs([contest], "grid", [PAIR]).to_dict("records")
     better = "gpt2 is better" if mean.low > 0 else "s4d is better" if mean.high < 0 else "not significantly different"
     assert (row["seeds"], row["verdict"]) == ("5 of 5", better)
     without_seed = replace(contest, rows=rows[rows["seed"].ne(3)])
     assert named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, without_seed)) is None
     without_gpt2 = replace(contest, rows=rows[rows["contestant"].eq("s4d")])
-    (row,) = named_pairs.compared([without_gpt2], "grid", [PAIR]).to_dict("records")
+    (row,) = named_pairs.compare_pairs([without_gpt2], "grid", [PAIR]).to_dict("records")
     assert row["seeds"] == "0 of 5" and row["verdict"] == "seeds 0, 1, 2, 3, 4 are missing"
 
 
 def test_significance_is_corrected_by_holms_method(grid_results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The expected verdicts follow from adjusted p-values. A pair with a missing seed has none, and is not counted."""
+    """The expected verdicts follow from adjusted p-values. A pair with a missing seed has no p-value, and the
+    correction does not count it."""
     rng = np.random.default_rng(5)
     pairs = [Pair(a="gpt2", b="s4d", tasks=["linear"], seeds=[0, 1, 2, n]) for n in range(3, 12)]
-    of_pairs = {pair.seeds[-1]: (rng.normal(0.4 * n, 1.0, 4), rng.normal(0, 1.0, 4)) for n, pair in enumerate(pairs)}
+    pair_scores = {pair.seeds[-1]: (rng.normal(0.4 * n, 1.0, 4), rng.normal(0, 1.0, 4)) for n, pair in enumerate(pairs)}
     incomplete = pairs[4].seeds[-1]
     monkeypatch.setattr(
         named_pairs,
         "scores",
-        lambda pair, _: pd.DataFrame(dict(zip("ab", of_pairs[n := pair.seeds[-1]], strict=True)), pair.seeds).iloc[
+        lambda pair, _: pd.DataFrame(dict(zip("ab", pair_scores[n := pair.seeds[-1]], strict=True)), pair.seeds).iloc[
             : 3 if n == incomplete else 4
         ],
     )
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
-    rows = named_pairs.compared([contest], "grid", pairs)
+    rows = named_pairs.compare_pairs([contest], "grid", pairs)
     p_values = sorted(
-        (float(stats.ttest_ind(*of_pairs[pair.seeds[-1]], equal_var=False).pvalue), n)
+        (float(stats.ttest_ind(*pair_scores[pair.seeds[-1]], equal_var=False).pvalue), n)
         for n, pair in enumerate(pairs)
         if n != 4
     )

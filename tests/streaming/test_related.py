@@ -11,7 +11,7 @@ from iclbench.streaming.lines import LineFormat
 from iclbench.streaming.related import read_related
 from tests.refusals import refused
 
-COLUMNS = LineFormat.of(TaskShape(x_dim=1, points=9), 3e38)
+FORMAT = LineFormat.of(TaskShape(x_dim=1, points=9), 3e38)
 
 
 def model(name: str, related: int) -> Backbone:
@@ -19,7 +19,7 @@ def model(name: str, related: int) -> Backbone:
     return cls(cls.Settings(width=8), TaskShape(x_dim=1, points=9, related=related))
 
 
-def files(folder: Path, *texts: str) -> list[Path]:
+def write_files(folder: Path, *texts: str) -> list[Path]:
     paths = [folder / f"{i}.csv" for i in range(len(texts))]
     for path, text in zip(paths, texts, strict=True):
         path.write_text(text)
@@ -27,7 +27,7 @@ def files(folder: Path, *texts: str) -> list[Path]:
 
 
 def test_one_dataset_per_file_padded_to_the_longest(tmp_path: Path) -> None:
-    points = read_related(model("icicl-cnp", 2), files(tmp_path, "x,y\n1,2\n3,4\n", "5,6\n"), COLUMNS)
+    points = read_related(model("icicl-cnp", 2), write_files(tmp_path, "x,y\n1,2\n3,4\n", "5,6\n"), FORMAT)
     assert points.x.tolist() == [[[[1], [3]], [[5], [0]]]]
     assert points.y.tolist() == [[[[2], [4]], [[6], [0]]]]
     assert points.mask.tolist() == [[[True, True], [True, False]]]
@@ -48,13 +48,13 @@ def test_related_datasets_that_do_not_fit_are_refused(
     name: str, related: int, texts: list[str], code: str, names: tuple[object, ...], tmp_path: Path
 ) -> None:
     with refused(code, *names):
-        read_related(model(name, related), files(tmp_path, *texts), COLUMNS)
+        read_related(model(name, related), write_files(tmp_path, *texts), FORMAT)
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with refused("missing-file", tmp_path / "none.csv", "--related"):
-        read_related(model("icicl-cnp", 1), [tmp_path / "none.csv"], COLUMNS)
+        read_related(model("icicl-cnp", 1), [tmp_path / "none.csv"], FORMAT)
 
 
 def test_the_precision_is_that_of_the_model(tmp_path: Path) -> None:
-    assert read_related(model("icicl-cnp", 1).double(), files(tmp_path, "1,2"), COLUMNS).x.dtype == torch.float64
+    assert read_related(model("icicl-cnp", 1).double(), write_files(tmp_path, "1,2"), FORMAT).x.dtype == torch.float64

@@ -53,7 +53,7 @@ def command(
         typer.Option(
             "-o",
             "--override",
-            help="Setting of the method: method.eta=0.01, method.passes=5 or dev, ... May be repeated.",
+            help="Setting of the method, like method.eta=0.01 or method.passes=dev. May be repeated.",
         ),
     ] = None,
     controls: Annotated[
@@ -97,7 +97,7 @@ def command(
     """Score language models on in-context tasks. The same command continues after an interruption."""
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
-    from iclbench.deep_thinking.methods import method_as_typed
+    from iclbench.deep_thinking.methods import parse_method
     from iclbench.language.models import loading
     from iclbench.language.tasks.ranges import parse
     from iclbench.language.tasks.selection import language_tasks
@@ -110,7 +110,7 @@ def command(
         raise UsageError("--name and --revision need a single --model", code="conflict")
     if name is not None:
         check_name(name)
-    context_method = method_as_typed(method, override or [])
+    context_method = parse_method(method, override or [])
     options = {
         "shots": None if shots is None else parse(shots, "--shots"),
         "episodes": episodes,
@@ -124,13 +124,13 @@ def command(
     named_tasks = language_tasks(tasks)
     if not named_tasks:
         raise UsageError("--tasks has no task; iclbench lm tasks lists them", code="missing-value")
-    models_by_name: dict[str, str] = {}
-    for model_name in model:  # check the models before large packages are imported
-        source = loading.find(model_name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-        if (first_model := models_by_name.setdefault(source.model_name, model_name)) != model_name:
+    references_by_name: dict[str, str] = {}
+    for model_reference in model:  # check the models before large packages are imported
+        source = loading.find(model_reference, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
+        if (first_reference := references_by_name.setdefault(source.model_name, model_reference)) != model_reference:
             raise UsageError(
-                f"'{first_model}' and '{model_name}' have the same name '{source.model_name}' in the tables; evaluate "
-                "each in a separate command with --name",
+                f"'{first_reference}' and '{model_reference}' have the same name '{source.model_name}' in the "
+                "tables; evaluate each in a separate command with --name",
                 code="duplicate",
             )
     available_tasks, failed = _with_data(named_tasks, data_dir)
@@ -140,10 +140,10 @@ def command(
     from iclbench.language.models.model import load
 
     cells: list[CellResult] = []
-    for model_name in model:
+    for model_reference in model:
         try:
             language_model = load(
-                model_name,
+                model_reference,
                 revision=revision,
                 dtype=dtype,
                 device=torch_device,
@@ -160,10 +160,10 @@ def command(
             if len(model) == 1:
                 raise
             failed += 1  # the other models are evaluated
-            say(f"skipped model '{model_name}': {error}")
+            say(f"skipped model '{model_reference}': {error}")
     print_language(results, cells, json)
     if failed:
-        say(f"{failed} failed; the same command tries them again")
+        say(f"{failed} failed; run the same command again to retry")
         raise typer.Exit(1)
 
 

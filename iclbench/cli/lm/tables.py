@@ -16,9 +16,9 @@ from iclbench.evaluation.cells import CellResult
 from iclbench.language.summary import summary_path
 
 # Maximum number of tasks with separate tables.
-DETAILED = 6
-# Maximum number of columns of passes.
-_COLUMNS = 8
+_MAX_DETAILED_TASKS = 6
+# Maximum number of columns in a table of passes.
+_MAX_PASS_COLUMNS = 8
 
 
 def print_language(results: Path, cells: Sequence[CellResult], json: bool = False) -> None:
@@ -29,8 +29,8 @@ def print_language(results: Path, cells: Sequence[CellResult], json: bool = Fals
         print_rows(pd.concat([_read(paths), means]))
         return
     orders = {cell.prompts.order for cell in cells}
-    sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
-    print_summaries(means, sets, _read(paths) if len(orders) > 1 else None)
+    demo_sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
+    print_summaries(means, demo_sets, _read(paths) if len(orders) > 1 else None)
 
 
 def _summaries(results: Path, cells: Sequence[CellResult]) -> list[Path]:
@@ -43,12 +43,12 @@ def _read(paths: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else tables.frame("values", [])
 
 
-def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | None = None) -> None:
-    """Print the tables of means over `sets` sets of demonstrations. `by_order` has the rows of cells with several
+def print_summaries(values: pd.DataFrame, demo_sets: int, by_order: pd.DataFrame | None = None) -> None:
+    """Print the tables of means over `demo_sets` sets of demonstrations. `by_order` has the rows of cells with several
     orders."""
     ok = values[values["status"].eq("ok") & values["prompt_set"].isna()]
     tasks = list(dict.fromkeys(map(str, ok["task"])))
-    for task in tasks if len(tasks) <= DETAILED else []:
+    for task in tasks if len(tasks) <= _MAX_DETAILED_TASKS else []:
         task_rows = ok[ok["task"].eq(task)]
         columns, lines = task_board(task_rows)
         table(task_title(task_rows), columns, lines, range(1, len(columns)))
@@ -69,14 +69,17 @@ def print_summaries(values: pd.DataFrame, sets: int, by_order: pd.DataFrame | No
     for row in failures[failures["axis"].isna()].to_dict("records"):
         shots = "" if pd.isna(row["n_context"]) else f" at {row['n_context']} shots"
         out.print(f"missing: {row['contestant']} on {row['task']}{shots} ({row['shift']}): {row['reason']}")
-    if len(tasks) > DETAILED:
-        scope = f"Means over {sets} sets of demonstrations. " if sets > 1 else ""
+    if len(tasks) > _MAX_DETAILED_TASKS:
+        scope = f"Means over {demo_sets} sets of demonstrations. " if demo_sets > 1 else ""
         out.print(
-            f"{scope}For intervals, use iclbench report or --json, or evaluate at most {DETAILED} tasks at a time."
+            f"{scope}For intervals, use iclbench report or --json, or evaluate at most {_MAX_DETAILED_TASKS} tasks at "
+            "a time."
         )
     elif tasks:
-        spread = f"± standard deviation over {sets} sets of demonstrations" if sets > 1 else "[ ] 95 % interval"
-        gain = "; gain: over plain ICL on the same prompts, with its 95 % interval"
+        spread = "[ ] 95 % interval"
+        if demo_sets > 1:
+            spread = f"± standard deviation over {demo_sets} sets of demonstrations"
+        gain = "; gain: accuracy minus that of plain ICL on the same prompts, with its 95 % interval"
         out.print(spread + gain * bool(ok["metric"].eq("accuracy_gain").any()))
 
 
@@ -92,14 +95,14 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     Args:
         values: means over demonstration seeds.
     """
-    plain = values[values["axis"].isna()]
-    unshuffled = plain[plain["shift"].eq("none")]
+    main_rows = values[values["axis"].isna()]
+    unshuffled = main_rows[main_rows["shift"].eq("none")]
     by_metric = {
         name: _by_key(unshuffled[unshuffled["metric"].eq(name)]) for name in dict.fromkeys(unshuffled["metric"])
     }
-    shuffled = _by_key(plain[plain["shift"].eq("shuffled-labels") & plain["metric"].eq("accuracy")])
+    shuffled = _by_key(main_rows[main_rows["shift"].eq("shuffled-labels") & main_rows["metric"].eq("accuracy")])
     extra_columns = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
-    extra_columns = {title: metric for title, metric in extra_columns.items() if metric in by_metric}
+    extra_columns = {title: name for title, name in extra_columns.items() if name in by_metric}
     accuracies = by_metric.get("accuracy", {})  # empty if a set of demonstrations failed for all models
     majority_keys = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
     models = [key for name in models_of(unshuffled) for key in sorted(accuracies) if accuracies[key]["model"] == name]
@@ -107,7 +110,7 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     for key in [*models, *majority_keys[:1]]:  # the majority label does not depend on demonstrations
         row = accuracies[key]
         cells = [_accuracy(row, by_metric.get("accuracy_sd", {}).get(key), "accuracy_sd" in by_metric)]
-        cells += [_number(by_metric[metric].get(key)) for metric in extra_columns.values()]
+        cells += [_number(by_metric[name].get(key)) for name in extra_columns.values()]
         cells += [_number(shuffled.get(key))] if shuffled else []
         cells += [_gain(by_metric["accuracy_gain"].get(key))] if "accuracy_gain" in by_metric else []
         lines.append([styled_name(key[0], str(row["kind"])), _shots(row), *cells])
@@ -118,16 +121,16 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracy, distance to plain ICL and change of the memory after 1, 2, ... passes."""
     counts = sorted(int(t) for t in values["axis_value"].unique())
-    step = -(-len(counts) // _COLUMNS)
+    step = -(-len(counts) // _MAX_PASS_COLUMNS)
     pass_counts = counts[::-1][::step][::-1]
     lines = []
     passes = values[values["shift"].eq("none") & values["metric"].isin(["accuracy", "kl_to_icl", "memory_change"])]
     for (evaluator, name), rows in passes.groupby(["evaluator", "metric"], sort=False):
         row_metric = metric(str(name))
         by_pass = rows.set_index(rows["axis_value"].astype(int))["value"]
-        form = ".1e" if row_metric.logarithmic else ".3f"
+        number_format = ".1e" if row_metric.logarithmic else ".3f"
         title = row_metric.label + (", development" if evaluator == "development" else "")
-        lines.append([title, *(f"{by_pass[t]:{form}}" if t in by_pass.index else "" for t in pass_counts)])
+        lines.append([title, *(f"{by_pass[t]:{number_format}}" if t in by_pass.index else "" for t in pass_counts)])
     return ["passes", *map(str, pass_counts)], lines
 
 
@@ -135,7 +138,7 @@ def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracy over the orders of the same demonstrations.
 
     Args:
-        values: rows of cells; those with the axis `order` are of further orders.
+        values: rows of cells; those with the axis `order` have another order than the drawn one.
     """
     is_counted = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
     accuracies = values[

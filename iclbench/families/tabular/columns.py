@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from iclbench.core.errors import DataError
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,5 +59,5 @@ def check_names(path: Path, names: Sequence[str]) -> None:
 
 def list_names(names: Sequence[str], limit: int = 4) -> str:
     """The first `limit` names, and the number of the others."""
-    text = ", ".join(in_a_line(name, 160) for name in names[:limit])
+    text = ", ".join(as_one_line(name, 160) for name in names[:limit])
     return text + (f" and {len(names) - limit} more" if len(names) > limit else "")

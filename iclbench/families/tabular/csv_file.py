@@ -21,11 +21,11 @@ import numpy as np
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 from iclbench.families.tabular.columns import Column, table_stem
 from iclbench.families.tabular.numerals import meant_as_number, number
 
-COMMAS = "columns are separated by commas"
+SEPARATOR_HINT = "columns are separated by commas"
 # Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
 _FIELD_BYTES = 64
 # Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
@@ -63,7 +63,7 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
     first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
     if header is None and not has_header and _may_be_header(first_line, columns):
         raise DataError(
-            f"{path}: the first line '{in_a_line(','.join(first_line))}' may be a header or a row; give --header or "
+            f"{path}: the first line '{as_one_line(','.join(first_line))}' may be a header or a row; give --header or "
             "--no-header with --csv, or give the columns names that are not numbers",
             code="missing-value",
         )
@@ -152,7 +152,7 @@ def _parse_cells(path: Path, data: bytes, header: bool | None) -> _ParsedTable:
     for line, row in rows:
         if len(row) != len(first_line):
             raise DataError(
-                f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; {COMMAS}",
+                f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; {SEPARATOR_HINT}",
                 code="bad-syntax",
             )
     has_header = _names_columns([row for _, row in rows[:2]]) if header is None else header
@@ -174,7 +174,7 @@ def _reader(lines: Iterable[str]) -> Any:
 
 def _column(cells: list[str], lines: list[int]) -> Column:
     def place(row: int) -> str:
-        return f"line {lines[row]}: '{in_a_line(cells[row], 40)}'"
+        return f"line {lines[row]}: '{as_one_line(cells[row], 40)}'"
 
     joined = "".join(cells)
     if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits

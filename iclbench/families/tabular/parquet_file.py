@@ -14,7 +14,7 @@ from jaxtyping import Float
 from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 from iclbench.families.tabular.columns import Column, check_names, list_names
 
 log = logging.getLogger("iclbench")
@@ -64,7 +64,7 @@ def read_parquet(path: Path) -> list[Column]:
 
 
 def _not_parquet(path: Path, error: Exception) -> DataError:
-    message = f"{path} is not a parquet table ({in_a_line(error_text(error))}); write it again, or as .csv"
+    message = f"{path} is not a parquet table ({as_one_line(error_text(error))}); write it again, or as .csv"
     return DataError(message, code="unreadable-file")
 
 

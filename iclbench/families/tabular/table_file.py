@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float
 
 from iclbench.core.errors import DataError, UnknownNameError, UsageError
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 from iclbench.families.tabular.columns import Column, check_names, list_names, table_stem
-from iclbench.families.tabular.csv_file import COMMAS, read_csv
+from iclbench.families.tabular.csv_file import SEPARATOR_HINT, read_csv
 from iclbench.families.tabular.parquet_file import read_parquet
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
@@ -61,14 +61,14 @@ def read_table(path: Path | str, target: str | None = None, header: bool | None 
     columns = _columns(path, header)
     names = [column.name for column in columns]
     if len(names) < 2:
-        raise DataError(f"{path}: expected a target and at least one feature, got one column; {COMMAS}")
+        raise DataError(f"{path}: expected a target and at least one feature, got one column; {SEPARATOR_HINT}")
     check_names(path, names)
     target_index = _target_index(path, names, target)
     values = _finite_numbers(path, columns, target_index)
     y = values[target_index]
     if y.min() == y.max():
         raise DataError(
-            f"{path}: the target '{in_a_line(names[target_index])}' is constant in all {len(y)} rows; choose another"
+            f"{path}: the target '{as_one_line(names[target_index])}' is constant in all {len(y)} rows; choose another"
         )
     feature_indices = [i for i in range(len(names)) if i != target_index]
     x = np.stack([values[i] for i in feature_indices], axis=1)
@@ -102,7 +102,7 @@ def _target_index(path: Path, names: Sequence[str], target: str | None) -> int:
     is_number = target.isdecimal() and target.isascii() and len(target) < 10
     if numbers_allowed and is_number and 1 <= int(target) <= len(names):
         return int(target) - 1
-    unknown = UnknownNameError("target", in_a_line(target), map(in_a_line, names))
+    unknown = UnknownNameError("target", as_one_line(target), map(as_one_line, names))
     hint = f" (or a column number from 1 to {len(names)})" if numbers_allowed else ""
     raise DataError(f"{path}: {unknown}{hint}", code=unknown.code)
 
@@ -116,10 +116,10 @@ def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[
     """
     text_columns = [column for column in columns if column.values is None]
     if columns[target] in text_columns:
-        places, name = _first_text(columns[target]), in_a_line(columns[target].name)
+        places, name = _first_text(columns[target]), as_one_line(columns[target].name)
         raise DataError(f"{path}: the target '{name}' has text{places}; choose another, or replace it with numbers")
     if text_columns:
-        places = list_names([in_a_line(column.name) + _first_text(column) for column in text_columns])
+        places = list_names([as_one_line(column.name) + _first_text(column) for column in text_columns])
         raise DataError(f"{path}: text in {places}; encode it as numbers or remove the columns")
     values = [column.numbers() for column in columns]
     missing = [np.isnan(v) for v in values]
@@ -145,7 +145,7 @@ def _places(columns: Sequence[Column], wrong_cells: Sequence[np.ndarray]) -> str
     """The columns with wrong cells, the number of these cells and the first one."""
     return list_names(
         [
-            f"{in_a_line(column.name)} ({int(is_wrong.sum())}: {column.place(int(is_wrong.argmax()))})"
+            f"{as_one_line(column.name)} ({int(is_wrong.sum())}: {column.place(int(is_wrong.argmax()))})"
             for column, is_wrong in zip(columns, wrong_cells, strict=True)
             if is_wrong.any()
         ]

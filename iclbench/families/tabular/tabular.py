@@ -33,7 +33,7 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.file_errors import cannot_read
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import PositiveFloat
 from iclbench.core.standard import Standard
@@ -162,11 +162,11 @@ class Tabular(Family):
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
         if len(self.tables) == 1:
-            source, target = "", f"'{in_a_line(self.tables[0].target)}'"
+            source, target = "", f"'{as_one_line(self.tables[0].target)}'"
         else:
             source, target = " of one table", "the target"
         return [
-            *(f"{in_a_line(table.name)}: {self._features(table)}; {table.rows} rows" for table in self.tables),
+            *(f"{as_one_line(table.name)}: {self._features(table)}; {table.rows} rows" for table in self.tables),
             f"an episode: {examples + 1} rows{source}, drawn at random; features are standardised over the table, "
             f"{target} by mean and standard deviation of the first {opening} rows{scale}; these rows are not scored",
             f"every contestant predicts each row from the rows before it: {opening} to {examples}",
@@ -174,7 +174,7 @@ class Tabular(Family):
 
     def _features(self, table: Table) -> str:
         """The features of a table that models and baselines see."""
-        names = ", ".join(map(in_a_line, table.features[:12])) + (", ..." if len(table.features) > 12 else "")
+        names = ", ".join(map(as_one_line, table.features[:12])) + (", ..." if len(table.features) > 12 else "")
         count, dim = len(table.features), self.x_dim
         if self.parameters.encoding == "project":
             return f"{dim} projections of {count} features ({names}), drawn at random in each episode"

@@ -18,7 +18,7 @@ def parse(text: str, option: str) -> list[int]:
     [0, 1, 2, 7]
 
     Raises:
-        UsageError: the text has another form; the message names the option.
+        UsageError: the text is not a list of integers or ranges; the message names the option.
     """
     numbers: dict[int, None] = {}
     for item in text.split(","):

@@ -51,7 +51,7 @@ class GLA(LinearMixer):
         self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
-        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.qkv_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activate(u).split(self.qkv_sizes, -1))
         decay = F.logsigmoid(self.decay_proj(bypass[..., self.bypass_sizes[0] :])) / _TEMPERATURE
         return Terms(q * self.key_dim**-0.5, k, v, split_heads(decay, self.heads))
 

@@ -68,7 +68,7 @@ class LinearAttention(LinearMixer):
 
     def read(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and [v, 1] of each head."""
-        q, k, v = (split_heads(t, self.heads) for t in self.window.activated(u).split(self.qkv_sizes, -1))
+        q, k, v = (split_heads(t, self.heads) for t in self.window.activate(u).split(self.qkv_sizes, -1))
         return q, k, F.pad(v, (0, 1), value=1.0)
 
     def out(self, o: Tensor, terms: Terms | None, u: Tensor, bypass: Tensor) -> Tensor:

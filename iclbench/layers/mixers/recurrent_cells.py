@@ -42,13 +42,13 @@ class Cells(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
         tail, *hidden = state
         u, tail = self.window(zero_invalid(x, mask), tail)
-        u = self.window.activated(u)
+        u = self.window.activate(u)
         out, hidden = self._run(u, hidden) if mask is None else self._run_padded(u, hidden, mask)
         return out, (tail, *hidden)
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, *hidden = state
-        u = self.window.activated(self.window.peek(x, tail))
+        u = self.window.activate(self.window.peek(x, tail))
         copies = [t.repeat_interleave(x.shape[1], 0) for t in hidden]
         return self._run(u.flatten(0, 1).unsqueeze(1), copies)[0].view_as(x)
 
@@ -57,7 +57,7 @@ class Cells(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
         tail, *hidden = state
         u, query_inputs, tail = self.window.fork(x, queries, tail)
-        u, query_inputs = self.window.activated(u), self.window.activated(query_inputs)
+        u, query_inputs = self.window.activate(u), self.window.activate(query_inputs)
         outputs, states_before = [], []
         for pair in u.split(2, 1):
             states_before.append(hidden)

@@ -15,6 +15,8 @@ class Window(nn.Module):
     """A causal convolution of each channel over `taps` tokens, up to and including the token itself. Weights have the
     shape and initialisation of `nn.Conv1d`. Without taps it is the identity and its state is empty.
 
+    The state is the tail: the K = taps - 1 inputs before the next token.
+
     Args:
         channels: number of channels E.
         taps: number of taps.
@@ -34,16 +36,16 @@ class Window(nn.Module):
         """The tail before the first token: zeros."""
         return like.new_zeros(batch, self.tail_length, self.channels)
 
-    def activated(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
+    def activate(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
         """Apply SiLU if there is a convolution; otherwise return `u` unchanged."""
         return u if self.weight is None else F.silu(u)
 
     def forward(
         self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B K E"]]:
-        """Outputs for a chunk after the tail of the tokens before it, and the tail after the chunk."""
-        padded = self._padded(x, tail)
-        return self._convolved(padded), self._tail(padded, tail)
+        """Outputs for a chunk that follows the tail, and the tail after the chunk."""
+        padded = self._prepend_tail(x, tail)
+        return self._convolve(padded), self._tail(padded, tail)
 
     def peek(self, x: Float[Tensor, "B Q E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B Q E"]:
         """Outputs for tokens, each read as the first one after the tail."""
@@ -53,20 +55,20 @@ class Window(nn.Module):
         self, x: Float[Tensor, "B T E"], queries: Float[Tensor, "B N E"], tail: Float[Tensor, "B K E"]
     ) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B N E"], Float[Tensor, "B K E"]]:
         """Outputs for a chunk of pairs, outputs for queries (one before each pair), and the tail after the chunk."""
-        padded = self._padded(x, tail)
+        padded = self._prepend_tail(x, tail)
         past = padded.unfold(1, self.tail_length, 2)[:, : queries.shape[1]].mT
-        return self._convolved(padded), self._convolve_each(queries, past), self._tail(padded, tail)
+        return self._convolve(padded), self._convolve_each(queries, past), self._tail(padded, tail)
 
-    def _padded(self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B KT E"]:
+    def _prepend_tail(self, x: Float[Tensor, "B T E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B KT E"]:
         return torch.cat([tail, x], 1) if self.tail_length else x
 
     def _tail(self, padded: Float[Tensor, "B KT E"], like: Tensor) -> Float[Tensor, "B K E"]:
         return copied_slice(padded[:, padded.shape[1] - self.tail_length :]).to(like)
 
     def _convolve_each(self, x: Float[Tensor, "B Q E"], past: Float[Tensor, "B Q K E"]) -> Float[Tensor, "B Q E"]:
-        return self._convolved(torch.cat([past, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)
+        return self._convolve(torch.cat([past, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)
 
-    def _convolved(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
+    def _convolve(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         if self.weight is None:
             return padded
         bias = padded.new_zeros(self.channels) if self.bias is None else self.bias
@@ -74,11 +76,11 @@ class Window(nn.Module):
 
 
 class Shift(Window):
-    """The previous token of each token (the token shift of RWKV)."""
+    """Replaces each token by the token before it (the token shift of RWKV)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, 0)
         self.tail_length = 1
 
-    def _convolved(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
+    def _convolve(self, padded: Float[Tensor, "B KT E"]) -> Float[Tensor, "B T E"]:
         return padded[:, :-1]

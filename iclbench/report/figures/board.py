@@ -14,7 +14,7 @@ from iclbench.report.figures import curves
 from iclbench.report.figures.marks import Marks
 from iclbench.report.style import CONFIG, Look
 
-# Length of a linear axis on both sides of the better half of the contestants, in widths of their range.
+# A linear axis extends beyond the range of the better half of the contestants by up to this multiple of the range.
 _REACH = 3.0
 
 
@@ -33,30 +33,31 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
     order = rows.sort_values(["value", "contestant"], ascending=[measure.lower_is_better, True])["contestant"].tolist()
     # The area under a curve has the kind of axis of the curve.
     is_area = any(curve.area == measure.name and curve.logarithmic for curve in METRICS.values())
-    scale = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))
-    low, high = curves.domain(rows, scale) if scale.logarithmic else _linear_range(rows, measure)
-    drawn = rows.assign(**{f"{end}_drawn": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")})
-    names_beyond = [name for name in order if not drawn.set_index("contestant")["value"].between(low, high)[name]]
+    axis_measure = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))
+    low, high = curves.domain(rows, axis_measure) if axis_measure.logarithmic else _linear_range(rows, measure)
+    clipped = {f"{end}_clipped": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")}
+    is_within = rows.set_index("contestant")["value"].between(low, high)
+    names_beyond = [name for name in order if not is_within[name]]
     marks = Marks({name: looks[name] for name in order}, False)
     better = "lower" if measure.lower_is_better else "higher"
-    axis = f"{measure.label} ({f'{measure.unit}; ' if measure.unit else ''}{better} is better)"
-    kind: Any = "log" if scale.logarithmic else "linear"
+    axis_title = f"{measure.label} ({f'{measure.unit}; ' if measure.unit else ''}{better} is better)"
+    kind: Any = "log" if axis_measure.logarithmic else "linear"
 
     def x(column: str) -> alt.X:
-        bounds = alt.Scale(type=kind, domain=[low, high], nice=False, zero=False)
-        return alt.X(f"{column}_drawn:Q", title=axis, scale=bounds, axis=alt.Axis(format="~g", tickCount=6))
+        scale = alt.Scale(type=kind, domain=[low, high], nice=False, zero=False)
+        return alt.X(f"{column}_clipped:Q", title=axis_title, scale=scale, axis=alt.Axis(format="~g", tickCount=6))
 
     y = alt.Y("contestant:N", sort=order, title=None)
     titles = alt.TitleParams(
         title, subtitle=f"beyond the axis: {', '.join(names_beyond)}" if names_beyond else alt.Undefined
     )
-    base = alt.Chart(drawn, title=titles)
-    ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+    base = alt.Chart(rows.assign(**clipped), title=titles)
+    intervals = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
     points = base.mark_point(size=90, strokeWidth=2, opacity=1)
     tooltip = ["contestant", "kind", "value", "low", "high"]
     return (
         alt.layer(
-            ends.encode(x=x("low"), x2="high_drawn:Q", y=y, color=marks.colour),
+            intervals.encode(x=x("low"), x2="high_clipped:Q", y=y, color=marks.colour),
             points.encode(x=x("value"), y=y, tooltip=tooltip, **marks.points),
         )
         .properties(width=420)
@@ -65,7 +66,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
 
 
 def _linear_range(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The range of the intervals of contestants near the better half."""
+    """The range of the intervals of the better half and of contestants near it; 0 to 1 for shares."""
     if measure.is_share:
         return 0.0, 1.0
     ranked = rows.sort_values("value", ascending=measure.lower_is_better)
@@ -79,6 +80,6 @@ def _linear_range(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
 
 
 def _range(rows: pd.DataFrame) -> tuple[float, float]:
-    """The lowest and the highest end of the intervals; of the values without an interval."""
+    """The lowest and the highest end of the intervals, or of values that have no interval."""
     low, high = (rows[end].fillna(rows["value"]).astype(float) for end in ("low", "high"))
     return float(low.min()), float(high.max())

@@ -18,7 +18,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.cost_table import of_one_machine
+from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results, Slice
 from iclbench.tables.means import over_seeds
 
@@ -68,8 +68,8 @@ def budgets(tasks: list[Slice]) -> pd.DataFrame:
         costs = task.costs[task.costs["contestant"].isin(backbones)]
         for column, (phase, name) in _COSTS.items():
             values = costs[(costs["phase"] == phase) & (costs["metric"] == name)]
-            if metric(name).of_machine:
-                values = of_one_machine(values)
+            if metric(name).depends_on_machine:
+                values = rows_of_one_machine(values)
             means = over_seeds(values, ["contestant"])["value"].astype(float)
             if len(means):
                 row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}

@@ -60,7 +60,8 @@ def accuracy_table(task: Slice, tests: list[str]) -> Table:
         title=f"{task.task}: in context and in weights",
         caption="Accuracy on each test with 95 % intervals over episodes"
         + (", and the highest mean ICL accuracy during training" if frame["peak"].notna().any() else "")
-        + f". With several seeds, an interval spans those of all seeds. A dash: not evaluated.{task.diverged_note}",
+        + ". With several seeds, the interval spans the intervals of all seeds. A dash: not evaluated."
+        + task.diverged_note,
         frame=frame.drop(columns="order"),
         columns=tuple(c for c in columns if frame[c.key].notna().any()),
         group="kind",

@@ -12,7 +12,7 @@ from iclbench.analysis.scores import COLUMNS, for_display, leaderboard, metric_o
 from iclbench.core.formats import fixed, integer, number, slug
 from iclbench.core.metrics import GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
-from iclbench.report.cost_table import of_one_machine
+from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Slice
 from iclbench.tables.means import over_seeds
 
@@ -43,6 +43,7 @@ def paper_tables(task: Slice) -> Iterator[Table]:
     contests = [c for c in normalised.contests(task.results, task.preset) if c.task.id == task.id]
     if not contests:
         return
+    # If the user selected contestants, the table has all of them.
     max_baselines = PAPER_BASELINES if task.results.hidden.empty else None
     frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
     question = [Column("row", "question")] * (len(contests) > 1)
@@ -53,7 +54,7 @@ def paper_tables(task: Slice) -> Iterator[Table]:
         title="Table for a paper",
         caption=f"Scores on {task.task}, preset {task.preset}: 0 is as good as guessing, 1 as good as {references}. "
         f"Means over seeds with 95 % intervals over prompts (n = {_range(frame['n_episodes'])} prompts{seeds}). "
-        "With several seeds, an interval spans those of all seeds.",
+        "With several seeds, the interval spans the intervals of all seeds.",
         frame=frame,
         columns=(
             Column("contestant", "model"),
@@ -109,7 +110,7 @@ def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
 
 
 def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
-    """The leaderboard of one question: a row per contestant, by area under the learning curve."""
+    """The leaderboard of one question: a row per contestant, sorted by area under the learning curve."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = metric_of_curves(task, evaluator)
     ranking = leaderboard(task, evaluator, by="auc")
@@ -141,16 +142,16 @@ def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
 
 
-def shown_columns(frame: pd.DataFrame, value: Column, *further: Column) -> tuple[Column, ...]:
-    """The nonempty columns of a leaderboard: those of `analysis.scores`, with `value` in place of their column
-    "value", and the `further` columns before the reason for a failure."""
-    shared = {name: _shared_column(name) for name, column in COLUMNS.items() if column.title or name == "value"}
-    reason = shared.pop("reason")
-    columns = (*(shared | {"value": value}).values(), *further, reason)
+def shown_columns(frame: pd.DataFrame, value: Column, *extra_columns: Column) -> tuple[Column, ...]:
+    """The columns of a leaderboard that are not empty: those of `analysis.scores`, and `extra_columns` before the
+    reason for a failure. `value` replaces the column "value"."""
+    score_columns = {name: _score_column(name) for name, column in COLUMNS.items() if column.title or name == "value"}
+    reason = score_columns.pop("reason")
+    columns = (*(score_columns | {"value": value}).values(), *extra_columns, reason)
     return tuple(c for c in columns if c.key in ("contestant", value.key) or frame[c.key].notna().any())
 
 
-def _shared_column(name: str) -> Column:
+def _score_column(name: str) -> Column:
     """A column of `analysis.scores` as a column of the report."""
     column = COLUMNS[name]
     ends = (f"{name}_low", f"{name}_high") if column.interval else (None, None)
@@ -159,14 +160,14 @@ def _shared_column(name: str) -> Column:
 
 def meanings(columns: Iterable[Column]) -> str:
     """A sentence on the meaning of the columns of `analysis.scores`, with a leading space."""
-    shared = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
-    sentence = "; ".join(f"{header}: {text}" for header, text in shared if text)
+    header_meanings = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
+    sentence = "; ".join(f"{header}: {text}" for header, text in header_meanings if text)
     return f" {sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
     """The frame with the errors after k examples in columns `n<k>`, and the list of these k: up to three context sizes
-    that all contestants with an area have."""
+    for which all ranked contestants have errors."""
     ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
     counts = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in counts[counts == counts.max()].index if n > 0)
@@ -195,10 +196,10 @@ def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
         if rows.empty:
             frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
             continue
-        if metric(name).of_machine:
-            rows = of_one_machine(rows)
-        fewest = rows.groupby("contestant")["n_points"].transform("min")
-        rows = rows[fewest.isna() | (rows["n_points"] == fewest).fillna(False).astype(bool)]
+        if metric(name).depends_on_machine:
+            rows = rows_of_one_machine(rows)
+        smallest = rows.groupby("contestant")["n_points"].transform("min")
+        rows = rows[smallest.isna() | (rows["n_points"] == smallest).fillna(False).astype(bool)]
         mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})
         frame = frame.merge(mean[["contestant", key]], "left", "contestant")
     return frame

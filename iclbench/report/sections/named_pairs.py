@@ -25,7 +25,7 @@ _INTRODUCTION = (
 def section(results: Results) -> Section | None:
     blocks: list[Block] = []
     for preset in normalised.presets(results):
-        if len(rows := compared(normalised.contests(results, preset), preset)):
+        if len(rows := compare_pairs(normalised.contests(results, preset), preset)):
             drawn = rows[rows["gaps"].map(len) > 0]
             blocks += [_figure(drawn, preset, results)] if len(drawn) else []
             blocks.append(_table(rows, preset))
@@ -49,7 +49,7 @@ def mean_difference(pair: Pair, pair_scores: pd.DataFrame) -> tuple[Difference, 
     return welch(pair_scores["a"].to_numpy(), pair_scores["b"].to_numpy())
 
 
-def compared(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
+def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair] | None = None) -> pd.DataFrame:
     """A row per pair and contest in which at least one model of the pair has a score.
 
     Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low, high and p (empty while a

@@ -13,7 +13,7 @@ from iclbench.analysis.normalised import Contest
 from iclbench.core.formats import Number, fixed, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
-from iclbench.report.cost_table import of_one_machine
+from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
 from iclbench.tables.means import over_seeds
@@ -99,8 +99,8 @@ def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
     rows = rows[rows["run"].isin(contest.rows["run"])]
-    if metric(cost.metric).of_machine:
-        rows = of_one_machine(rows)
+    if metric(cost.metric).depends_on_machine:
+        rows = rows_of_one_machine(rows)
     if cost.sized and len(rows):
         # At the largest number of points among those that most contestants have.
         counts = rows.groupby("n_points")["contestant"].nunique()

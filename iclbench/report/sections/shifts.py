@@ -16,7 +16,7 @@ def section(task: Slice) -> Section | None:
         blocks.append(
             learning.figure(
                 task,
-                {str(shift): under_shift for shift, under_shift in group.groupby("shift")},
+                {str(shift): shift_rows for shift, shift_rows in group.groupby("shift")},
                 name=slug("shifts", str(evaluator), str(metric_name)),
                 title=f"{task.task}: shifted prompts",
                 caption=f"{metric(str(metric_name)).label.capitalize()} against the number of examples on shifted "

@@ -39,7 +39,7 @@ def section(results: Results) -> Section:
     columns, rows = heat_map(results, contests)
     glance = Glance(
         name="summary",
-        scope=tuple(compared(results)),
+        scope=tuple(scope_sentences(results)),
         preset=preset,
         columns=columns,
         rows=rows[:MAX_ROWS],
@@ -50,7 +50,7 @@ def section(results: Results) -> Section:
     return Section("summary", "Summary", (glance,))
 
 
-def compared(results: Results) -> Iterator[str]:
+def scope_sentences(results: Results) -> Iterator[str]:
     """The numbers of compared models, methods and tasks: a sentence per preset and one for language models."""
     measured = results.rows[results.rows["kind"] != "published"]
     for preset, rows in measured.groupby("preset"):

@@ -16,7 +16,7 @@ LENGTHSCALES = [0.1, 0.25, 0.7, 1.0, 4.0, 10.0]
 def reference(kernel: int, lengthscale: float, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if kernel == RBF:
         return kernels.RBF(lengthscale)(a, b)
-    # lambda = ln 2 is the square of scikit-learn's length_scale.
+    # The lambda = ln 2 of the paper is the square of scikit-learn's length_scale.
     return kernels.ExpSineSquared(length_scale=math.sqrt(math.log(2)), periodicity=lengthscale)(a, b)
 
 
@@ -38,8 +38,8 @@ def test_kernels_equal_those_of_scikit_learn(kernel: int, lengthscale: float) ->
 def test_the_series_equals_the_kernel_within_the_span(kernel: int) -> None:
     distance = np.linspace(-SPAN, SPAN, 801)
     for lengthscale in LENGTHSCALES:
-        terms = series_terms(kernel, lengthscale, SPAN)
-        series = cosine_series(kernel, torch.tensor([lengthscale], dtype=torch.float64), SPAN, terms)
+        term_count = series_terms(kernel, lengthscale, SPAN)
+        series = cosine_series(kernel, torch.tensor([lengthscale], dtype=torch.float64), SPAN, term_count)
         expected = reference(kernel, lengthscale, distance[:, None], np.zeros((1, 1)))[:, 0]
         np.testing.assert_allclose(series.covariance(torch.tensor(distance))[0], expected, atol=1e-9)
 
@@ -48,9 +48,11 @@ def test_sampled_functions_have_the_covariance_of_the_kernel() -> None:
     draws = 20_000
     x = torch.tensor([-4.0, -1.3, -1.1, 0.4, 4.0], dtype=torch.float64)
     for kernel, lengthscale in ((RBF, 0.8), (PERIODIC, 1.7)):
-        terms = series_terms(kernel, 0.25, SPAN)
-        series = cosine_series(kernel, torch.full((draws,), lengthscale, dtype=torch.float64), SPAN, terms)
-        normals = torch.randn((draws, terms + 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        term_count = series_terms(kernel, 0.25, SPAN)
+        series = cosine_series(kernel, torch.full((draws,), lengthscale, dtype=torch.float64), SPAN, term_count)
+        normals = torch.randn(
+            (draws, term_count + 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
         y = series.functions(normals, x.expand(draws, -1)).numpy()
         expected = reference(kernel, lengthscale, x.numpy()[:, None], x.numpy()[:, None])
         # The variance of a product of two jointly normal numbers is 1 + k²; the tolerance is five standard errors.

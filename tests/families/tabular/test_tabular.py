@@ -22,7 +22,7 @@ def new_generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def table(rows=60, features=3, seed=0, name="random"):
+def random_table(rows=60, features=3, seed=0, name="random"):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, features)) * 10.0 ** np.arange(features) + 5
     y = 1000 + 30 * (x @ rng.normal(size=features)) + rng.normal(size=rows)
@@ -30,14 +30,14 @@ def table(rows=60, features=3, seed=0, name="random"):
 
 
 def family(*tables, **parameters):
-    return Tabular(Tabular.Parameters(**{"dim": 5, **parameters}), tables=tables or (table(),))
+    return Tabular(Tabular.Parameters(**{"dim": 5, **parameters}), tables=tables or (random_table(),))
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "tabular").mkdir()
     for name, rows in (("large", 50), ("tiny", 8)):
-        values = table(rows)
+        values = random_table(rows)
         lines = [",".join(repr(float(v)) for v in (*x, y)) for x, y in zip(values.x, values.y, strict=True)]
         (tmp_path / "tabular" / f"{name}.csv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
     (tmp_path / "tabular" / "LICENSE.txt").write_text("not a table")
@@ -45,7 +45,7 @@ def folder(tmp_path):
 
 
 def test_episodes_have_distinct_standardised_and_padded_rows():
-    data_table = table()
+    data_table = random_table()
     episodes = family(data_table).sample(Request(40, 20, new_generator()))
     rows = episodes.truth["rows"].numpy()
     assert all(len(set(r)) == 20 for r in rows.tolist())
@@ -58,10 +58,12 @@ def test_episodes_have_distinct_standardised_and_padded_rows():
     assert episodes.scored.tolist() == [[n >= 10 for n in range(20)]] * 40
 
 
-def test_to_labels_converts_values_also_with_constant_openings():
-    data_table = table(rows=200)
+def test_to_labels_also_converts_values_with_constant_openings():
+    data_table = random_table(rows=200)
     zeros = np.where(np.arange(200) % 5 > 0, 0.0, data_table.y)
-    episode_family = family(Table("random", data_table.x, zeros, data_table.features, "y"), table(seed=1), opening=3)
+    episode_family = family(
+        Table("random", data_table.x, zeros, data_table.features, "y"), random_table(seed=1), opening=3
+    )
     episodes = episode_family.sample(Request(200, 12, new_generator()))
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
     values = np.stack([episode_family.tables[index].y[row] for index, row in zip(table_index, rows, strict=True)])
@@ -72,7 +74,7 @@ def test_to_labels_converts_values_also_with_constant_openings():
 
 
 def test_to_labels_uses_single_precision_to_find_constant_openings():
-    data_table = table(rows=200)
+    data_table = random_table(rows=200)
     small = np.where(np.arange(200) % 5 > 0, data_table.y / 1e12, data_table.y)
     episode_family = family(Table("random", data_table.x, small, data_table.features, "y"), opening=3)
     episodes = episode_family.sample(Request(200, 12, new_generator()))
@@ -83,7 +85,7 @@ def test_to_labels_uses_single_precision_to_find_constant_openings():
 
 
 def test_labels_after_the_opening_do_not_affect_other_labels():
-    data_table = table()
+    data_table = random_table()
     changed = data_table.y.copy()
     changed[13] += 1e5
     before = family(data_table).sample(Request(200, 20, new_generator()))
@@ -101,7 +103,7 @@ def test_labels_after_the_opening_do_not_affect_other_labels():
 
 
 def test_labels_do_not_depend_on_units():
-    data_table = table()
+    data_table = random_table()
     other = Table("random", data_table.x * 1e-3 + 7, 1e-6 * data_table.y - 40, data_table.features, "y")
     context, other_context = (family(t).sample(Request(30, 20, new_generator())).context for t in (data_table, other))
     torch.testing.assert_close(context.y, other_context.y, atol=1e-2, rtol=1e-2)
@@ -144,7 +146,7 @@ def test_constant_openings_use_the_scale_of_the_table():
 
 
 def test_pad_selects_a_random_subset_of_many_features():
-    data_table = table(features=8)
+    data_table = random_table(features=8)
     episodes = family(data_table).sample(Request(60, 10, new_generator()))
     standardised = (data_table.x - data_table.x.mean(0)) / data_table.x.std(0)
     subsets = set()
@@ -159,7 +161,7 @@ def test_pad_selects_a_random_subset_of_many_features():
 
 @pytest.mark.parametrize("features", [3, 8])
 def test_projection_mixes_all_features_linearly_with_variance_one(features):
-    data_table = table(rows=400, features=features)
+    data_table = random_table(rows=400, features=features)
     episodes = family(data_table, encoding="project").sample(Request(300, 20, new_generator()))
     x = episodes.context.x.double()
     standardised = torch.from_numpy((data_table.x - data_table.x.mean(0)) / data_table.x.std(0))[episodes.truth["rows"]]
@@ -171,7 +173,9 @@ def test_projection_mixes_all_features_linearly_with_variance_one(features):
 
 def test_tables_are_equally_likely():
     counts = torch.bincount(
-        family(table(), table(500), table(features=7)).sample(Request(3000, 5, new_generator())).truth["table"]
+        family(random_table(), random_table(500), random_table(features=7))
+        .sample(Request(3000, 5, new_generator()))
+        .truth["table"]
     )
     assert (counts - 1000).abs().max() < 4 * math.sqrt(3000 * 2 / 9)
 
@@ -247,7 +251,7 @@ def test_real_tables_are_learnable_in_context():
 
 
 def test_remarks_on_several_tables_do_not_name_targets():
-    wide, narrow = table(rows=60, features=13, name="wide"), table(rows=40, features=5, name="narrow")
+    wide, narrow = random_table(rows=60, features=13, name="wide"), random_table(rows=40, features=5, name="narrow")
     remarks = family(wide, narrow, variance=5.0).remarks(9)
     names = ", ".join(f"f{i}" for i in range(12))
     assert remarks == [
@@ -260,9 +264,9 @@ def test_remarks_on_several_tables_do_not_name_targets():
 
 
 def test_remarks_describe_the_opening_and_the_projection():
-    remarks = family(table(features=12), encoding="project", opening=4).remarks(10)
+    remarks = family(random_table(features=12), encoding="project", opening=4).remarks(10)
     names = ", ".join(f"f{i}" for i in range(12))
     assert remarks[0] == f"random: 5 projections of 12 features ({names}), drawn at random in each episode; 60 rows"
     assert "'y' by mean and standard deviation of the first 4 rows; these rows are not scored" in remarks[1]
-    episodes = family(table(features=12), encoding="project", opening=4).sample(Request(3, 11, new_generator()))
+    episodes = family(random_table(features=12), encoding="project", opening=4).sample(Request(3, 11, new_generator()))
     assert remarks[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))

@@ -1,4 +1,4 @@
-"""Tasks from data files of the user."""
+"""Tasks from the user's data files."""
 
 import json
 
@@ -16,19 +16,19 @@ def rows(count):
     return "".join(json.dumps({"text": f"t{i}", "label": "ab"[i % 2]}) + "\n" for i in range(count))
 
 
-def test_pairs_are_a_task_like_the_mapping_tasks(tmp_path):
+def test_a_file_of_pairs_gives_a_mapping_task(tmp_path):
     (tmp_path / "My_Pairs.json").write_text(json.dumps({f"x{i}": f"y{i}" for i in range(8)}))
     (task,) = language_tasks([str(tmp_path / "My_Pairs.json")])
     assert (task.name, task.family, task.card.answers) == ("my-pairs", "own", "greedy")
-    drawn = LanguagePrompts(task, task.card.shots, 10).drawn_episodes
-    assert len(drawn) == 10
-    text = prompt(task.card, drawn[0].demonstrations, drawn[0].query.x)
-    assert text.text.count("->") == 6
-    assert text.text.endswith(f"example:{drawn[0].query.x}->")
+    episodes = LanguagePrompts(task, task.card.shots, 10).drawn_episodes
+    assert len(episodes) == 10
+    rendered = prompt(task.card, episodes[0].demonstrations, episodes[0].query.x)
+    assert rendered.text.count("->") == 6
+    assert rendered.text.endswith(f"example:{episodes[0].query.x}->")
 
 
 @pytest.mark.parametrize("file", ["reviews.jsonl", "reviews.train.jsonl", "reviews.test.jsonl"])
-def test_labelled_texts_are_a_choice_among_their_labels(tmp_path, file):
+def test_labelled_texts_give_a_choice_task(tmp_path, file):
     names = ["reviews.jsonl"] if file == "reviews.jsonl" else ["reviews.train.jsonl", "reviews.test.jsonl"]
     for i, name in enumerate(names):
         (tmp_path / name).write_text(rows(60).replace(': "t', f': "{i}t'))
@@ -50,7 +50,7 @@ def test_the_folder_of_a_file_does_not_change_the_task(tmp_path):
     assert identities[0] == identities[1]
 
 
-def test_two_files_of_the_same_name_are_refused(tmp_path):
+def test_two_files_with_the_same_name_are_refused(tmp_path):
     (tmp_path / "mine.json").write_text(json.dumps({f"x{i}": f"y{i}" for i in range(8)}))
     (tmp_path / "mine.jsonl").write_text(rows(60))
     pairs, texts = str(tmp_path / "mine.json"), str(tmp_path / "mine.jsonl")

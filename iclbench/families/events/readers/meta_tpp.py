@@ -23,7 +23,7 @@ import numpy as np
 from iclbench.core import limits
 from iclbench.core.errors import DataError, one_line
 from iclbench.core.file_errors import cannot_read
-from iclbench.core.formats import in_a_line
+from iclbench.core.formats import as_one_line
 from iclbench.families.events.event_data import MAX_MARKS, EventData
 
 ARRAYS = ("times", "marks", "masks")
@@ -86,7 +86,7 @@ def _unpack(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
             if duplicates := [name for name in ARRAYS if names.count(name) > 1]:
                 raise DataError(f"{path}: two arrays are named '{duplicates[0]}'; remove one", code="duplicate")
             if "times" not in names:
-                arrays = f"arrays {', '.join(in_a_line(name) for name in names)}" if names else "no arrays"
+                arrays = f"arrays {', '.join(as_one_line(name) for name in names)}" if names else "no arrays"
                 raise DataError(f"{path}: expected an array 'times', got {arrays}")
             return {name: _array(path, archive, name) for name in ARRAYS if name in names}
     except _ARCHIVE_ERRORS as error:
