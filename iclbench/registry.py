@@ -425,9 +425,10 @@ MIXERS = Registry(
 )
 
 
-def _mixer_backbone(name: str, cls: str) -> Entry:
-    """The entry of the backbone with this mixer in all layers; its code is that of the mixer."""
-    mixer = MIXERS.shipped[name]
+def _mixer_backbone(mixer: Entry) -> Entry:
+    """The entry of the backbone with this mixer in all layers: the class of the same name, and the code of the
+    mixer."""
+    cls = mixer.target.partition(":")[2]
     return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code)
 
 
@@ -457,20 +458,8 @@ BACKBONES = Backbones(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
         ),
-        "attention": _mixer_backbone("attention", "Attention"),
-        "linear-attention": _mixer_backbone("linear-attention", "LinearAttention"),
-        "based": _mixer_backbone("based", "Based"),
-        "retnet": _mixer_backbone("retnet", "RetNet"),
-        "mamba2": _mixer_backbone("mamba2", "Mamba2"),
-        "gla": _mixer_backbone("gla", "GLA"),
-        "deltanet": _mixer_backbone("deltanet", "DeltaNet"),
-        "gated-deltanet": _mixer_backbone("gated-deltanet", "GatedDeltaNet"),
-        "kda": _mixer_backbone("kda", "KDA"),
-        "rwkv7": _mixer_backbone("rwkv7", "RWKV7"),
-        "mlstm": _mixer_backbone("mlstm", "MLSTM"),
-        "lstm": _mixer_backbone("lstm", "LSTM"),
-        "gru": _mixer_backbone("gru", "GRU"),
-        "hyena": _mixer_backbone("hyena", "Hyena"),
+        # `mamba` has a module of its own, with the settings of its paper.
+        **{name: _mixer_backbone(mixer) for name, mixer in MIXERS.shipped.items() if name != "mamba"},
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",

@@ -26,7 +26,7 @@ def values_of(name: str) -> dict[str, Any]:
         key: {
             "type": type_name(field.annotation),
             "default": repr(variant.frozen.get(key, field.default)),
-            "meaning": field.description or "",
+            "meaning": " ".join((field.description or "").split()),
         }
         for key, field in cls.Settings.model_fields.items()
     }

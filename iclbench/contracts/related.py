@@ -18,6 +18,9 @@ from iclbench.contracts.contract import (
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictor import Predictor
 
+# Answers that differ by at most this are equal.
+_SMALLEST_EFFECT = 1e-6
+
 
 def _uses_related(predictor: Predictor) -> bool:
     return predictor.uses_related
@@ -40,8 +43,11 @@ def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance:
         answer = ask_targets(predictor, changed_episodes, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
         differences = torch.stack([(a - b).abs().flatten(1).amax(1) for a, b in pairs]).amax(0)
-        unchanged = (differences <= 1e-6) & related.mask.any(-1).any(-1)
-        assert not unchanged.any(), f"related datasets have no effect: answers are the same {change}"
+        effects = differences[related.mask.any(-1).any(-1)]
+        assert not (effects <= _SMALLEST_EFFECT).any(), (
+            f"related datasets have no effect: answers {change} differ by {effects.min().item():.1g}, expected more "
+            f"than {_SMALLEST_EFFECT:g}; use them, or initialise a recurrence with slower decays"
+        )
 
 
 @contract(_uses_related, needs_related=True)

@@ -46,7 +46,7 @@ class SpikeAndSlab(LinearEstimator[NoSettings]):
         self.sparsity = int(sparsity)
         shift = family.parse_shift(self.facts.shift)
         self.weight_std = float(shift.value("weight-scale", 1.0))
-        self.noise = max(float(shift.value("noisy", family.noise)), MIN_NOISE * self.weight_std)
+        self.noise = max(family.label_noise(shift), MIN_NOISE * self.weight_std)
 
     def weights(self, x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
         supports = self._supports(x.shape[2]).to(x.device)

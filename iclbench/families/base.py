@@ -291,8 +291,12 @@ class FunctionFamily(Family):
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the label noise."""
+        """Standard deviation of the label noise without a shift."""
         return 0.0
+
+    def label_noise(self, shift: Shift) -> float:
+        """Standard deviation of the label noise under a shift."""
+        return shift.value("noisy", self.noise)
 
     @property
     def weight_variance(self) -> float:
@@ -301,13 +305,13 @@ class FunctionFamily(Family):
 
     def noise_to_signal(self, shift: str = "none") -> float:
         parsed = self.parse_shift(shift)
-        noise, scale = parsed.value("noisy", self.noise), parsed.value("weight-scale", 1.0)
+        noise, scale = self.label_noise(parsed), parsed.value("weight-scale", 1.0)
         return noise**2 / (self.weight_variance * scale**2)
 
     def keeps_oracle(self, oracle: str, shift: str) -> bool:
         """False if a query repeats a point with its noise, because its label is then known exactly."""
         parsed = self.parse_shift(shift)
-        return parsed.part("repeated-query") is None or not parsed.value("noisy", self.noise)
+        return parsed.part("repeated-query") is None or not self.label_noise(parsed)
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
         """Inputs of the training distribution; random elements of an episode, like a rotation, are drawn here."""
@@ -335,7 +339,7 @@ class FunctionFamily(Family):
             if kind.transform is not None:
                 inputs = kind.transform(inputs, value, generator)
         x, queries, is_defined = inputs.truncate(request.active_dims)
-        noise, scale = shift.value("noisy", self.noise), shift.value("weight-scale", 1.0)
+        noise, scale = self.label_noise(shift), shift.value("weight-scale", 1.0)
         context = self.observe(truth, x, generator, noise, scale)
         targets = None
         if shift.part("repeated-query"):

@@ -30,7 +30,8 @@ def points(count: int) -> Points:
 
 def test_the_guide_names_every_mixer() -> None:
     text = (Path(__file__).parents[2] / "docs" / "sequence-mixers.md").read_text()
-    assert [name for name in MIXERS.shipped if f"`{name}`" not in text] == []
+    missing = [name for name in MIXERS.shipped if f"`{name}`" not in text]
+    assert not missing, f"name {missing} in docs/templates/sequence-mixers.md, and run `make pages`"
 
 
 def test_every_mixer_has_a_backbone_with_its_name() -> None:
@@ -94,7 +95,8 @@ def test_a_state_has_the_documented_size(name: str) -> None:
     matrix = rows.get(name, D // H) * (values + normaliser)
     windows = {"mamba2": 3 * (2 * D + 128), "deltanet": 9 * D, "gated-deltanet": 9 * D, "kda": 9 * D, "rwkv7": D}
     window = {**windows, "mlstm": 3 * 2 * D}.get(name, 0)
-    assert sizes[0] == 2 * (matrix + window + (H if name == "mlstm" else 0))
+    expected = 2 * (matrix + window + (H if name == "mlstm" else 0))
+    assert sizes[0] == expected, "give the documented rows, values and window of the state in this test"
 
 
 def test_a_list_of_mixers_is_repeated_for_all_layers() -> None:
