@@ -603,6 +603,14 @@ ESTIMATORS = Registry(
         "mean-image": Entry(
             "iclbench.families.images.mean_image:MeanImage", "mean of the training images, pixel by pixel"
         ),
+        "gaussian-image": Entry(
+            "iclbench.families.images.gaussian_image:GaussianImage",
+            "pixels under the Gaussian of the training images, given the context",
+        ),
+        "class-mixture": Entry(
+            "iclbench.families.images.class_mixture:ClassMixture",
+            "pixels under a Gaussian for each class, averaged over the posterior of the class",
+        ),
     },
 )
 

@@ -17,7 +17,7 @@ from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Re
 # Codes of the loss of a batch, of the probes, and of the summary of the scores of a prompt set.
 LOSS = 1
 PROBE = 1
-SUMMARY = 1
+SUMMARY = 2
 
 # A number for a class of iclbench, or a hash for another class; for a backbone with mixers, the list of all codes.
 Code = int | str | list[int | str]

@@ -72,9 +72,7 @@ class Curve:
         if self.is_ragged and self.scored is not None:
             failed = (self.scored & ~np.isfinite(values)).any(1)
             return np.where(failed, np.nan, ratios(*self.totals(metric)))
-        if is_used.sum() < 2:
-            return values[:, is_used].mean(1) if is_used.any() else np.full(len(values), np.nan)
-        return np.trapezoid(values[:, is_used], n[is_used], axis=1) / (n[is_used][-1] - n[is_used][0])
+        return mean_heights(values[:, is_used], n[is_used])
 
     @property
     def is_ragged(self) -> bool:
@@ -119,6 +117,18 @@ class Curve:
         failed = ~np.all([np.isfinite(scores) for scores in self.scores.values()], axis=0)
         failed = failed if self.scored is None else failed & self.scored
         return failed if self.open_nll is None else failed | np.isinf(self.open_nll)
+
+
+def mean_heights(curves: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The area under each curve by the trapezoid rule, per unit of context, `(curves,)`; NaN without a size.
+
+    Args:
+        curves: values at the context sizes, `(curves, sizes)`.
+        sizes: context sizes, ascending.
+    """
+    if len(sizes) < 2:
+        return curves.mean(1) if len(sizes) else np.full(len(curves), np.nan)
+    return np.trapezoid(curves, sizes, axis=1) / (sizes[-1] - sizes[0])
 
 
 def learning_curve(

@@ -5,9 +5,11 @@ contestant. It may be negative or above 1. The columns `score_of` and `score_one
 column `normaliser` is the distance of the two points in units of the metric.
 
 - Question `next`: the area under the learning curve of the squared error. 0 is the zero predictor. 1 is the oracle (of
-  several oracles, the one with the least information) or, without an oracle, the best baseline on these prompts. An
-  oracle that failed or is not better than the zero predictor is not used, and the row says so. For events, the metric
-  is the negative log-likelihood, and 0 is a Poisson process with the rate and the mark frequencies so far.
+  several oracles, the one with the least information) or, without an oracle, the area under the lowest mean error of
+  the task's baselines at each context size. Only baselines of the task card count, the same under all shifts; the row
+  says how many of them are missing. An oracle that failed or is not better than the zero predictor is not used, and
+  the row says so. For events, the metric is the negative log-likelihood, 0 is a Poisson process with the rate and the
+  mark frequencies so far, and 1 is the baseline with the best total, since sequences differ in length.
 - Question `targets` with an oracle of distributions: the mean log-likelihood on the episodes that all oracles
   predicted. A predictor of single values counts as a Gaussian whose constant variance is its mean squared error on
   these episodes; 0 is the zero predictor. 1 is the oracle without related datasets; of several oracles, the one with
@@ -16,9 +18,9 @@ column `normaliser` is the distance of the two points in units of the metric.
 - Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
   it is better than the zero predictor, so a predictor without context cannot score above 0. If no baseline is
   significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
-- A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the best baseline if the context has
-  the answer, and an accuracy of 1 if the answer can only be learned in training. The score is missing if the test shows
-  which of two equally good answers a model gives.
+- A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the task's best baseline if the
+  context has the answer, and an accuracy of 1 if the answer can only be learned in training. The score is missing if
+  the test shows which of two equally good answers a model gives.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from iclbench.core.files import remove
 from iclbench.core.metrics import GIVEN_TRUTH
 from iclbench.core.metrics import metric as metric_of
 from iclbench.evaluation.bootstrap import summaries
+from iclbench.evaluation.curves import mean_heights
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import writing
@@ -97,71 +100,93 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     if prompts.evaluator:
         scores = _scores_from_accuracies(values, prompts)
     elif prompts.task.question == "next":
-        scores = _scores_from_errors(values[values["metric"] == "auc"], prompts.headline, failed)
+        curves = values[values["metric"].eq(prompts.headline) & values["n_context"].notna()]
+        areas = values[values["metric"] == "auc"]
+        scores = _scores_from_errors(areas, prompts.headline, prompts.task.baselines, failed, curves)
     elif prompts.task.head != "categorical":
         by_episode = errors()
         scores = _scores_from_likelihoods(by_episode, values, prompts)
         if scores is None and not _are_missing(by_episode, values):
-            scores = _scores_from_errors(values[values["metric"] == "squared_error"], "squared_error", failed)
+            squared_errors = values[values["metric"] == "squared_error"]
+            scores = _scores_from_errors(squared_errors, "squared_error", prompts.task.baselines, failed)
     else:
         scores = None
     return None if scores is None else scores.sort_values(["run", "n_related"])
 
 
-def _scores_from_errors(rows: pd.DataFrame, metric: str, failed: Sequence[str] = ()) -> pd.DataFrame | None:
+def _scores_from_errors(
+    rows: pd.DataFrame,
+    metric: str,
+    task_baselines: Sequence[str],
+    failed_oracles: Sequence[str] = (),
+    curves: pd.DataFrame | None = None,
+) -> pd.DataFrame | None:
     """Scores from errors; None if they cannot be compared.
 
     Args:
         rows: an error per contestant and number of related datasets.
         metric: the metric of the errors.
-        failed: oracles without an error.
+        task_baselines: the baselines of the task card.
+        failed_oracles: oracles without an error.
+        curves: rows of errors at context sizes, if the errors are areas under learning curves.
     """
     without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
     zero_rows = without_sets[without_sets.index.isin(metric_of(metric).guesses)]
     if zero_rows.empty:
         return None
-    zero, other_rows = float(zero_rows["value"].iloc[0]), without_sets.drop(zero_rows.index)
-    top = _error_of_score_one(
-        other_rows, str(zero_rows.index[0]), zero, failed, is_unbounded=metric_of(metric).of_sequences
+    zero_run, zero, candidates = (
+        zero_rows.index[0],
+        float(zero_rows["value"].iloc[0]),
+        without_sets.drop(zero_rows.index),
     )
-    return None if top is None else Scale(metric, zero, *top).score_rows(rows)
-
-
-def _error_of_score_one(
-    candidates: pd.DataFrame, zero_run: str, zero: float, failed: Sequence[str], is_unbounded: bool
-) -> tuple[float, str] | None:
-    """The error that scores 1 and the name of what has it; None if the contestants cannot be compared.
-
-    The error that scores 1 is less than the error that scores 0.
-
-    Args:
-        candidates: rows of all contestants except those that may score 0, by increasing error.
-        zero_run: the run that scores 0.
-        zero: its error.
-        failed: oracles without an error.
-        is_unbounded: whether the metric has no best value.
-    """
-    oracles = candidates[candidates["kind"].eq("oracle")]
-    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(GIVEN_TRUTH)]
-    if oracles.empty and baselines.empty and not failed:
+    oracles, baselines = candidates[candidates["kind"].eq("oracle")], candidates[candidates["kind"].eq("baseline")]
+    if oracles.empty and baselines.drop(index=GIVEN_TRUTH, errors="ignore").empty and not failed_oracles:
         return None
     useful = oracles[oracles["value"] < zero]
-    excuses = [f"{run} failed" for run in failed if run not in oracles.index]
+    excuses = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
     excuses += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful.index))]
     excuse_text = f" (the oracle {', '.join(excuses)})" if excuses else ""
     if len(useful):  # the last one has the least information
-        return float(useful["value"].iloc[-1]), f"{useful.index[-1]}{excuse_text}"
-    best = baselines.head(1)
-    if (best["high"] < zero).fillna(False).any():  # significantly better
-        return float(best["value"].iloc[0]), f"{best.index[0]}{excuse_text}"
-    return None if is_unbounded or zero <= 0 else (0.0, f"no error{excuse_text}")
+        one, name = float(useful["value"].iloc[-1]), str(useful.index[-1])
+    else:
+        is_sequence_metric = metric_of(metric).of_sequences
+        names = [name for name in task_baselines if name not in (*metric_of(metric).guesses, *GIVEN_TRUTH)]
+        best = _best_of_baselines(baselines, zero, names, None if is_sequence_metric else curves)
+        if best is None and (is_sequence_metric or zero <= 0):  # a metric without a best value
+            return None
+        one, name = best or (0.0, "no error")
+    return Scale(metric, zero, one, f"{name}{excuse_text}").score_rows(rows)
+
+
+def _best_of_baselines(
+    rows: pd.DataFrame, zero: float, names: Sequence[str], curves: pd.DataFrame | None
+) -> tuple[float, str] | None:
+    """The lowest error of the baselines of a task and what has it; None if no baseline is significantly better than 0.
+
+    Args:
+        rows: an error per baseline, ascending.
+        zero: the error that scores 0.
+        names: the baselines of the task.
+        curves: their errors at context sizes; None or empty for errors that are not areas.
+    """
+    best = rows[rows.index.isin(names)]
+    if not (best["high"].head(1) < zero).fillna(False).any():
+        return None
+    missing = f" ({len(names) - len(best)} of {len(names)} baselines are missing)" if len(best) < len(names) else ""
+    rows_of_best = curves[curves["run"].isin(best.index)] if curves is not None else pd.DataFrame()
+    if rows_of_best.empty:
+        return float(best["value"].iloc[0]), f"{best.index[0]}{missing}"
+    complete = rows_of_best[rows_of_best["n_episodes"].eq(int(best["n_episodes"].max()))]
+    lowest_errors = complete.groupby("n_context")["value"].min().astype(float)
+    one = float(mean_heights(lowest_errors.to_numpy()[None], lowest_errors.index.to_numpy(float))[0])
+    return one, f"the best baseline at each context size{missing}"
 
 
 def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:
     """Scores from accuracies on one of the family's own tests; None if they cannot be compared."""
     test = prompts.family.evaluators()[prompts.evaluator]
     rows = values[values["metric"] == _ACCURACY]
-    baselines = rows[rows["kind"].eq("baseline") & rows["run"].ne("chance")]
+    baselines = rows[rows["kind"].eq("baseline") & rows["run"].isin(prompts.task.baselines) & rows["run"].ne("chance")]
     if test.knows == "either" or rows.empty or (test.knows == "context" and baselines.empty):
         return None
     best, name = 1.0, "always right"

@@ -186,6 +186,7 @@ def cell_id(cell: GridCell) -> str:
             contents |= {
                 "needs": sorted(cell.needs),
                 "oracles": task.oracles,
+                "baselines": task.baselines,
                 "published": published,
                 "code": codes.SUMMARY,
             }

@@ -242,6 +242,8 @@ OF_ONE_FAMILY = {
     "event-oracle",
     "event-bayes-oracle",
     "mean-image",
+    "gaussian-image",
+    "class-mixture",
 }
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 

@@ -1,5 +1,6 @@
 """Normalised scores compared with NumPy on small tables: what scores 0 and 1, and on which episodes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,17 @@ from iclbench.evaluation.scores import write_scores
 from iclbench.families.base import Evaluator
 
 EPISODES = 40
+# The baselines of the task card.
+BASELINES = ["zero", "mean-image", "knn-3"]
 Rows = list[dict[str, object]]
 
 
-def prompts(question: str, head: str, evaluator: str = "", **family_fields: Any) -> Any:
+def prompts(
+    question: str, head: str, evaluator: str = "", baselines: Sequence[str] = BASELINES, **family_fields: Any
+) -> Any:
     """A prompt set with the properties that scores depend on."""
     family = SimpleNamespace(**{"y_dim": 1, "normaliser": 1.0, **family_fields})
-    task = SimpleNamespace(name="task", question=question, head=head)
+    task = SimpleNamespace(name="task", question=question, head=head, baselines=baselines)
     return create_autospec(
         PromptSet,
         headline="squared_error",
@@ -97,10 +102,42 @@ def test_the_zero_predictor_scores_0_the_oracle_1_and_intervals_are_scaled(tmp_p
     assert set(score["reason"]) == {"squared_error: 1 is ridge"}
 
 
-def test_without_an_oracle_the_best_baseline_scores_1_if_it_is_significantly_better_than_zero(tmp_path: Path) -> None:
+def curve(run: str, *errors: float, n_episodes: int = EPISODES) -> Rows:
+    """Rows of mean errors after 0, 1, 3, ... examples; the last one is of fewer episodes."""
+    sizes = [0, 1, 3, 4][: len(errors)]
+    rows = [row(run, "baseline", "next", "squared_error", error) for error in errors]
+    rows[-1]["n_episodes"] = n_episodes
+    return [of_size | {"n_context": size} for of_size, size in zip(rows, sizes, strict=True)]
+
+
+def test_without_an_oracle_the_lowest_errors_of_the_baselines_of_the_task_score_1(tmp_path: Path) -> None:
+    """The area under the pointwise minimum, over the sizes with all episodes. A baseline that is not in the task card
+    does not count, and a missing one is counted."""
+    heights = {"knn-3": (0.9, 0.5, 0.4), "pixel-1nn": (0.6, 0.7, 0.1), "plug-in": (0.0, 0.0, 0.0)}
+    sizes = np.array([0.0, 1.0, 3.0])
+    area_of = {run: float(np.trapezoid(height, sizes) / 3) for run, height in heights.items()}
+    values = [row("zero", "baseline", "next", "auc", 1.0), row("gpt2", "backbone", "next", "auc", 0.4)]
+    for run, height in heights.items():
+        values += [row(run, "baseline", "next", "auc", area_of[run]), *curve(run, *height, 0.0, n_episodes=9)]
+    prompt_set = prompts("next", "point", baselines=["zero", "knn-3", "pixel-1nn"])
+    score_rows = scored(tmp_path / "both", prompt_set, values)
+    best = float(np.trapezoid(np.minimum(heights["knn-3"], heights["pixel-1nn"]), sizes) / 3)
+    assert best < min(area_of["knn-3"], area_of["pixel-1nn"])
+    assert score_rows is not None and set(score_rows["score_one"]) == {"the best baseline at each context size"}
+    score = score_rows.droplevel("n_related")["value"]
+    assert score["gpt2"] == pytest.approx(0.6 / (1 - best)) and score["plug-in"] == pytest.approx(1 / (1 - best))
+    without = [value for value in values if value["run"] != "knn-3"]
+    score_rows = scored(tmp_path / "one", prompt_set, without)
+    name = "the best baseline at each context size (1 of 2 baselines are missing)"
+    assert score_rows is not None and set(score_rows["score_one"]) == {name}
+    assert score_rows.droplevel("n_related")["value"]["pixel-1nn"] == pytest.approx(1)
+
+
+def test_a_baseline_scores_1_only_if_it_is_significantly_better_than_zero(tmp_path: Path) -> None:
     better = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.5), mean=("baseline", 0.8), gpt2=("backbone", 0.4))
-    score_rows = scored(tmp_path / "better", prompts("next", "point"), better)
-    assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is knn-3"}
+    score_rows = scored(tmp_path / "better", prompts("next", "point"), [*better, *curve("knn-3", 0.6, 0.4)])
+    assert score_rows is not None
+    assert set(score_rows["reason"]) == {"squared_error: 1 is the best baseline at each context size"}
     assert score_rows.droplevel("n_related")["value"]["gpt2"] == pytest.approx(0.5 / 0.4)
     doubtful = areas(zero=("baseline", 0.9), knn_3=("baseline", 0.88), gpt2=("backbone", 0.45))
     score_rows = scored(tmp_path / "doubtful", prompts("next", "point"), doubtful)
@@ -252,7 +289,7 @@ def test_in_tests_guessing_scores_0_and_the_best_possible_answer_1(tmp_path: Pat
                 ("gpt2", "backbone", 0.7),
             )
         ]
-        prompt_set = prompts("targets", "categorical", name, evaluators=lambda: tests)
+        prompt_set = prompts("targets", "categorical", name, ["pixel-1nn"], evaluators=lambda: tests)
         score_rows[name] = scored(tmp_path / name, prompt_set, values)
     icl, iwl = score_rows["icl"], score_rows["iwl"]
     assert icl is not None and iwl is not None and score_rows["flip"] is None
@@ -269,13 +306,16 @@ def accuracies(**values: tuple[str, float]) -> Rows:
 
 
 def scored_in_test(folder: Path, test: Evaluator, values: Rows) -> pd.DataFrame | None:
-    score_rows = scored(folder, prompts("targets", "categorical", "icl", evaluators=lambda: {"icl": test}), values)
+    baselines = ["chance", "pixel-1nn", "b-worse", "b-first", "b-same"]
+    prompt_set = prompts("targets", "categorical", "icl", baselines, evaluators=lambda: {"icl": test})
+    score_rows = scored(folder, prompt_set, values)
     return None if score_rows is None else score_rows.droplevel("n_related")
 
 
 def test_in_a_test_the_best_baseline_scores_1_and_not_guessing_or_a_model(tmp_path: Path) -> None:
     values = accuracies(
         chance=("baseline", 0.99),
+        plug_in=("baseline", 0.97),
         b_worse=("baseline", 0.7),
         b_first=("baseline", 0.9),
         b_same=("baseline", 0.9),

@@ -30,6 +30,7 @@ from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import BaseSettings, PositiveFloat
+from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family
 from iclbench.families.images.celeba import CelebA
 from iclbench.families.images.image_sets import ImageSet, Part, emnist_images, glyph_images, mnist_images
@@ -43,6 +44,8 @@ INTENSITY = {"glyphs": (0.067, 0.22), "mnist": (0.1307, 0.3081), "emnist": (0.17
 MIN_PIXELS = 3
 # Number of images that are averaged at once, which limits memory.
 _IMAGE_BATCH = 1024
+# Largest number of values of an image whose covariance is computed; a matrix of this size has 134 MB.
+_MAX_VALUES = 4096
 
 
 class ImageParameters(BaseSettings):
@@ -192,6 +195,32 @@ class ImageCompletion(Family):
             square += torch.einsum("n,npd->pd", weight, intensities.square())
         return mean.float(), (square - mean.square()).clamp(min=0).sqrt().float()
 
+    @cached_property
+    def trained_moments(self) -> tuple[Float[Tensor, "C V"], Float[Tensor, "C V V"]]:
+        """Mean and covariance of the V values of an image, for every label of the training images.
+
+        Raises:
+            UsageError: a covariance would have too many entries.
+        """
+        if (size := self.pixels * self.y_dim) > _MAX_VALUES:
+            raise UsageError(
+                f"covariances are computed for images of at most {_MAX_VALUES} values, but these have {size}; "
+                "lower task.size or choose another baseline",
+                code="not-applicable",
+            )
+        images = self._images("train")
+        means, covariances = [], []
+        for numbers in images.order.split(images.counts.tolist()):
+            total, square = torch.zeros(size, dtype=torch.float64), torch.zeros(size, size, dtype=torch.float64)
+            for batch in numbers.split(_IMAGE_BATCH):
+                values = self._scaled(images.read(batch)).double().flatten(1)
+                total += values.sum(0)
+                square += values.T @ values
+            mean = total / len(numbers)
+            means.append(mean)
+            covariances.append(square / len(numbers) - mean.outer(mean))
+        return torch.stack(means), torch.stack(covariances)
+
     def sample(self, request: Request) -> Episodes:
         episodes, generator = request.episodes, request.generator
         shift, device = self.parse_shift(request.shift), generator.device
@@ -315,6 +344,16 @@ class ImageCompletion(Family):
             case "celeba":
                 return CelebA(part, self.data_dir, parameters.size)
         return glyph_images(part, parameters.classes, parameters.drawings, parameters.size, parameters.jitter)
+
+
+def image_family(facts: TaskFacts | None, baseline: str) -> ImageCompletion:
+    """The family of a task of image completion; raises `UsageError` for another family."""
+    family = None if facts is None else facts.family
+    if not isinstance(family, ImageCompletion):
+        raise UsageError(
+            f"{baseline} requires a task of the family image-completion; choose another baseline", code="not-applicable"
+        )
+    return family
 
 
 def _share_range(pixels: int, points: int) -> tuple[int, int]:

@@ -8,12 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.core.episodes import Points
-from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Gaussian
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import BaseSettings, NonNegativeFloat
 from iclbench.core.task import TaskFacts
-from iclbench.families.images.image_completion import ImageCompletion
+from iclbench.families.images.image_completion import image_family
 
 
 class MeanImageSettings(BaseSettings):
@@ -41,13 +40,7 @@ class MeanImage(Predictor):
         self, settings: MeanImageSettings | None = None, facts: TaskFacts | None = None, seed: int = 0
     ) -> None:
         self.settings = settings or MeanImageSettings()
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, ImageCompletion):
-            raise UsageError(
-                "mean-image requires a task of the family image-completion; choose another baseline",
-                code="not-applicable",
-            )
-        self.family = self.facts.family
+        self.family = image_family(facts, "mean-image")
 
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None = None
