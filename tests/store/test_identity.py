@@ -91,7 +91,7 @@ def test_a_raised_code_of_training_probes_or_summaries_changes_these_kinds_of_ce
 ) -> None:
     cells = grid(tmp_path)
     assert {cell.hash for cell in cells} and changed_kinds(cells, tmp_path) == set()
-    monkeypatch.setattr(codes, code, 2)
+    monkeypatch.setattr(codes, code, getattr(codes, code) + 1)
     assert changed_kinds(cells, tmp_path) == changed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, ClassVar
 
@@ -16,7 +17,7 @@ from iclbench.core.predictions import Mixture
 from iclbench.core.predictor import Predictor
 from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.core.task import TaskFacts
-from iclbench.families.images.gaussian_image import condition
+from iclbench.families.images.gaussian_image import Posterior, condition
 from iclbench.families.images.image_completion import image_family
 
 
@@ -67,16 +68,30 @@ class ClassMixture(Predictor):
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None = None
     ) -> Mixture:
-        floor, means, stds, logits = self.settings.floor, [], [], []
-        for mean, covariance in zip(*self._moments, strict=True):
-            answer = condition(self.family, mean, covariance, floor, context, x_target)
-            log_evidence = answer.log_evidence
-            if related is not None:
-                sets = related.map(lambda t: t.flatten(0, 1))
-                of_sets = condition(self.family, mean, covariance, floor, sets, sets.x[:, :0]).log_evidence
-                log_evidence = log_evidence + of_sets.unflatten(0, related.mask.shape[:2]).sum(1)
-            means.append(answer.mean.to(x_target))
-            stds.append(answer.std.to(x_target))
-            logits.append(log_evidence.to(x_target))
-        shared_logits = torch.stack(logits, -1).unsqueeze(1).expand(-1, x_target.shape[1], -1)
-        return Mixture(shared_logits, torch.stack(means, -2), torch.stack(stds, -2))
+        count = 0 if related is None else related.mask.shape[1]
+        (answer,) = self.predict_by_related(context, x_target, related, [count])
+        return answer
+
+    def predict_by_related(
+        self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None, counts: Sequence[int]
+    ) -> Iterator[Mixture]:
+        answers = [self._condition(moments, context, x_target) for moments in zip(*self._moments, strict=True)]
+        means = torch.stack([answer.mean for answer in answers], -2).to(x_target)
+        stds = torch.stack([answer.std for answer in answers], -2).to(x_target)
+        log_evidence = torch.stack([answer.log_evidence for answer in answers], -1)
+        of_sets = None if related is None else self._log_evidence_of_sets(related)
+        for count in counts:
+            total = log_evidence if of_sets is None else log_evidence + of_sets[:, :count].sum(1)
+            logits = total.to(x_target).unsqueeze(1).expand(-1, x_target.shape[1], -1)
+            yield Mixture(logits, means, stds)
+
+    def _log_evidence_of_sets(self, related: Points) -> Float[Tensor, "B J C"]:
+        """The log-evidence of every related image under every class."""
+        sets = related.map(lambda t: t.flatten(0, 1))
+        of_classes = [
+            self._condition(moments, sets, sets.x[:, :0]).log_evidence for moments in zip(*self._moments, strict=True)
+        ]
+        return torch.stack(of_classes, -1).unflatten(0, related.mask.shape[:2])
+
+    def _condition(self, moments: tuple[Tensor, Tensor], points: Points, x_target: Tensor) -> Posterior:
+        return condition(self.family, *moments, self.settings.floor, points, x_target)
