@@ -14,7 +14,15 @@ from iclbench.registry import ESTIMATORS
 from tests.contracts.cases import check_contracts, split_cases
 
 # Estimators of one family are tested with the family.
-OF_ONE_FAMILY = ("climate-oracle", "gp-", "event-oracle", "event-bayes-oracle", "mean-image", "gaussian-image", "class-mixture")
+OF_ONE_FAMILY = (
+    "climate-oracle",
+    "gp-",
+    "event-oracle",
+    "event-bayes-oracle",
+    "mean-image",
+    "gaussian-image",
+    "class-mixture",
+)
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
 LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}

@@ -27,9 +27,9 @@ _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
 _MAX_BASELINES = 5
 _INTRODUCTION = (
     "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
-    "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline; on tables, images "
-    "and in-weight labels it means no error. Scores are means over seeds; blue is better, orange is worse than "
-    "guessing."
+    "of 1 is as good as the Bayes-optimal predictor or, where that is unknown, the best baseline at each context "
+    "size; on tables and in-weight labels it means no error. Scores are means over seeds; blue is better, orange is "
+    "worse than guessing."
 )
 
 

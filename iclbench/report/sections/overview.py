@@ -20,8 +20,8 @@ _LIKELIHOOD = (
 )
 _SCORE = (
     "Score: (error − zero) / (best − zero) on areas under the learning curve, where best is the oracle or, without "
-    "one, the best baseline. 0 is as good as always predicting zero (events: a Poisson process; images: the mean "
-    "training image), 1 as good as the best."
+    "one, the best baseline at each context size. 0 is as good as always predicting zero (events: a Poisson process; "
+    "images: the mean training image), 1 as good as the best."
 )
 _ACCURACY = (
     "Accuracy: the share of queries with the right label among the admitted ones (ICL: the two labels of the sequence; "
