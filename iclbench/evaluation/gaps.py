@@ -69,14 +69,16 @@ def write_gaps(prompt_rows: PromptSetRows) -> None:
     path = results / "tables" / prompts.id / "summary" / "gaps.values.parquet"
     rows_of = next_gap_rows if prompts.task.question == "next" else gap_rows
     rows = rows_of(prompt_rows.values, prompt_rows.errors, prompts) if prompts.task.oracles else []
-    if not rows:
+    frames = [tables.frame("values", rows)]
+    if prompts.task.question == "next" and prompts.task.oracles:
+        # Gaps after single events cannot be computed from packed errors.
+        frames.append(prompt_rows.packed_values[prompt_rows.packed_values["metric"].eq("gap")])
+    gaps = tables.union("values", frames)
+    if gaps.empty:
         remove(path)
         return
-    frames = [tables.frame("values", rows)]
-    if prompts.task.question == "next":
-        frames.append(prompt_rows.packed_values[prompt_rows.packed_values["metric"].eq("gap")])
     with writing(results):
-        tables.write("values", tables.union("values", frames), path, {"oracle": prompts.task.oracles[0]})
+        tables.write("values", gaps, path, {"oracle": prompts.task.oracles[0]})
 
 
 def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> list[dict[str, object]]:

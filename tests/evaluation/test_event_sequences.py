@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from iclbench.config.resolution import resolve_task
 from iclbench.evaluation.contestants import baselines
 from iclbench.evaluation.curves import learning_curve
 from iclbench.evaluation.evaluate import evaluate
-from iclbench.evaluation.gaps import next_gap_rows
+from iclbench.evaluation.gaps import next_gap_rows, write_gaps
+from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from tests.families.events import sequence_files
 
@@ -81,6 +83,24 @@ def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
     np.testing.assert_allclose(from_packed[["value", "low", "high"]], area[["value", "low", "high"]], rtol=1e-5)
     assert gaps(model).empty, "the oracle has no errors"
     assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
+
+
+def test_the_gaps_of_packed_contestants_are_not_lost_without_another_contestant(
+    prompts: PromptSet, tmp_path: Path
+) -> None:
+    """Packed errors have no rows after single events, so their gaps cannot be computed again."""
+    gap = {"run": "renewal", "task": "point-process", "family": "point-process", "contestant": "renewal"}
+    gap |= {"kind": "baseline", "preset": "smoke", "shift": "none", "evaluator": "next", "metric": "gap", "value": 0.3}
+    gap |= {"n_context": 4, "normaliser": 1.0, "status": "ok", "prompt_set": prompts.id, "card": "c", "version": "1"}
+    empty, packed = tables.frame("values", []), tables.frame("values", [gap, gap | {"metric": "nll"}])
+    rows = create_autospec(PromptSetRows, results=tmp_path, prompts=prompts, values=empty, packed_values=packed)
+    rows.errors = tables.frame("errors", [])
+    write_gaps(rows)
+    path = tmp_path / "tables" / prompts.id / "summary" / "gaps.values.parquet"
+    assert tables.read("values", path)[["metric", "n_context", "value"]].to_numpy().tolist() == [["gap", 4, 0.3]]
+    rows.packed_values = empty
+    write_gaps(rows)
+    assert not path.exists()
 
 
 @pytest.mark.slow
