@@ -507,6 +507,11 @@ class Reference:
             raise LookupError(f"{model} has no {metric} of {phase} on {task} at {preset}")
         return float(found[model])
 
+    def state(self, model: str, task: str, preset: str = "grid") -> int:
+        """The number of float32 values that a model stores per episode after the context of the preset."""
+        points = load_task(task)[1].presets[preset].points
+        return round(self.cost(model, task, "condition", "state_bytes", points, preset) / 4)
+
     def cells(self, *statuses: str, **where: str) -> pd.DataFrame:
         """Cells with one of these statuses (default: all), and of a `kind`, `preset`, `task`, `kernels`."""
         cells = self.results.cells
