@@ -10,11 +10,13 @@ from iclbench import tables
 from iclbench.families.base import Evaluator
 from tests.evaluation.test_scores import Rows, accuracies, areas, prompts, row, scored, scored_in_test
 
-NEXT = prompts("next", "point")
+NEXT = prompts("next", "point", baselines=["zero", "knn", "better"])
 
 
 def reasons(folder: Path, values: Rows) -> set[str]:
-    score_rows = scored(folder, NEXT, values)
+    """The reasons of the scores on a task with these baselines."""
+    baselines = [str(value["run"]) for value in values if value["kind"] == "baseline"]
+    score_rows = scored(folder, prompts("next", "point", baselines=baselines), values)
     return set() if score_rows is None else set(score_rows["reason"])
 
 
@@ -62,7 +64,7 @@ def test_scales_are_without_related_datasets_and_independent_of_the_order_of_row
     kinds = {"zero": "baseline", "knn": "baseline", "gpt2": "backbone"}
     rows = [row(run, kinds[run], "targets", "squared_error", v, n_related=n) for (run, n), v in error_values.items()]
     for name, ordered_rows in (("more-first", rows), ("more-last", rows[::-1])):
-        score_rows = scored(tmp_path / name, prompts("targets", "point"), ordered_rows)
+        score_rows = scored(tmp_path / name, prompts("targets", "point", baselines=["knn"]), ordered_rows)
         assert score_rows is not None
         expected = {key: (0.9 - error) / 0.4 for key, error in error_values.items()}
         assert score_rows["value"].to_dict() == pytest.approx(expected)
@@ -118,7 +120,7 @@ def likelihoods(oracle: float) -> tuple[Rows, Rows]:
 
 def test_an_oracle_must_have_a_higher_likelihood_than_a_constant_to_score_one(tmp_path: Path) -> None:
     constant = -0.5 * float(np.log(2 * np.pi * np.e))
-    prompt_set = prompts("targets", "gaussian")
+    prompt_set = prompts("targets", "gaussian", baselines=["zero", "knn"])
     score_rows = scored(tmp_path / "better", prompt_set, *likelihoods(constant + 1))
     assert score_rows is not None and set(score_rows["reason"]) == {"log_likelihood: 1 is bayes"}
     for name, difference in (("equal", 0.0), ("less", 1.0)):
