@@ -88,7 +88,7 @@ def test_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
     assert summary["n_episodes"] == 12
 
 
-def test_resamples_without_events_are_no_error() -> None:
+def test_resamples_without_events_do_not_raise() -> None:
     """An episode without events may have a total: the open interval of its window."""
     summary = ratio_summary(np.array([1.0, 2.0]), np.array([0, 2]), seed=0)
     assert summary["value"] == 1.5 and summary["low"] == 1.0

@@ -135,11 +135,13 @@ def test_a_cell_with_a_damaged_file_is_not_done(card_path: Path, tmp_path: Path)
         assert cells.is_done(tmp_path, zero, prompts)
 
 
-def test_a_cell_without_values_is_done_if_its_code_knew_all_metrics(card_path: Path, tmp_path: Path) -> None:
+def test_a_cell_is_done_if_its_code_computed_no_value_of_a_known_metric(card_path: Path, tmp_path: Path) -> None:
+    """Some data have no value of a metric, such as events in observation windows."""
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     (zero,) = baselines(prompts, ["zero"])
-    cell_tables = cells.skipped(prompts, cells.row(zero, prompts, "next"), "not applicable")
-    cells.write(tmp_path, zero, prompts, cell_tables, None)
+    rows = [cells.row(zero, prompts, "next") | {"metric": "log_likelihood", "value": -1.0}]
+    assert "squared_error" in cells.uncomputed_metrics(rows, prompts)
+    cells.write(tmp_path, zero, prompts, {"values": rows}, None)
     assert cells.is_done(tmp_path, zero, prompts)
 
 
