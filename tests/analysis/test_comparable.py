@@ -147,3 +147,13 @@ def test_spans_that_differ_by_rounding_are_one_scale() -> None:
     comparable, (line,) = on_one_scale(scores)
     assert comparable["run"].tolist() == [f"run-{i}" for i in range(8)]
     assert all(f"run-{i}" in line for i in range(8, 13))
+
+
+def test_scores_without_a_prompt_set_are_compared_with_one_another() -> None:
+    scores = rows([(f"run-{i}", 0, "a") for i in range(3)]).assign(
+        metric="score", prompt_set=pd.Series([pd.NA] * 3, dtype="string")
+    )
+    scores = scores.assign(score_of="squared_error", score_one=["ridge", "ridge", "knn-3"], normaliser=1.0)
+    comparable, lines = on_one_scale(scores)
+    assert comparable["run"].tolist() == ["run-0", "run-1"]
+    assert ["run-2" in line for line in lines] == [True]

@@ -1,5 +1,7 @@
 """Gains from related datasets: paired by episode, with the median and the share of the largest episode."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,6 +26,11 @@ def test_an_episode_against_the_sum_has_a_negative_share() -> None:
     result = gain(pd.Series([1.0, 1.0, -1.5, 1.0]), pd.Series(np.zeros(4)))
     assert result is not None and result.largest_share == pytest.approx(-1.0)
     assert "100%" in result.line
+
+
+def test_the_line_distinguishes_a_share_of_the_sum_from_one_against_it() -> None:
+    result = gain(MORE, LESS)
+    assert result is not None and result.line != replace(result, largest_share=-result.largest_share).line
 
 
 def test_a_share_of_gains_that_cancel_is_infinite() -> None:

@@ -7,7 +7,41 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from iclbench.analysis.over_training import at_compute, kendall, mean_over, shared_compute
+from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.normalised import Contest
+from iclbench.analysis.over_training import at_compute, by_run, kendall, mean_over, shared_compute
+from iclbench.analysis.slices import Results, Slice
+
+
+def test_branches_have_the_score_of_the_run_minus_the_loss_in_the_metric() -> None:
+    """The error of the branches is 0.3 and 0.1 above that of the run, in a span of 0.5."""
+    run = {"run": "m-s0", "contestant": "m", "kind": "backbone", "task": "t", "family": "f", "preset": "smoke"}
+    run |= {"shift": "none", "evaluator": "next", "status": "ok", "metric": "auc", "card": "c", "version": "0"}
+    branch = run | {"axis": "branch"}
+    curve = {"evaluator": "train", "metric": "loss", "axis": "train_step"}
+    without_score = {"run": "n-s0", "contestant": "n", "value": 9.0}
+    rows = [
+        run | {"value": 0.2},
+        branch | {"axis_value": 20, "value": 0.3},
+        branch | {"axis_value": 10, "value": 0.5},
+        branch | {"axis_value": 10, "value": 9.0, "shift": "noisy-1"},
+        branch | {"axis_value": 10, "value": 9.0, "metric": "squared_error", "n_context": 4},
+        *(run | curve | {"axis_value": step, "value": 1.0} for step in (1, 40)),
+        *(row | without_score for row in (run, branch | {"axis_value": 10}, run | curve | {"axis_value": 40})),
+        run | {"evaluator": "train", "metric": "loss", "axis": "n_context", "axis_value": 80, "value": 1.0},
+        run | {"metric": "squared_error", "axis": "train_step", "axis_value": 80, "value": 1.0},
+    ]
+    scores = tables.frame("values", [run | {"metric": "score", "value": 0.9}])
+    task = Slice(
+        Results(tables.frame("values", rows), EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke"
+    )
+    contest = Contest(task, "next", "squared_error", "ridge", 0.5, "p", scores, scores.iloc[:0])
+    frame = by_run(contest)
+    assert frame["steps"].tolist() == [10, 20, 40] and frame["share"].tolist() == [0.25, 0.5, 1]
+    assert frame["score"].tolist() == pytest.approx([0.9 - 0.3 / 0.5, 0.9 - 0.1 / 0.5, 0.9])
+    assert set(frame["contestant"]) == {"m"} and set(frame["run"]) == {"m-s0"}
+
 
 TRAINED = pd.DataFrame(
     {

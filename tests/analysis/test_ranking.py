@@ -42,6 +42,8 @@ def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> No
     with_zeros = pd.Series([5.0, 4.0, -1.0, -2.0, -3.0, 0.0, 0.0, 0.0, 0.0])
     assert PairedTest.of(with_zeros, 0 * with_zeros).is_ahead
     assert not PairedTest.of(0 * with_zeros, with_zeros).is_ahead
+    balanced = pd.Series([3.0, -1.0, -2.0])
+    assert not PairedTest.of(balanced, 0 * balanced).is_ahead
 
 
 @pytest.mark.slow

@@ -116,6 +116,7 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
     last = scores(values, errors).iloc[-1]
     assert (last["contestant"], last["failed_seeds"], last["reason"]) == ("gpt2", 1, REASON)
     assert last[["value", "rank", "different"]].isna().all()
+    assert scores(values, errors)["failed_seeds"].tolist() == [0] * (len(CONTESTANTS) - 1) + [1]
     runs = of_runs(values, "next").set_index("contestant")
     assert pd.notna(runs.loc["gpt2-s0", "value"]) and runs.loc["gpt2-s1", "reason"] == REASON
 
@@ -134,6 +135,12 @@ def test_a_leaderboard_uses_only_a_metric_that_every_contestant_has() -> None:
     assert by_score["metric"].eq("score").all() and by_score["contestant"].iloc[0] == "zero"
     by_area = scores(pd.concat([values, scored[scored["contestant"].ne("s4d")]], ignore_index=True), errors)
     assert by_area["metric"].eq("auc").all() and by_area["contestant"].iloc[0] == "ridge"
+
+
+def test_the_only_metric_is_used_whatever_its_name() -> None:
+    values = tables_of()[0]
+    frame = scores(values[values["metric"].eq("auc")].assign(metric="nll"))
+    assert frame["metric"].eq("nll").all() and len(frame) == len(CONTESTANTS)
 
 
 def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iclbench.evaluation.bootstrap import bootstrap_interval, resampled_counts, summaries
+from iclbench.evaluation.bootstrap import bootstrap_interval, ratio_summary, resampled_counts, summaries
 
 
 def test_equals_explicit_resampling_with_the_same_draws() -> None:
@@ -75,3 +75,20 @@ def test_a_single_episode_has_a_mean_and_no_interval() -> None:
     assert several["value"] == pytest.approx(2) and several["low"] < 2 < several["high"]
     assert (one["value"], one["n_episodes"]) == (5, 1) and np.isnan([one["low"], one["high"]]).all()
     assert none["n_episodes"] == 0
+
+
+def test_a_mean_per_event_equals_explicit_resampling_of_episodes() -> None:
+    draw = np.random.default_rng(6)
+    totals, counts = draw.gamma(2.0, size=12), draw.integers(1, 9, 12)
+    picks = np.random.default_rng(3).integers(12, size=(1000, 12))
+    ratios = totals[picks].sum(1) / counts[picks].sum(1)
+    summary = ratio_summary(totals, counts, seed=3)
+    assert summary["value"] == pytest.approx(totals.sum() / counts.sum())
+    assert (summary["low"], summary["high"]) == pytest.approx(tuple(np.quantile(ratios, [0.025, 0.975])))
+    assert summary["n_episodes"] == 12
+
+
+def test_resamples_without_events_do_not_raise() -> None:
+    """An episode without events may have a total: the open interval of its window."""
+    summary = ratio_summary(np.array([1.0, 2.0]), np.array([0, 2]), seed=0)
+    assert summary["value"] == 1.5 and summary["low"] == 1.0

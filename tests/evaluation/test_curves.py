@@ -14,11 +14,22 @@ from scipy.stats import norm
 from iclbench.config import codes
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.predictions import Categorical, Gaussian
+from iclbench.core.predictions import Categorical, Gaussian, Point
 from iclbench.core.predictor import Oracle, Predictor
 from iclbench.evaluation.curves import Curve, learning_curve
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.registry import ESTIMATORS
+
+
+class Recorder(Predictor):
+    """Always answers 0, and records the number of episodes of each call."""
+
+    def __init__(self) -> None:
+        self.block_sizes: list[int] = []
+
+    def predict_next(self, points, related=None, *, x_query=None, prefixes=None):
+        self.block_sizes.append(len(points.y))
+        return Point(torch.zeros_like(points.y))
 
 
 @pytest.fixture
@@ -94,6 +105,16 @@ def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.M
     expected = learning_curve(knn, prompts).scores["squared_error"]
     monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", 7 * 9)
     assert np.allclose(expected, learning_curve(knn, prompts).scores["squared_error"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(8, [1] * 5), (18, [2, 2, 1])])
+def test_a_chunk_has_the_episodes_that_fit_and_at_least_one(
+    limit: int, sizes: list[int], task: TaskConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", limit)
+    recorder = Recorder()
+    learning_curve(recorder, PromptSet(task.model_copy(update={"episodes": 5}), "smoke"))
+    assert recorder.block_sizes == sizes
 
 
 def test_a_curve_at_some_sizes_equals_these_columns_of_the_complete_curve(task: TaskConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import create_autospec
 
 import numpy as np
@@ -52,6 +53,37 @@ def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
     np.testing.assert_allclose(gaps.drop(pd.NA).sort_index().to_numpy(float), expected, rtol=1e-5, atol=1e-7)
     n = np.arange(len(expected))
     assert gaps[pd.NA] == pytest.approx(np.trapezoid(expected, n) / n[-1], rel=1e-5)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
+    """Two episodes after 0, 1 and 2 events. The height of a packed oracle is the mean of its trapezoids."""
+    nll = {
+        "model": np.array([[3.0, 2.0, 1.0], [5.0, 4.0, 5.0]]),
+        "oracle": np.array([[1.0, 1.0, 1.0], [2.0, 3.0, 2.0]]),
+    }
+    gaps = nll["model"] - nll["oracle"]
+    heights = {run: (curves[:, 0] + 2 * curves[:, 1] + curves[:, 2]) / 4 for run, curves in nll.items()}
+    shared = {"prompt_set": "p", "metric": "nll"}
+    errors = [
+        shared | {"run": run, "episode": episode, "n_context": n, "value": curves[episode, n]}
+        for run, curves in nll.items()
+        if run == "model" or not is_packed
+        for episode in range(2)
+        for n in range(3)
+    ]
+    if is_packed:
+        errors += [shared | {"run": "oracle", "episode": i, "value": heights["oracle"][i]} for i in range(2)]
+    kinds = {"model": "backbone", "oracle": "oracle"}
+    columns = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "evaluator": "next", "status": "ok"}
+    columns |= {"metric": "nll", "card": "c", "version": "0", "value": 0.0}
+    values = [columns | {"run": run, "contestant": run, "kind": kind} for run, kind in kinds.items()]
+    prompts = SimpleNamespace(task=SimpleNamespace(oracles=["oracle"]), episodes=range(2), seed=0)
+    rows = next_gap_rows(tables.frame("values", values), tables.frame("errors", errors), prompts)  # type: ignore[arg-type]
+    height = (heights["model"] - heights["oracle"]).mean()
+    expected = {None: height} if is_packed else {0: gaps[:, 0].mean(), 1: 1.0, 2: gaps[:, 2].mean(), None: height}
+    assert {row.get("n_context"): row["value"] for row in rows} == pytest.approx(expected)
+    assert all((row["run"], row["metric"], row["n_episodes"]) == ("model", "gap", 2) for row in rows)
 
 
 @pytest.mark.slow
@@ -171,3 +203,20 @@ def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_l
     for name in ("poisson", "hawkes-mle"):
         expected = likelihoods(prompts, name)[prompts.episodes.scored.numpy()].mean()
         assert areas[name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_open_intervals_count_if_some_blocks_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times, marks = sequence_files.sequences(count=20, longest=6)
+    (tmp_path / "events").mkdir()
+    ends = [None if index % 2 else float(when[-1]) + 1 for index, when in enumerate(times)]
+    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, ends)
+    prompts = PromptSet(resolve_task("events", "smoke", {"episodes": 8})[0], "smoke", data_dir=tmp_path)
+    has_end = (prompts.episodes.context.mask & ~prompts.episodes.scored).any(1)
+    assert has_end.any() and not has_end.all()
+    (poisson,) = baselines(prompts, ["poisson"])
+    expected = learning_curve(poisson.predictor, prompts)
+    monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", 1)
+    curve = learning_curve(poisson.predictor, prompts)
+    assert curve.open_nll is not None and expected.open_nll is not None
+    np.testing.assert_allclose(curve.open_nll, expected.open_nll)
+    assert np.isfinite(curve.open_nll).any(1).tolist() == has_end.tolist()

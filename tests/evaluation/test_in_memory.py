@@ -1,5 +1,6 @@
 """Evaluation in memory has the same rows as evaluation to files."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from iclbench.evaluation import cells
 from iclbench.evaluation.contestants import baselines, in_memory
 from iclbench.evaluation.evaluate import evaluate, evaluate_cell, summarise
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.registry import ESTIMATORS
 from iclbench.training.fit import fit
 from tests.prototypes import prototype_card
 
@@ -82,6 +84,33 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     assert set(values["evaluator"]) == {evaluator or "targets"}
 
 
+def test_branches_have_the_rows_of_their_models(card_path: Path) -> None:
+    prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
+    last, first, broken = Half(), ESTIMATORS.get("zero")(), Half()
+    broken.fails = True
+    model = in_memory("mine", last)
+    values = evaluate([replace(model, branches={3: lambda: first, 7: lambda: broken})], prompts)
+    assert set(values["axis"].dropna()) == {"branch"} and set(values["axis_value"].dropna()) == {3, 7}
+    columns = ["metric", "n_context", "value", "low", "high", "n_episodes", "status"]
+
+    def rows(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.loc[frame["metric"].ne("score"), columns].sort_values(columns[:2], ignore_index=True)
+
+    for step_rows, predictor in ((values[values["axis"].isna()], last), (values[values["axis_value"].eq(3)], first)):
+        pd.testing.assert_frame_equal(rows(step_rows), rows(evaluate([in_memory("mine", predictor)], prompts)))
+    assert set(values.loc[values["axis_value"].eq(7), "status"]) == {"failed"}
+
+
+def test_a_cell_with_a_failed_branch_has_failed(card_path: Path, tmp_path: Path) -> None:
+    prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
+    broken = Half()
+    broken.fails = True
+    model = replace(in_memory("mine", Half()), branches={3: lambda: broken, 7: Half})
+    reason = evaluate_cell(tmp_path, model, prompts)
+    assert reason is not None and "out of luck" in reason
+    assert not cells.is_done(tmp_path, model, prompts)
+
+
 def test_without_contestants_there_are_no_rows(card_path: Path) -> None:
     values = evaluate([], PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke"))
     assert values.empty and list(values.columns) == list(tables.SCHEMAS["values"])
@@ -91,6 +120,29 @@ def test_a_predictor_in_memory_has_no_cached_cell(card_path: Path, tmp_path: Pat
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     evaluate_cell(tmp_path, in_memory("half", Half()), prompts)
     assert not cells.is_done(tmp_path, in_memory("half", Half()), prompts)
+
+
+def test_a_cell_with_a_damaged_file_is_not_done(card_path: Path, tmp_path: Path) -> None:
+    prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
+    (zero,) = baselines(prompts, ["zero"])
+    evaluate_cell(tmp_path, zero, prompts)
+    for table in ("errors", "values"):
+        path = cells.cell_path(tmp_path, zero, prompts, table)
+        content = path.read_bytes()
+        path.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
+        assert not cells.is_done(tmp_path, zero, prompts)
+        path.write_bytes(content)
+        assert cells.is_done(tmp_path, zero, prompts)
+
+
+def test_a_cell_is_done_if_its_code_computed_no_value_of_a_known_metric(card_path: Path, tmp_path: Path) -> None:
+    """Some data have no value of a metric, such as events in observation windows."""
+    prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
+    (zero,) = baselines(prompts, ["zero"])
+    rows = [cells.row(zero, prompts, "next") | {"metric": "log_likelihood", "value": -1.0}]
+    assert "squared_error" in cells.uncomputed_metrics(rows, prompts)
+    cells.write(tmp_path, zero, prompts, {"values": rows}, None)
+    assert cells.is_done(tmp_path, zero, prompts)
 
 
 def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:

@@ -1,5 +1,6 @@
 """The question `targets` compared with explicit loops: scores, means over subsets, gaps and examples."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,19 @@ def test_scores_do_not_depend_on_the_size_of_blocks(prompts, model, monkeypatch)
     monkeypatch.setattr(scoring, "_POINTS", 100)
     for metric, scores in scoring.target_scores(model, prompts).scores.items():
         np.testing.assert_allclose(scores, expected.scores[metric], atol=1e-5)
+
+
+def test_a_block_has_the_episodes_whose_points_fit_and_at_least_one(prompts, monkeypatch):
+    episodes = prompts.episodes
+    plain = replace(episodes, related=None)
+    points = plain.context.count + plain.queries.count
+    monkeypatch.setattr(scoring, "_POINTS", 10 * points)
+    assert [len(block) for block in scoring.blocks(plain)] == [10, 10]
+    monkeypatch.setattr(scoring, "_POINTS", points - 1)
+    assert [len(block) for block in scoring.blocks(plain)] == [1] * 20
+    related = episodes.related.mask.shape[1] * episodes.related.mask.shape[2]
+    monkeypatch.setattr(scoring, "_POINTS", 10 * (points + related))
+    assert [len(block) for block in scoring.blocks(episodes)] == [10, 10]
 
 
 class TargetCount(Prior):

@@ -18,6 +18,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
 from iclbench.core.settings import validate
+from iclbench.evaluation.contestants import of_run
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.evaluation.reported_training import train_reported
@@ -305,6 +306,16 @@ def test_a_branch_that_diverges_ends_the_run_at_its_start(
     assert run.has_branch(10) and not run.has_branch(20) and not run.finished
     values = tables.read("values", run.path / "values.parquet")
     assert values.loc[values["status"].eq("ok"), "axis_value"].tolist() == list(range(1, 17))
+
+
+def test_the_contestant_of_a_run_loads_its_branches(uninterrupted: Run) -> None:
+    model = uninterrupted.load()
+    contestant = of_run(uninterrupted, model, "cpu")
+    assert list(contestant.branches) == [10, 20]
+    for steps, load in contestant.branches.items():
+        loaded = load()
+        assert not loaded.training and are_equal(loaded.state_dict(), branch(uninterrupted, steps))
+    assert are_equal(model.state_dict(), weights(uninterrupted)), "the model of the run does not change"
 
 
 def test_branches_in_memory_are_refused(uninterrupted: Run) -> None:

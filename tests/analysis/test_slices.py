@@ -1,0 +1,72 @@
+"""Slices of hand-made rows: trained lengths, prompt sets and failed seeds."""
+
+import pandas as pd
+
+from iclbench import tables
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.normalised import contests
+from iclbench.analysis.slices import Results, Slice
+
+SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
+SHARED |= {"card": "c", "version": "0", "value": 1.0}
+MODEL = SHARED | {"kind": "backbone", "run": "m-s0", "contestant": "m"}
+ZERO = SHARED | {"kind": "baseline", "run": "zero", "contestant": "zero"}
+TARGETS = {"evaluator": "targets", "metric": "squared_error", "n_related": 0}
+
+
+def results_of(rows: list[dict[str, object]], hidden: list[dict[str, object]] | None = None) -> Results:
+    frame, hidden_frame = tables.frame("values", rows), tables.frame("values", hidden or [])
+    hidden_frame.index += len(frame)
+    return Results(frame, EpisodeScores((), set()), tables.frame("costs", []), hidden=hidden_frame)
+
+
+def test_baselines_have_the_trained_length_of_hidden_models() -> None:
+    curves = {"evaluator": "next", "metric": "squared_error"}
+    hidden = [MODEL | curves | {"n_context": n} for n in (0, 8)]
+    assert results_of([ZERO | curves | {"n_context": 0}], hidden).trained_lengths.tolist() == [8]
+    assert results_of([ZERO | curves | {"n_context": 0}]).trained_lengths.isna().all()
+
+
+def test_hidden_scores_of_a_contest_are_those_of_its_question_over_all_episodes() -> None:
+    score = {"evaluator": "next", "metric": "score", "score_of": "squared_error", "score_one": "ridge"}
+    hidden = [
+        ZERO | score | changes
+        for changes in (
+            {},
+            {"evaluator": "icl"},
+            {"axis": "branch", "axis_value": 10},
+            {"prompt_set": "q"},
+            {"run": "broken", "status": "failed", "reason": "r"},
+            {"metric": "auc"},
+        )
+    ]
+    (contest,) = contests(results_of([MODEL | score], hidden), "smoke")
+    pd.testing.assert_frame_equal(
+        contest.hidden.reset_index(drop=True),
+        tables.frame("values", hidden[:1]),
+        check_index_type=False,
+        check_like=True,
+    )
+
+
+def test_runs_of_another_task_have_no_score_in_a_contest() -> None:
+    score = {"evaluator": "next", "metric": "score", "score_of": "squared_error", "score_one": "ridge"}
+    other = MODEL | score | {"run": "n-s0", "contestant": "n@u", "trained_on": "u"}
+    published = ZERO | score | {"run": "published-zero", "kind": "published"}
+    (contest,) = contests(results_of([MODEL | score, other, published]), "smoke")
+    assert contest.rows["run"].tolist() == ["m-s0"]
+
+
+def test_the_prompts_of_targets_are_those_without_a_shift() -> None:
+    rows = [ZERO | TARGETS | {"shift": "noisy-1", "prompt_set": "q"}, ZERO | TARGETS]
+    assert Slice(results_of(rows), "t", "smoke").target_prompts == "p"
+    assert Slice(results_of(rows[:1]), "t", "smoke").target_prompts is None
+
+
+def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run() -> None:
+    failed = {"status": "failed", "reason": "r", "value": None, "n_related": None}
+    on_branch = MODEL | TARGETS | failed | {"axis": "branch", "axis_value": 10}
+    other_seed = MODEL | TARGETS | failed | {"run": "m-s1"}
+    for failed_row, contestants in ((on_branch, ["m", "zero"]), (other_seed, ["zero"])):
+        task = Slice(results_of([MODEL | TARGETS, ZERO | TARGETS, failed_row]), "t", "smoke")
+        assert sorted(task.targets["contestant"]) == contestants
