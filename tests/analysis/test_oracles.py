@@ -1,5 +1,6 @@
 """Oracles that are significantly worse than a contestant are named, with the winners and the difference."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,14 @@ Contestants = dict[str, tuple[str, np.ndarray]]
 
 
 def write_results(
-    folder: Path, contestants: Contestants, question: str = "next", metric: str = "squared_error"
+    folder: Path,
+    contestants: Contestants,
+    question: str = "next",
+    metric: str = "squared_error",
+    factors_of_models: Sequence[float] = (1.0,),
 ) -> Path:
-    """A results folder with these scores of single episodes, `(episodes,)`, at every context size."""
+    """A results folder with these scores of single episodes, `(episodes,)`, at every context size, or at every number
+    of related datasets, where the scores of models are multiplied and those of oracles divided by these factors."""
     values, errors = [], []
     for run, (kind, scores) in contestants.items():
         shared = {
@@ -42,13 +48,18 @@ def write_results(
             "version": __version__,
             "n_episodes": EPISODES,
         }
-        keys = [{"n_context": n} for n in SIZES] if question == "next" else [{"n_related": 0}]
+        by_related = [{"n_related": n} for n in range(len(factors_of_models))]
+        keys = [{"n_context": n} for n in SIZES] if question == "next" else by_related
         values += [shared | key | {"metric": metric, "value": float(scores.mean())} for key in keys]
+        exponent = {"backbone": 1, "oracle": -1}.get(kind, 0)
+        factors = [factor**exponent for factor in factors_of_models] if question == "targets" else [1.0] * len(keys)
         if question == "next":
             values.append(shared | {"metric": "auc", "value": float(scores.mean())})
         errors += [
-            {"run": run, "prompt_set": PROMPTS, "metric": metric, "n_context": 4, "episode": i, "value": v} | key
-            for key in keys
+            {"run": run, "prompt_set": PROMPTS, "metric": metric, "n_context": 4, "episode": i}
+            | key
+            | {"value": v * factor}
+            for key, factor in zip(keys, factors, strict=True)
             for i, v in enumerate(scores)
         ]
     tables.write("values", values, folder / "tables" / PROMPTS / "all.values.parquet", {})
@@ -128,6 +139,16 @@ def test_a_higher_log_likelihood_is_better(contestants: Contestants, tmp_path: P
 def test_point_predictions_are_compared_by_squared_error(contestants: Contestants, tmp_path: Path) -> None:
     (defeat,) = beaten(write_results(tmp_path, contestants, "targets"))
     assert (defeat.winners, defeat.measure) == (("knn-3", "model"), "squared error")
+
+
+def test_contestants_are_compared_at_the_largest_number_of_related_datasets(
+    contestants: Contestants, tmp_path: Path
+) -> None:
+    """The model is worse than the oracle with no and with one related dataset, and better with two."""
+    two = {name: contestants[name] for name in ("ridge", "model")}
+    (defeat,) = beaten(write_results(tmp_path / "better", two, "targets", factors_of_models=(9.0, 9.0, 1.0)))
+    assert defeat.winners == ("model",)
+    assert not beaten(write_results(tmp_path / "worse", two, "targets", factors_of_models=(1.0, 1.0, 9.0)))
 
 
 @pytest.mark.slow

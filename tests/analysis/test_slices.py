@@ -70,3 +70,30 @@ def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run()
     for failed_row, contestants in ((on_branch, ["m", "zero"]), (other_seed, ["zero"])):
         task = Slice(results_of([MODEL | TARGETS, ZERO | TARGETS, failed_row]), "t", "smoke")
         assert sorted(task.targets["contestant"]) == contestants
+
+
+def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
+    failed = MODEL | TARGETS | {"status": "failed", "reason": "r", "value": None}
+    task = Slice(results_of([failed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
+    unfailed = task.unfailed(task.rows[task.rows["status"].eq("ok")])
+    assert unfailed.index.tolist() == [0, 1] and unfailed.columns.tolist() == task.rows.columns.tolist()
+
+
+def test_costs_of_a_trained_length_are_those_of_its_runs_and_of_evaluations_of_this_length() -> None:
+    """Evaluations of 8 points, and training steps, which do not depend on the length of an evaluation."""
+    curves = {"evaluator": "next", "metric": "squared_error"}
+    runs = [MODEL | curves | {"run": run, "contestant": run, "n_context": n} for run, n in (("short", 4), ("long", 8))]
+    cost = {"task": "t", "preset": "smoke", "metric": "seconds", "value": 1.0, "device": "cpu", "version": "0"}
+    cost |= {"threads": 1}
+    costs = [
+        cost | {"run": run, "contestant": run, "phase": phase, "n_points": n}
+        for run in ("short", "long")
+        for phase, n in (("evaluate", 4), ("evaluate", 8), ("train_step", 4))
+    ]
+    results = Results(tables.frame("values", runs), EpisodeScores((), set()), tables.frame("costs", costs))
+    actual = Slice(results, "t", "smoke", 8).costs
+    assert actual[["run", "phase", "n_points"]].to_numpy().tolist() == [
+        ["long", "evaluate", 8],
+        ["long", "train_step", 4],
+    ]
+    assert len(Slice(results, "t", "smoke").costs) == 6
