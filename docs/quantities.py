@@ -442,8 +442,9 @@ class Reference:
         """Values by task, preset, contestant and metric."""
         group = ["task", "preset", "contestant", "metric"]
         names = ["run", "evaluator", "status", "shift", "axis", "prompt_set"]
-        columns = self.results.rows[[*group, *names, "seed", "n_context", "n_related", "axis_value", "value"]]
-        return dict(iter(columns.astype(dict.fromkeys(names, "category")).groupby(group)))
+        columns = [*names, "seed", "n_context", "n_related", "axis_value", "value"]
+        rows = self.results.rows[[*group, *columns]].astype(dict.fromkeys(names, "category"))
+        return dict(iter(rows.groupby(group)[columns]))
 
     def beyond(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
         """The error at `times` the trained length divided by the error at the trained length, on the same prompts:
