@@ -106,7 +106,11 @@ def command(
     ] = False,
     verify: Annotated[
         int | None,
-        typer.Option("--verify", min=1, help="Recompute this number of random evaluations, compare them, and exit."),
+        typer.Option(
+            "--verify",
+            min=1,
+            help="Retrain and evaluate this number of random cells again, compare the values, and exit.",
+        ),
     ] = None,
     verify_seed: Annotated[
         int, typer.Option("--verify-seed", min=0, help="Seed of the random choice of --verify.")
