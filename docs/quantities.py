@@ -65,6 +65,7 @@ class Reference:
         self.packed, self.tasks = packed, tasks
         self._over_training: dict[tuple[str, str], pd.DataFrame] = {}
         self._scores: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._holding: dict[str, list[tuple[str, str, str]]] = {}
 
     @cached_property
     def results(self) -> Results:
@@ -284,9 +285,11 @@ class Reference:
 
     def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
         """The named pairs whose differences hold after Holm's correction, with their tasks."""
-        rows = named_pairs.compare_pairs(self._contests(preset), preset)
-        held = rows[rows["among_all"].eq("holds").fillna(False)]
-        return list(zip(held["a"], held["b"], held["row"], strict=True))
+        if preset not in self._holding:
+            rows = named_pairs.compare_pairs(self._contests(preset), preset)
+            held = rows[rows["among_all"].eq("holds").fillna(False)]
+            self._holding[preset] = list(zip(held["a"], held["b"], held["row"], strict=True))
+        return self._holding[preset]
 
     def agreement(self, order: Sequence[str], task: str, preset: str = "grid") -> float:
         """Kendall's tau between a published order (best first) and the order by the mean of the first two seeds."""

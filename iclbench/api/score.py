@@ -67,7 +67,7 @@ def evaluate(
         normalised by it and by the oracle or the best baseline. A failure is a row with a reason.
 
     Raises:
-        UsageError: there is no such baseline, shift or test, or a model does not fit the task.
+        UsageError: a baseline, shift or test does not exist, or a model does not fit the task.
 
     >>> from iclbench.api.tasks import task
     >>> values = evaluate(["ridge", "zero"], task("linear", "smoke", dim=2, episodes=16))

@@ -38,7 +38,7 @@ def selected_cells(preset: str | None, tasks: str | None, cells: list[GridCell])
 
 
 def parsed_names(kind: str, text: str | None, all_names: Collection[str], hint: str = "") -> list[str]:
-    """The names in a text, separated by commas, or all names if there is no text."""
+    """The names in a text, separated by commas, or all names without a text."""
     words = [word.strip() for word in text.split(",")] if text else all_names
     names = [word if word in all_names else canonical(word) for word in words]
     for name in names:

@@ -13,7 +13,7 @@ from iclbench.core.events import EventPrediction, open_intervals
 from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.tables.curves import ratios, sums
+from iclbench.tables.curves import mean_heights, ratios, sums
 
 # Number of queries per forward pass, over all its episodes. It limits memory use and does not depend on the machine. A
 # single episode may have more queries, which sequence models process in segments.
@@ -117,18 +117,6 @@ class Curve:
         failed = ~np.all([np.isfinite(scores) for scores in self.scores.values()], axis=0)
         failed = failed if self.scored is None else failed & self.scored
         return failed if self.open_nll is None else failed | np.isinf(self.open_nll)
-
-
-def mean_heights(curves: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The area under each curve by the trapezoid rule, per unit of context, `(curves,)`; NaN without a size.
-
-    Args:
-        curves: values at the context sizes, `(curves, sizes)`.
-        sizes: context sizes, ascending.
-    """
-    if len(sizes) < 2:
-        return curves.mean(1) if len(sizes) else np.full(len(curves), np.nan)
-    return np.trapezoid(curves, sizes, axis=1) / (sizes[-1] - sizes[0])
 
 
 def learning_curve(

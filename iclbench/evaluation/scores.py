@@ -37,10 +37,10 @@ from iclbench.core.files import remove
 from iclbench.core.metrics import GIVEN_TRUTH
 from iclbench.core.metrics import metric as metric_of
 from iclbench.evaluation.bootstrap import summaries
-from iclbench.evaluation.curves import mean_heights
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import writing
+from iclbench.tables.curves import heights
 from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"
@@ -100,15 +100,16 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     if prompts.evaluator:
         scores = _scores_from_accuracies(values, prompts)
     elif prompts.task.question == "next":
-        curves = values[values["metric"].eq(prompts.headline) & values["n_context"].notna()]
         areas = values[values["metric"] == "auc"]
-        scores = _scores_from_errors(areas, prompts.headline, prompts.task.baselines, failed, curves)
+        curves = values[values["metric"].eq(prompts.headline) & values["n_context"].notna()]
+        scores = _scores_from_errors(areas, curves, prompts.headline, prompts.task.baselines, failed)
     elif prompts.task.head != "categorical":
         by_episode = errors()
         scores = _scores_from_likelihoods(by_episode, values, prompts)
         if scores is None and not _are_missing(by_episode, values):
-            squared_errors = values[values["metric"] == "squared_error"]
-            scores = _scores_from_errors(squared_errors, "squared_error", prompts.task.baselines, failed)
+            metric, no_curves = "squared_error", values.iloc[:0]
+            errors_of_runs = values[values["metric"] == metric]
+            scores = _scores_from_errors(errors_of_runs, no_curves, metric, prompts.task.baselines, failed)
     else:
         scores = None
     return None if scores is None else scores.sort_values(["run", "n_related"])
@@ -116,31 +117,30 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
 
 def _scores_from_errors(
     rows: pd.DataFrame,
+    curves: pd.DataFrame,
     metric: str,
     task_baselines: Sequence[str],
-    failed_oracles: Sequence[str] = (),
-    curves: pd.DataFrame | None = None,
+    failed_oracles: Sequence[str],
 ) -> pd.DataFrame | None:
     """Scores from errors; None if they cannot be compared.
 
     Args:
         rows: an error per contestant and number of related datasets.
+        curves: their errors at context sizes if `rows` are areas under learning curves, otherwise empty.
         metric: the metric of the errors.
         task_baselines: the baselines of the task card.
         failed_oracles: oracles without an error.
-        curves: rows of errors at context sizes, if the errors are areas under learning curves.
     """
+    guesses, is_sequence_metric = metric_of(metric).guesses, metric_of(metric).of_sequences
     without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
-    zero_rows = without_sets[without_sets.index.isin(metric_of(metric).guesses)]
+    zero_rows = without_sets[without_sets.index.isin(guesses)]
     if zero_rows.empty:
         return None
-    zero_run, zero, candidates = (
-        zero_rows.index[0],
-        float(zero_rows["value"].iloc[0]),
-        without_sets.drop(zero_rows.index),
-    )
-    oracles, baselines = candidates[candidates["kind"].eq("oracle")], candidates[candidates["kind"].eq("baseline")]
-    if oracles.empty and baselines.drop(index=GIVEN_TRUTH, errors="ignore").empty and not failed_oracles:
+    zero_run, zero = zero_rows.index[0], float(zero_rows["value"].iloc[0])
+    candidates = without_sets.drop(zero_rows.index)
+    oracles = candidates[candidates["kind"].eq("oracle")]
+    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(GIVEN_TRUTH)]
+    if oracles.empty and baselines.empty and not failed_oracles:
         return None
     useful = oracles[oracles["value"] < zero]
     excuses = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
@@ -149,9 +149,8 @@ def _scores_from_errors(
     if len(useful):  # the last one has the least information
         one, name = float(useful["value"].iloc[-1]), str(useful.index[-1])
     else:
-        is_sequence_metric = metric_of(metric).of_sequences
-        names = [name for name in task_baselines if name not in (*metric_of(metric).guesses, *GIVEN_TRUTH)]
-        best = _best_of_baselines(baselines, zero, names, None if is_sequence_metric else curves)
+        names = [name for name in task_baselines if name not in (*guesses, *GIVEN_TRUTH)]
+        best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)
         if best is None and (is_sequence_metric or zero <= 0):  # a metric without a best value
             return None
         one, name = best or (0.0, "no error")
@@ -159,27 +158,26 @@ def _scores_from_errors(
 
 
 def _best_of_baselines(
-    rows: pd.DataFrame, zero: float, names: Sequence[str], curves: pd.DataFrame | None
+    rows: pd.DataFrame, curves: pd.DataFrame, zero: float, names: Sequence[str]
 ) -> tuple[float, str] | None:
     """The lowest error of the baselines of a task and what has it; None if no baseline is significantly better than 0.
 
     Args:
         rows: an error per baseline, ascending.
+        curves: their errors at context sizes; empty for errors that are not areas.
         zero: the error that scores 0.
         names: the baselines of the task.
-        curves: their errors at context sizes; None or empty for errors that are not areas.
     """
     best = rows[rows.index.isin(names)]
     if not (best["high"].head(1) < zero).fillna(False).any():
         return None
     missing = f" ({len(names) - len(best)} of {len(names)} baselines are missing)" if len(best) < len(names) else ""
-    rows_of_best = curves[curves["run"].isin(best.index)] if curves is not None else pd.DataFrame()
-    if rows_of_best.empty:
+    curves = curves[curves["run"].isin(best.index)]
+    if curves.empty:
         return float(best["value"].iloc[0]), f"{best.index[0]}{missing}"
-    complete = rows_of_best[rows_of_best["n_episodes"].eq(int(best["n_episodes"].max()))]
+    complete = curves[curves["n_episodes"].eq(int(best["n_episodes"].max()))]
     lowest_errors = complete.groupby("n_context")["value"].min().astype(float)
-    one = float(mean_heights(lowest_errors.to_numpy()[None], lowest_errors.index.to_numpy(float))[0])
-    return one, f"the best baseline at each context size{missing}"
+    return float(heights(lowest_errors.to_frame().T).iloc[0]), f"the best baseline at each context size{missing}"
 
 
 def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

@@ -56,7 +56,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
     """An `Executor` whose workers are Ray tasks.
 
     Raises:
-        UsageError: there is no cluster at the address, or it runs another version of Ray or Python.
+        UsageError: a cluster is not reachable at the address, or it runs another version of Ray or Python.
     """
 
     engine, jobs_noun = "ray", "Ray tasks"

@@ -23,9 +23,19 @@ def heights(curves: pd.DataFrame) -> pd.Series:
     n, values = sizes.to_numpy(dtype=float), curves[sizes].to_numpy(float)
     if np.isnan(values).any():
         return pd.Series(pooled_heights(values, n), index=curves.index)
-    if len(n) < 2:
-        return curves.mean(axis=1)
-    return pd.Series(np.trapezoid(values, n, axis=1) / (n[-1] - n[0]), index=curves.index)
+    return pd.Series(mean_heights(values, n), index=curves.index)
+
+
+def mean_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The area under each complete curve by the trapezoid rule, per unit of context, `(episodes,)`; NaN without a size.
+
+    Args:
+        values: curves, `(episodes, sizes)`.
+        sizes: context sizes, `(sizes,)`, ascending.
+    """
+    if len(sizes) < 2:
+        return values.mean(1) if len(sizes) else np.full(len(values), np.nan)
+    return np.asarray(np.trapezoid(values, sizes, axis=1) / (sizes[-1] - sizes[0]))
 
 
 def pooled_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:

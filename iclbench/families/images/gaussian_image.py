@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -58,13 +59,17 @@ class GaussianImage(Predictor):
         self.settings = settings or GaussianImageSettings()
         self.family = image_family(facts, "gaussian-image")
 
+    @cached_property
+    def _moments(self) -> tuple[Float[Tensor, " V"], Float[Tensor, "V V"]]:
+        """Mean and covariance of a training image with a uniform label."""
+        class_means, class_covariances = self.family.trained_moments
+        offsets = class_means - class_means.mean(0)
+        return class_means.mean(0), class_covariances.mean(0) + offsets.T @ offsets / len(offsets)
+
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None = None
     ) -> Gaussian:
-        class_means, class_covariances = self.family.trained_moments
-        offsets = class_means - class_means.mean(0)
-        covariance = class_covariances.mean(0) + offsets.T @ offsets / len(offsets)
-        answer = condition(self.family, class_means.mean(0), covariance, self.settings.floor, context, x_target)
+        answer = condition(self.family, *self._moments, self.settings.floor, context, x_target)
         return Gaussian(answer.mean.to(x_target), answer.std.to(x_target))
 
 
