@@ -187,7 +187,7 @@ class Reference:
         """The gain in log-likelihood per target from `n_related` related datasets, paired by episode."""
         contest = self._contest(task, preset)
         runs = sorted(contest.rows.loc[contest.rows["contestant"].eq(model), "run"].unique())
-        rows = self._rows.get((task, preset, model, "log_likelihood"), self.results.rows.iloc[:0])
+        rows = self._rows(task, preset, model, "log_likelihood")
         prompts = contest.prompt_set if shift == "none" else rows.loc[rows["shift"].eq(shift), "prompt_set"].iloc[0]
         scores = [self.results.errors.targets(runs, prompts, "log_likelihood", n) for n in (n_related, 0)]
         if not runs or scores[0] is None or scores[1] is None or (found := score_difference(*scores)) is None:
@@ -402,18 +402,14 @@ class Reference:
     def value(self, model: str, task: str, preset: str, metric: str, shift: str = "none", **where: Any) -> float:
         """A measured value, averaged over seeds. `evaluator`, `n_context`, `n_related`, `axis` and `seed` select a row
         (default: the summary of all episodes and context sizes)."""
-        rows = self._rows.get((task, preset, model, metric), self.results.rows.iloc[:0])
-        selected = rows["shift"].eq(shift) & rows["status"].eq("ok")
-        for column in ("n_context", "n_related", "axis"):
-            wanted = where.get(column)
-            selected &= rows[column].isna() if wanted is None else rows[column].eq(wanted).fillna(False)
-        for column in {"evaluator", "seed"} & where.keys():
-            selected &= rows[column].eq(where[column])
-        rows = rows[selected]
-        if rows.empty or rows["run"].duplicated().any():
+        positions = self._positions[5].get((task, preset, model, metric, shift), np.empty(0, dtype=int))
+        for column, wanted in {"status": "ok", "n_context": None, "n_related": None, "axis": None, **where}.items():
+            positions = positions[self._arrays[column][positions] == wanted]
+        runs = self._arrays["run"][positions]
+        if not len(runs) or len(set(runs)) < len(runs):
             description = ", ".join([shift, *(f"{k} {v}" for k, v in where.items())])
-            raise LookupError(f"{model} has {len(rows)} values of {metric} on {task} at {preset} ({description})")
-        return float(rows["value"].mean())
+            raise LookupError(f"{model} has {len(runs)} values of {metric} on {task} at {preset} ({description})")
+        return float(self._arrays["value"][positions].mean())
 
     def accuracy(self, model: str, test: str, preset: str = "grid", seed: int | None = None) -> float:
         """The accuracy on a test of `bursty` among the labels of the test, for one seed or averaged over all seeds."""
@@ -437,17 +433,24 @@ class Reference:
         return means.astype(float).tolist()
 
     def _accuracies(self, model: str, test: str, preset: str) -> pd.DataFrame:
-        rows = self._rows.get(("bursty", preset, model, "accuracy_within_choices"), self.results.rows.iloc[:0])
+        rows = self._rows("bursty", preset, model, "accuracy_within_choices")
         return rows[rows["evaluator"].eq(test) & rows["status"].eq("ok")]
 
+    def _rows(self, *key: str) -> pd.DataFrame:
+        """Values of a task, preset, contestant and metric."""
+        return self.results.rows.take(self._positions[4].get(key, []))
+
     @cached_property
-    def _rows(self) -> dict[tuple[Any, ...], pd.DataFrame]:
-        """Values by task, preset, contestant and metric."""
-        group = ["task", "preset", "contestant", "metric"]
-        names = ["run", "evaluator", "status", "shift", "axis", "prompt_set"]
-        columns = [*names, "seed", "n_context", "n_related", "axis_value", "value"]
-        rows = self.results.rows[[*group, *columns]].astype(dict.fromkeys(names, "category"))
-        return dict(iter(rows.groupby(group)[columns]))
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Columns of the values; a missing entry is None."""
+        names = ["run", "evaluator", "status", "seed", "n_context", "n_related", "axis", "value"]
+        return {name: self.results.rows[name].to_numpy(object, na_value=None) for name in names}
+
+    @cached_property
+    def _positions(self) -> dict[int, dict[tuple[str, ...], np.ndarray]]:
+        """The positions of rows by task, preset, contestant and metric, and by these and the shift."""
+        keys = ["task", "preset", "contestant", "metric", "shift"]
+        return {n: self.results.rows.groupby(keys[:n]).indices for n in (4, 5)}
 
     def beyond(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
         """The error at `times` the trained length divided by the error at the trained length, on the same prompts:
@@ -485,7 +488,7 @@ class Reference:
 
     def probed(self, model: str, task: str, metric: str, preset: str = "grid") -> list[float]:
         """What linear probes measure, from the first layer to the last, averaged over seeds."""
-        rows = self._rows.get((task, preset, model, metric), self.results.rows.iloc[:0])
+        rows = self._rows(task, preset, model, metric)
         rows = rows[rows["evaluator"].eq("probe") & rows["axis"].eq("layer") & rows["status"].eq("ok")]
         if rows.empty:
             raise LookupError(f"{model} was not probed on {task} at {preset}")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from iclbench.core.metrics import metric as metric_of
 from iclbench.tables.curves import MEAN_HEIGHT, has_heights, heights, ratios
+
+_KEYS = ["run", "prompt_set", "metric"]
 
 
 class EpisodeScores:
@@ -23,28 +28,18 @@ class EpisodeScores:
     """
 
     def __init__(self, frames: Iterable[pd.DataFrame], prompt_sets: set[str]) -> None:
-        self._curves: dict[tuple[str, str, str], pd.DataFrame] = {}
+        # Tables are built on request: most commands need those of a few runs.
+        self._curves: dict[tuple[str, str, str], _Columns] = {}
         self._means: dict[tuple[tuple[str, ...], str, str], pd.DataFrame | None] = {}
-        self._targets: dict[tuple[str, str, str, int], pd.Series] = {}
-        self._sizes: dict[str, pd.Series] = {}
+        self._targets: dict[tuple[str, str, str, int], _Columns] = {}
         for frame in frames:
             has_size = frame["n_context"].notna() | frame["n_related"].isna()
             scores = frame[frame["prompt_set"].isin(prompt_sets) & has_size]
-            scores = scores.assign(n_context=scores["n_context"].fillna(MEAN_HEIGHT))
             is_targets = scores["n_related"].notna()
-            for (run, prompt_set, metric), rows in scores[~is_targets].groupby(["run", "prompt_set", "metric"]):
-                rows = _per_event(rows)
-                # The tables have unique keys, so unstacking needs no aggregation, which would take most of the time.
-                wide = rows.set_index(["episode", "n_context"])["value"].unstack().astype(float)  # noqa: PD010
-                self._curves.setdefault((str(run), str(prompt_set), str(metric)), wide)
-            keys = ["run", "prompt_set", "metric", "n_related"]
-            for (run, prompt_set, metric, related), rows in scores[is_targets].groupby(keys):
-                by_episode = rows.set_index("episode").sort_index()
-                key = (str(run), str(prompt_set), str(metric), int(str(related)))
-                self._targets.setdefault(key, by_episode["value"].astype(float))
-                sizes = self._sizes.get(str(prompt_set))
-                if sizes is None or len(sizes) < len(by_episode):
-                    self._sizes[str(prompt_set)] = by_episode["n_context"].astype(int)
+            for (run, prompt_set, metric), columns in _groups(_per_event(scores[~is_targets]), _KEYS):
+                self._curves.setdefault((run, prompt_set, metric), columns)
+            for (run, prompt_set, metric, related), columns in _groups(scores[is_targets], [*_KEYS, "n_related"]):
+                self._targets.setdefault((run, prompt_set, metric, int(related)), columns)
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
         """Question `next`: episodes x context sizes (or only the column `MEAN_HEIGHT`), averaged over runs; None unless
@@ -55,7 +50,8 @@ class EpisodeScores:
         return self._means[key]
 
     def _mean(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        curves = [frame for run in runs if (frame := self._curves.get((run, prompt_set, metric))) is not None]
+        keys = [(run, prompt_set, metric) for run in runs]
+        curves = [self._curves[key].by_context_size() for key in keys if key in self._curves]
         if not curves or len(curves) < len(runs):
             return None
         if any(has_heights(frame) for frame in curves):
@@ -66,14 +62,48 @@ class EpisodeScores:
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
         """Question `targets`: the score of every episode, averaged over runs; None unless every run has scores."""
         keys = [(run, prompt_set, metric, related) for run in runs]
-        scores = [series for key in keys if (series := self._targets.get(key)) is not None]
+        scores = [self._targets[key].by_episode() for key in keys if key in self._targets]
         if not scores or len(scores) < len(runs):
             return None
         return pd.concat(scores).groupby(level=0).mean()
 
     def context_sizes(self, prompt_set: str) -> pd.Series | None:
         """Question `targets`: the number of context points of every episode."""
-        return self._sizes.get(prompt_set)
+        tables = [columns for key, columns in self._targets.items() if key[1] == prompt_set]
+        longest = max(tables, key=lambda columns: len(columns.episode), default=None)
+        return None if longest is None else longest.sizes_by_episode()
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The rows of a table of errors with one run, prompt set and metric (and number of related datasets)."""
+
+    episode: np.ndarray
+    n_context: np.ndarray
+    value: np.ndarray
+
+    def by_context_size(self) -> pd.DataFrame:
+        """Values: episodes x context sizes."""
+        keys = pd.MultiIndex.from_arrays([self.episode, self.n_context], names=["episode", "n_context"])
+        # The tables have unique keys, so unstacking needs no aggregation, which would take most of the time.
+        return pd.Series(self.value, keys).unstack()  # noqa: PD010
+
+    def by_episode(self) -> pd.Series:
+        """Values by episode."""
+        return pd.Series(self.value, pd.Index(self.episode, name="episode")).sort_index()
+
+    def sizes_by_episode(self) -> pd.Series:
+        """The number of context points by episode."""
+        return pd.Series(self.n_context, pd.Index(self.episode, name="episode")).sort_index()
+
+
+def _groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, _Columns]]:
+    """The rows of every combination of keys."""
+    episode = rows["episode"].to_numpy(int)
+    n_context = rows["n_context"].fillna(MEAN_HEIGHT).to_numpy(int)
+    value = rows["value"].to_numpy(float, na_value=np.nan)
+    for key, positions in rows.groupby(keys).indices.items():
+        yield key, _Columns(episode[positions], n_context[positions], value[positions])
 
 
 def _per_event(rows: pd.DataFrame) -> pd.DataFrame:

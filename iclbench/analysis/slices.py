@@ -167,7 +167,7 @@ class Slice:
         if self.length is None:
             return costs
         is_shorter = costs["phase"].eq("evaluate") & costs["n_points"].lt(self.length).fillna(False)
-        return costs[costs["run"].isin(self.rows["run"]) & ~is_shorter.astype(bool)]
+        return costs[costs["run"].isin(self.rows["run"].unique()) & ~is_shorter.astype(bool)]
 
     @cached_property
     def failed(self) -> pd.DataFrame:
@@ -186,8 +186,9 @@ class Slice:
         if self.length is not None:
             is_finished &= self.results.trained_lengths[rows.index].notna()
         finished_rows = rows[is_finished]
-        same_variant = failed_rows["variant"].isna() | failed_rows["variant"].isin(finished_rows["variant"].dropna())
-        return failed_rows[same_variant | ~failed_rows["contestant"].isin(finished_rows["contestant"])]
+        finished_variants = finished_rows["variant"].dropna().unique()
+        same_variant = failed_rows["variant"].isna() | failed_rows["variant"].isin(finished_variants)
+        return failed_rows[same_variant | ~failed_rows["contestant"].isin(finished_rows["contestant"].unique())]
 
     @cached_property
     def _diverged_contestants(self) -> frozenset[str]:
