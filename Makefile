@@ -26,14 +26,15 @@ export OMP_WAIT_POLICY := passive
 # The tests start hundreds of processes; only the first should compile modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs pages figures mutation lint bench clean
+.PHONY: demo test test-slow test-kernels test-engines test-trackers test-docs docs pages figures mutation lint compiled bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/iclbench demo
 
-# One worker runs all tests of a module, and all modules of a group (SHARED in tests/conftest.py), so that shared objects
-# are made once.
-test: $(VENV)/.installed-dev lint
+# One worker runs all tests of a module, and all modules of a group (WORKER_GROUPS in tests/conftest.py), so that shared
+# objects are made once. Modules are compiled while mypy runs, so that each is compiled by only one process.
+test: $(VENV)/.installed-dev
+	$(MAKE) -j 2 lint compiled
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not docs and not engines"
 
 test-slow: $(VENV)/.installed-dev
@@ -69,6 +70,9 @@ mutation: $(VENV)/.installed-mutation
 	$(BIN)/mutmut results
 	$(BIN)/mutmut export-cicd-stats
 	@cat mutants/mutmut-cicd-stats.json
+
+compiled: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --collect-only > /dev/null || true  # the tests show the errors
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
