@@ -103,7 +103,7 @@ class _Comparison:
         without scores of single episodes."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
-            metric_name = curve_metric(self.rows["metric"])
+            metric_name = curve_metric(self.rows["metric"].unique())
             curves, oracle_curves = (
                 self.errors.curves(self._runs(contestant), prompt_set, metric_name) for contestant in (name, oracle)
             )

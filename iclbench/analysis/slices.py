@@ -55,7 +55,7 @@ class Results:
     def other_training_tasks(self) -> dict[str, str]:
         """The contestants whose training task is not the evaluated task, each with its training task."""
         rows = self.rows[self.rows["trained_on"].notna()]
-        return dict(zip(rows["contestant"], rows["trained_on"], strict=True))
+        return _pairs(rows, "contestant", "trained_on")
 
     @cached_property
     def variants(self) -> frozenset[str]:
@@ -89,8 +89,8 @@ class Results:
     def trained_lengths_by_run(self) -> dict[str, int]:
         """The number of examples in the training of every run, if it is known."""
         is_training_task = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
-        lengths = self.trained_lengths[is_training_task].dropna()
-        return {str(run): int(n) for run, n in zip(self.rows.loc[lengths.index, "run"], lengths, strict=True)}
+        lengths = self.rows[["run"]].assign(length=self.trained_lengths)[is_training_task].dropna()
+        return {run: int(length) for run, length in _pairs(lengths, "run", "length").items()}
 
     @cached_property
     def slices(self) -> Sequence[Slice]:
@@ -146,7 +146,7 @@ class Slice:
     @cached_property
     def models(self) -> dict[str, str]:
         """The model of every contestant; for a baseline its name without a number."""
-        return dict(zip(self.rows["contestant"], self.rows["model"], strict=True))
+        return _pairs(self.rows, "contestant", "model")
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
@@ -349,8 +349,13 @@ class Slice:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of every contestant of the slice."""
-        rows = self.rows[self.rows["kind"] != "published"]
-        return dict(zip(rows["contestant"], rows["kind"], strict=True))
+        return _pairs(self.rows[self.rows["kind"] != "published"], "contestant", "kind")
+
+
+def _pairs(rows: pd.DataFrame, keys: str, values: str) -> dict[str, Any]:
+    """The values of one column by those of another; of several, the last one."""
+    distinct = rows[[keys, values]].drop_duplicates()
+    return dict(zip(distinct[keys], distinct[values], strict=True))
 
 
 def of_branches(rows: pd.DataFrame) -> pd.Series:

@@ -142,7 +142,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
         return targets_board(values)
     next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
     ok = next_rows[next_rows["status"] == "ok"]
-    curves = ok[ok["metric"].eq(curve_metric(ok["metric"])) & ok["n_context"].notna()]
+    curves = ok[ok["metric"].eq(curve_metric(ok["metric"].unique())) & ok["n_context"].notna()]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)

@@ -172,6 +172,10 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
             for rows in (costs, cells, trials, language_rows, language_costs)
         )
         examples = examples[examples["contestant"].isna() | examples["contestant"].isin(selected)]
+    # Sections select many small frames.
+    values, hidden, costs, examples, cells, language_rows, language_costs = map(
+        tables.with_python_strings, (values, hidden, costs, examples, cells, language_rows, language_costs)
+    )
     language = Language(language_rows, language_costs, answers(results, language_rows, problems))
     # Paths are relative to the folder, so that the report does not depend on its place.
     skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)

@@ -44,6 +44,7 @@ from iclbench.tables.schema import (
     keys,
     union,
     validate,
+    with_python_strings,
 )
 
 __all__ = [
@@ -74,5 +75,6 @@ __all__ = [
     "read_columns",
     "union",
     "validate",
+    "with_python_strings",
     "write",
 ]

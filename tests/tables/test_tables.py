@@ -287,3 +287,13 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert row == {name: value for name, value in expected.items() if value is not None}
     tables.write("values", rows, path, {"task": "linear"})
     assert path.read_bytes() == content
+
+
+def test_python_strings_are_equal_and_shared() -> None:
+    strings = pd.DataFrame({"name": pd.array(["a", None, "b", "a"], dtype="string"), "n": [1, 2, 3, 4]})
+    converted = tables.with_python_strings(strings)
+    assert converted["name"].dtype == pd.StringDtype("python")
+    assert converted["name"].isna().tolist() == [False, True, False, False]
+    assert converted["name"].dropna().tolist() == ["a", "b", "a"] and converted["n"].tolist() == [1, 2, 3, 4]
+    assert converted["name"].array[0] is converted["name"].array[3]
+    assert strings["name"].dtype.storage == "pyarrow", "the frame itself is not changed"

@@ -43,7 +43,8 @@ def figure(
     """
     data = pd.concat([_rows(rows, drawn, oracle).assign(panel=panel) for panel, (rows, drawn) in panels.items()])
     data = data[_COLUMNS].reset_index(drop=True)
-    legend = {contestant: look for contestant, look in looks.items() if contestant in set(data["contestant"])}
+    contestants = set(data["contestant"].unique())
+    legend = {contestant: look for contestant, look in looks.items() if contestant in contestants}
     layers = _layers(data, legend)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
 

@@ -155,7 +155,7 @@ def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
         card = load_task(task.task)[1]
     except UsageError:  # a user's card in another folder
         return None, []
-    with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"])
+    with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"].unique())
     backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in with_card]
     return card.presets.get(task.preset), backbones  # type: ignore[call-overload]  # the preset may have any name
 

@@ -149,9 +149,9 @@ def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str
     names: set[str] = set()
     for task in {id(contest.task): contest.task for contest in contests}.values():
         rows, cells = task.rows, results.cells
-        names |= set(rows.loc[rows["kind"].eq("backbone") & rows["trained_on"].isna(), "contestant"])
+        names |= set(rows.loc[rows["kind"].eq("backbone") & rows["trained_on"].isna(), "contestant"].unique())
         in_training = cells["task"].eq(task.task) & cells["preset"].eq(task.preset) & cells["kind"].eq("train")
-        names |= set(cells.loc[in_training, "contestant"])
+        names |= set(cells.loc[in_training, "contestant"].unique())
     return names
 
 
@@ -241,7 +241,8 @@ def _reasons_of_baselines(
     results: Results, all_reasons: dict[tuple[str, str], dict[str, list[str]]]
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """The reasons of all baselines of a row, for the cell of the best baseline."""
-    baselines = {*results.rows.loc[results.rows["kind"] == "baseline", "contestant"]} - GUESSING_BASELINES - GIVEN_TRUTH
+    is_baseline = results.rows["kind"].eq("baseline")
+    baselines = set(results.rows.loc[is_baseline, "contestant"].unique()) - GUESSING_BASELINES - GIVEN_TRUTH
     merged: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), reasons in all_reasons.items():
         if name in baselines:

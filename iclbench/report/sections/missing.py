@@ -86,11 +86,11 @@ def _in_training(task: Slice) -> pd.Series:
 
 def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
     """Contestant, evaluation and command of backbones and baselines without rows under a shift that others have."""
-    pairs = set(zip(evaluated["contestant"], evaluated["shift"], strict=True))
+    pairs = set(evaluated[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
     shifts = sorted({str(shift) for _, shift in pairs})
     # Guessing and the baselines of a probe (GD++ with another gamma) are not evaluated.
-    baselines = set(evaluated["contestant"]) - {"chance"}
-    diverged = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"])
+    baselines = set(evaluated["contestant"].unique()) - {"chance"}
+    diverged = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
     # A method on a backbone (gpt2+deep-thinking) is optional.
     optional = {*task.results.method_contestants, *task.results.other_training_tasks}
     contestants = sorted(

@@ -13,7 +13,7 @@ def section(results: Results) -> Section:
     frame = measured.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
         episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
     )
-    versions = ", ".join(sorted({*measured["version"], *language.rows["version"]}))
+    versions = ", ".join(sorted({*measured["version"].unique(), *language.rows["version"].unique()}))
     text = Text(
         f"Written by iclbench {versions} from {plural(len(results.rows) + len(language.rows), 'row')} of values and "
         f"{plural(len(results.costs) + len(language.costs), 'row')} of costs. Numbers with equal hashes of prompt set "
