@@ -275,6 +275,18 @@ class Reference:
             for shift in ("isotropic" if task == "skewed-linear" else "skewed", "orthants", "input-scale-2")
         ]
 
+    def inputs_beyond_seeds(self) -> list[tuple[str, str]]:
+        """The classes and shifts of the inputs that change the order of the core more than its other seed does."""
+        core, shifts = self.quantities["CORE"], ("skewed", "isotropic", "orthants", "input-scale-2")
+        return [
+            (task, shift)
+            for task in self.quantities["FUNCTIONS"]
+            if task != "tabular"
+            for shift in shifts
+            if shift != ("skewed" if task == "skewed-linear" else "isotropic")
+            and self.shift_agreement(core, task, shift) < self.seed_agreement(core, task)
+        ]
+
     def seed_agreements(self) -> list[float]:
         """Kendall's tau between the orders of the core by the first and by the second seed, by class of functions."""
         return [self.seed_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]

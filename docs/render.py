@@ -184,10 +184,14 @@ def main(*arguments: str) -> int:
     """Render the pages, or with `--check` print the names of pages that differ from their template."""
     from docs.quantities import Reference
 
-    functions = Reference().quantities
+    templates = sorted(TEMPLATES.glob("*.md"))
     wanted = [Path(word).name for word in arguments if not word.startswith("-")]
+    if unknown := set(wanted).difference(*({template.name, page(template).name} for template in templates)):
+        sys.stderr.write(f"no template for {', '.join(sorted(unknown))}; a name ends with .md\n")
+        return 1
+    functions = Reference().quantities
     failed = False
-    for template in sorted(TEMPLATES.glob("*.md")):
+    for template in templates:
         path = page(template)
         if wanted and template.name not in wanted and path.name not in wanted:
             continue

@@ -73,8 +73,9 @@ class RateCurves:
         return rates[first : last + 1]
 
     def expected(self, contestant: str, k: int) -> float | None:
-        """The expected score at the best of k common rates, over all choices of k rates (Dodge et al. 2019, for rates
-        instead of random trials); None if a training run diverged at all rates of a choice."""
+        """The expected score at the best of k common rates, over all choices of k different rates (Dodge et al. 2019
+        have random trials instead of rates, and draw with replacement); None if a training run diverged at all rates
+        of a choice."""
         scores = self.by_contestant[contestant]
         choices = [[scores[lr] for lr in rates if scores[lr] is not None] for rates in combinations(self.common, k)]
         if not choices or not all(choices):

@@ -14,8 +14,7 @@ read-out has the width of a token. With K marks there are
 
     64 K (events) + 1,024 (latents) + 2 · 167,680 (blocks) + 67,160 (gap) + 1,025 K (mark) = 403,544 + 1,089 K
 
-parameters. The paper uses the dropout of `thp`, but its position in a block is unknown; this model has none, because a
-state would depend on it.
+parameters. The paper does not mention dropout; this model has none, because a state would depend on it.
 
 All prefixes of a sequence are trained at once: one scan computes the states after every number of events
 (`prefix_softmax`), and the blocks process every prefix as a separate episode. Sequences longer than `chunk` are

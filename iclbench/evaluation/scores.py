@@ -16,8 +16,9 @@ column `normaliser` is the distance of the two points in units of the metric.
   the least information, because an oracle given the kernel is better than any predictor that has to infer it. Scores
   with related datasets are on the same scale and can exceed 1.
 - Question `targets` otherwise: the squared error as for `next`. 0 is the mean of the training images (`mean-image`) if
-  it is better than the zero predictor, so a predictor without context cannot score above 0. If no baseline is
-  significantly better than 0 (by its interval), 1 is an error of zero, which cannot be reached.
+  it is better than the zero predictor, so a predictor without context cannot score above 0.
+- Squared errors without an oracle: if the interval of the best baseline contains the error that scores 0, 1 is an error
+  of zero, which cannot be reached. The interval is that of the baseline alone, not of a paired difference.
 - A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the task's best baseline if the
   context has the answer, and an accuracy of 1 if the answer can only be learned in training. The score is missing if
   the test shows which of two equally good answers a model gives.
@@ -160,7 +161,8 @@ def _scores_from_errors(
 def _best_of_baselines(
     rows: pd.DataFrame, curves: pd.DataFrame, zero: float, names: Sequence[str]
 ) -> tuple[float, str] | None:
-    """The lowest error of the baselines of a task and what has it; None if no baseline is significantly better than 0.
+    """The lowest error of the baselines of a task and what has it; None if the interval of the best baseline contains
+    the error that scores 0.
 
     Args:
         rows: an error per baseline, ascending.

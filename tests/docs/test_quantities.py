@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from pytest import MonkeyPatch
 from scipy import stats
 
 from docs.quantities import ROOT, Reference, benchmark, is_equal, lowest_after_peak, nothing_but, published, verdict
@@ -97,6 +98,14 @@ def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
     assert linear.shift_agreement(models, "linear", "points-48") == pytest.approx(
         stats.kendalltau(shifted, unshifted).statistic
     )
+
+
+def test_shifts_beyond_seeds_have_a_lower_tau_than_the_two_seeds(linear: Reference, monkeypatch: MonkeyPatch) -> None:
+    taus = {"skewed": 0.5, "orthants": 0.8, "input-scale-2": 0.6, "isotropic": 0.1}
+    monkeypatch.setitem(linear.__dict__, "quantities", {"CORE": ["mamba"], "FUNCTIONS": ["linear", "tabular"]})
+    monkeypatch.setattr(linear, "shift_agreement", lambda core, task, shift: taus[shift])
+    monkeypatch.setattr(linear, "seed_agreement", lambda core, task: 0.7)
+    assert linear.inputs_beyond_seeds() == [("linear", "skewed"), ("linear", "input-scale-2")]
 
 
 def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.quantities import ROOT, Reference
-from docs.render import TEMPLATES, StatementError, page, render, template, unmarked
+from docs.render import TEMPLATES, StatementError, main, page, render, template, unmarked
 from iclbench import tables
 from tests.pages import PAGES
 
@@ -23,6 +23,11 @@ def test_a_page_equals_its_rendered_template(name: str, reference: Reference) ->
 
 def test_every_page_has_a_template() -> None:
     assert [path for path in PAGES if not template(path).is_file()] == []
+
+
+def test_a_page_without_a_template_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("--check", "costs") == 1
+    assert "costs" in capsys.readouterr().err
 
 
 def test_the_findings_are_short() -> None:

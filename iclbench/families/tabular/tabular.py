@@ -12,7 +12,7 @@ prefix would change the label of a point between prefixes. Instead, the mean and
 the first `opening` points (at most half of all points), are used for the complete episode, and only points after the
 opening are scored. Every scored prefix contains the opening, so its labels are a function of its context, and no later
 label affects an earlier one. The disadvantages are that predictions from fewer points are not scored, and that the zero
-predictor scores above 1 (11/10 · 9/7 = 1.41 for Gaussian labels and ten points). If all labels of the opening are
+predictor scores above 1 (11/10 · 10/7 = 1.57 for Gaussian labels and ten points). If all labels of the opening are
 equal, the scale of the table is used.
 """
 
