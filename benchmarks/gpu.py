@@ -1,17 +1,21 @@
-"""All measurements on a GPU in one call.
+"""All measurements on a GPU in one call, which can be repeated until nothing is left.
 
-    python benchmarks/gpu.py                              # tens of minutes, most of them compilation; writes gpu.md
-    python benchmarks/gpu.py --only check blocks          # some parts; the others remain as in gpu.json
+    python benchmarks/gpu.py                              # what gpu.json lacks, then gpu.md; about 25 minutes in all
+    python benchmarks/gpu.py --only check mamba-icl-1     # some parts
+    python benchmarks/gpu.py --again --only blocks        # measure again
     python benchmarks/gpu.py --smoke                      # a small trial on a CPU without files
 
 - check: the Triton kernel, compared with the float64 scan on the CPU;
-- blocks: the scan of one layer with several block sizes and by the other back ends, as CUDA graphs, so that only the
-  time on the device counts;
+- scans, blocks: the scan of one layer by back end, and by the block size of the Triton kernel;
+- recurrence: the linear recurrence of one layer, by the number of tokens per chunk;
 - gpt2-*, mamba-*: training steps per second at the size of the papers in float32, TF32 and bfloat16: as in
-  `iclbench train`, without waiting for the device, as one CUDA graph, and compiled.
+  `iclbench train`, without waiting for the device, as one CUDA graph, and compiled;
+- the names of grids (mamba-icl-1, coqe-3, icicl-tnp-1, ...): a training step of every model of a published figure or
+  table at preset `paper`, and the hours of all its trainings.
 
-Every part runs in a separate process (`gpu_parts.py`). gpu.json and gpu.md are rewritten after every row, so a killed
-call loses no row. A failed measurement is a row with a reason.
+Every part runs in a separate process (`gpu_parts.py`) for at most a minute. gpu.json and gpu.md are rewritten after
+every row, so an interrupted call loses no row. A failed measurement is a row with a reason, and is not repeated; a part
+that takes longer continues in the next call.
 """
 
 from __future__ import annotations
@@ -30,17 +34,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_parts import NAMES, PARTS
+from gpu_parts import NAMES, PARTS, PRECISIONS, published_grids
 
 from iclbench.core.files import write_text
 
 HERE = Path(__file__).parent
 Row = dict[str, Any]
+# Parts with times of one layer, and the titles of their tables.
+TIMED = {
+    "scans": "One layer's scan, by back end",
+    "blocks": "One layer's scan by the Triton kernel, by block size",
+    "recurrence": "One layer's linear recurrence, by the number of tokens per chunk",
+}
 
 
-def rows_of(part: str, smoke: bool, limit: float) -> Iterator[Row]:
-    """The rows of a part, and one with a reason if it fails or takes longer than `limit` seconds."""
+# The name of a row for what a part has not measured.
+REST = "the rest"
+
+
+def rows_of(part: str, measured: list[str], smoke: bool, limit: float) -> Iterator[Row]:
+    """The further rows of a part, and one with a reason if it fails or takes longer than `limit` seconds."""
     command = [sys.executable, str(HERE / "gpu_parts.py"), part, *(["--smoke"] if smoke else [])]
+    command += ["--measured", *measured]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=lambda: [*map(lines.put, process.stdout or ()), lines.put(None)], daemon=True).start()
@@ -50,9 +65,9 @@ def rows_of(part: str, smoke: bool, limit: float) -> Iterator[Row]:
             if line.startswith("{"):
                 yield json.loads(line)
         if process.wait() != 0:
-            yield {"what": f"{part}, the rest", "reason": f"the process ended with status {process.returncode}"}
+            yield {"what": REST, "reason": f"the process ended with status {process.returncode}"}
     except queue.Empty:
-        yield {"what": f"{part}, the rest", "reason": f"not within {limit:g} s"}
+        yield {"what": REST, "reason": f"not within {limit:g} s"}
     finally:
         process.kill()
         process.wait()
@@ -91,24 +106,10 @@ def report(rows: dict[str, list[Row]]) -> str:
                 for row in rows["check"]
             ],
         )
-    if "blocks" in rows:
-        first = rows["blocks"][0] if rows["blocks"] else {}
-        text += ["## One layer's scan", "", "Ratios to the first row.", ""]
-        text += table(
-            ["what", "forward (ms)", "with backward (ms)", "ratio", "peak (MB)", "note"],
-            [
-                [
-                    row["what"],
-                    cell(row, "forward_s", 1e3),
-                    cell(row, "both_s", 1e3),
-                    ratio(row, first, "both_s"),
-                    cell(row, "peak_bytes", 1e-6),
-                    row.get("reason", ""),
-                ]
-                for row in rows["blocks"]
-            ],
-        )
-    steps = {part: rows[part] for part in PARTS if part in rows and part not in ("check", "blocks")}
+    for part, title in TIMED.items():
+        if part in rows:
+            text += [f"## {title}", "", "Ratios to the first row.", "", *timed(rows[part])]
+    steps = {part: rows[part] for part in PARTS if part in rows and part.split("-")[-1] in PRECISIONS}
     if steps:
         text += ["## Training steps", "", "Ratios to the same model's float32 as trained.", ""]
         head = ["what", "steps/s", "ratio", "ms", "peak (GB)", "first step (s)", "note"]
@@ -129,7 +130,63 @@ def report(rows: dict[str, list[Row]]) -> str:
                     ]
                 )
         text += table(head, lines)
+    if figures := [part for part in published_grids() if part in rows]:
+        text += [
+            "## Published figures and tables",
+            "",
+            "A training step at preset `paper`, at full context size, as in",
+            "`iclbench train`. Hours are those of all trainings of the grid, without evaluations.",
+            "",
+        ]
+        text += table(["grid", "trainings", "measured", "hours", "note"], [hours(grid, rows[grid]) for grid in figures])
+        head = ["grid", "training", "steps", "trainings", "ms", "peak (GB)", "hours", "note"]
+        lines = [[grid, *training(row)] for grid in figures for row in rows[grid] if row["what"] != REST]
+        text += table(head, lines)
     return "\n".join(text).rstrip() + "\n"
+
+
+def timed(rows: list[Row]) -> list[str]:
+    """A table of times of one layer."""
+    head = ["what", "forward (ms)", "with backward (ms)", "ratio", "peak (MB)", "note"]
+    lines = [
+        [
+            row["what"],
+            cell(row, "forward_s", 1e3),
+            cell(row, "both_s", 1e3),
+            ratio(row, rows[0], "both_s"),
+            cell(row, "peak_bytes", 1e-6),
+            row.get("reason", ""),
+        ]
+        for row in rows
+    ]
+    return table(head, lines)
+
+
+def row_hours(row: Row) -> float:
+    """Hours of all trainings of a row."""
+    return float(row["step_s"] * row["steps"] * row["trainings"] / 3600)
+
+
+def hours(grid: str, rows: list[Row]) -> list[str]:
+    """The hours of a grid; a lower bound if some trainings are not measured."""
+    trainings = sum(row.get("trainings", 0) for row in rows)
+    measured = [row for row in rows if "step_s" in row]
+    note = next((row["reason"] for row in rows if row["what"] == REST), "")
+    total = format(sum(map(row_hours, measured)), ".1f") if measured else "-"
+    return [grid, str(trainings), str(sum(row["trainings"] for row in measured)), total, note]
+
+
+def training(row: Row) -> list[str]:
+    """The cells of one training of a grid."""
+    counts = [str(row.get("steps", "-")), str(row.get("trainings", "-"))]
+    times = [cell(row, "step_s", 1e3), cell(row, "peak_bytes", 1e-9)]
+    return [
+        row["what"],
+        *counts,
+        *times,
+        format(row_hours(row), ".1f") if "step_s" in row else "-",
+        row.get("reason", ""),
+    ]
 
 
 def ratio(row: Row, base: Row, key: str) -> str:
@@ -140,23 +197,22 @@ def ratio(row: Row, base: Row, key: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure on a GPU; see the head of this file.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
-    parser.add_argument("--limit", type=float, default=600, help="seconds per part (default: 600)")
+    parser.add_argument("--limit", type=float, default=60, help="seconds per part (default: 60)")
+    parser.add_argument("--again", action="store_true", help="measure again what gpu.json has")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes on the CPU, no files")
     arguments = parser.parse_args()
     if not arguments.smoke and not torch.cuda.is_available():
         print("benchmarks/gpu.py measures a CUDA device and found none; try --smoke", file=sys.stderr)
         sys.exit(2)
-    kept = HERE / "gpu.json"
-    rows: dict[str, list[Row]] = {}
-    if not arguments.smoke and kept.exists() and set(arguments.only) != set(PARTS):
-        rows = json.loads(kept.read_text())
+    file = HERE / "gpu.json"
+    rows: dict[str, list[Row]] = json.loads(file.read_text()) if file.exists() and not arguments.smoke else {}
     for part in arguments.only:
-        rows[part] = []
-        for row in rows_of(part, arguments.smoke, arguments.limit):
+        rows[part] = [] if arguments.again else [row for row in rows.get(part, []) if row["what"] != REST]
+        for row in rows_of(part, [row["what"] for row in rows[part]], arguments.smoke, arguments.limit):
             rows[part].append(row)
-            print(json.dumps(row), flush=True)
+            print(json.dumps({"part": part} | row), flush=True)
             if not arguments.smoke:
-                write_text(kept, json.dumps(rows, indent=1) + "\n")
+                write_text(file, json.dumps(rows, indent=1) + "\n")
                 write_text(HERE / "gpu.md", report(rows))
     print(report(rows))
 

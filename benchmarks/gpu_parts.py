@@ -1,7 +1,7 @@
 """The measurements of `benchmarks/gpu.py`: each part runs in a separate process and prints one line of JSON per row.
 
 CUDA errors, compiled code and peak memory of one part therefore do not affect other parts. A row has the measurements,
-or a `reason` if they failed.
+or a `reason` if they failed. `--measured` lists rows that are skipped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ import torch
 from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
+from iclbench.config import cards
 from iclbench.config.cards import TrainSettings
-from iclbench.config.resolution import TaskConfig
+from iclbench.config.resolution import TaskConfig, resolve_run
 from iclbench.families.request import Request
+from iclbench.layers.linear_recurrence import CHUNK, Terms, full_pass
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
 from iclbench.layers.scan.scan import resolved_backend
 from iclbench.registry import BACKBONES, FAMILIES
+from iclbench.sweep.grids import GridRun, grid_runs, load_grid
+from iclbench.sweep.language_grids import is_language_grid
+from iclbench.training.fit import Training
 from iclbench.training.step import TrainingData, make_optimiser
 
 NAMES = ["y", "last", "u", "dt", "A", "B", "C", "h0"]
@@ -39,7 +44,8 @@ class Sizes:
     dim: int = 20
     channels: int = 512
     state: int = 16
-    seconds: float = 2.0
+    seconds: float = 1.0
+    preset: str = "paper"
     device: str = "cuda"
     compiler: str = "inductor"
     models: dict[str, dict[str, Any]] = field(
@@ -57,14 +63,21 @@ SMOKE = Sizes(
     8,
     2,
     0.01,
+    "smoke",
     "cpu",
     "aot_eager",
     {"gpt2": {"layers": 1, "width": 16, "heads": 2}, "mamba": {"layers": 1, "width": 16, "state": 2}},
 )
 
 
+# The names of rows that exist already.
+MEASURED: set[str] = set()
+
+
 def row(what: str, work: Callable[[], dict[str, Any]]) -> None:
-    """Measure and print a row; an error is its reason."""
+    """Measure and print a row; an error is its reason. A row that exists already is skipped."""
+    if what in MEASURED:
+        return
     try:
         measurements = work()
     except Exception as error:
@@ -170,30 +183,49 @@ def check(sizes: Sizes) -> None:
         row(f"{length} tokens, {width} channels", lambda length=length, width=width: errors(length, width, None))
 
 
+def measured_scan(
+    scan: Callable[..., tuple[Tensor, Tensor]], sizes: Sizes, reason: str | None = None
+) -> dict[str, Any]:
+    """Forward, and forward with backward, of one layer's scan."""
+    if reason is not None:
+        return {"reason": reason}
+    inputs = [
+        t.to(sizes.device, torch.float32).requires_grad_() for t in scan_inputs(sizes, 2 * sizes.points, sizes.channels)
+    ]
+    return forward_and_backward(lambda *inputs: scan(*inputs)[0], inputs, sizes, graphs=True)
+
+
+def forward_and_backward(
+    function: Callable[..., Tensor], inputs: list[Tensor], sizes: Sizes, graphs: bool
+) -> dict[str, Any]:
+    """Time of the forward pass, and with the backward pass, on a GPU optionally as CUDA graphs; peak memory of both."""
+    slope = torch.ones_like(function(*inputs))
+
+    def forward() -> None:
+        with torch.no_grad():
+            function(*inputs)
+
+    def both() -> None:
+        torch.autograd.grad(function(*inputs), inputs, slope, allow_unused=True)
+
+    both()
+    measurements = {"peak_bytes": peak(both, sizes)}
+    for name, work in (("forward_s", forward), ("both_s", both)):
+        measurements[name] = seconds(captured(work) if graphs and sizes.device == "cuda" else work, sizes)
+    return measurements
+
+
+def scans(sizes: Sizes) -> None:
+    """One layer's scan: the Triton kernel and the other back ends."""
+    triton = scan_triton.selective_scan
+    row("triton", lambda: measured_scan(triton, sizes, scan_triton.unavailable()))
+    row("mamba-ssm", lambda: measured_scan(scan_mamba_ssm.selective_scan, sizes, scan_mamba_ssm.unavailable()))
+    row("torch, this package's", lambda: measured_scan(scan_torch.selective_scan, sizes))
+    row("torch, transformers' path", lambda: measured_scan(transformers_scan, sizes))
+
+
 def blocks(sizes: Sizes) -> None:
-    """Forward, and forward with backward, of one layer's scan: by block size, and by the other back ends."""
-
-    def measure(scan: Callable[..., tuple[Tensor, Tensor]], reason: str | None = None) -> dict[str, Any]:
-        if reason is not None:
-            return {"reason": reason}
-        inputs = [
-            t.to(sizes.device, torch.float32).requires_grad_()
-            for t in scan_inputs(sizes, 2 * sizes.points, sizes.channels)
-        ]
-        slope = torch.ones_like(inputs[0])
-
-        def forward() -> None:
-            with torch.no_grad():
-                scan(*inputs)
-
-        def forward_and_backward() -> None:
-            torch.autograd.grad(scan(*inputs)[0], inputs, slope, allow_unused=True)
-
-        forward_and_backward()
-        measurements = {"peak_bytes": peak(forward_and_backward, sizes)}
-        for name, work in (("forward_s", forward), ("both_s", forward_and_backward)):
-            measurements[name] = seconds(captured(work) if sizes.device == "cuda" else work, sizes)
-        return measurements
+    """One layer's scan by the Triton kernel, by block size."""
 
     def tuned(channels: int, warps: int) -> Callable[..., tuple[Tensor, Tensor]]:
         return lambda *inputs: scan_triton.selective_scan(*inputs, channels=channels, warps=warps)
@@ -202,10 +234,29 @@ def blocks(sizes: Sizes) -> None:
     sweep = [(channels, warps) for channels in (8, 16, 32) for warps in (2, 4, 8)]
     for channels, warps in [default, *(pair for pair in sweep if pair != default)]:
         name = f"triton, {channels} channels, {warps} warps"
-        row(name, lambda c=channels, w=warps: measure(tuned(c, w), scan_triton.unavailable()))
-    row("mamba-ssm", lambda: measure(scan_mamba_ssm.selective_scan, scan_mamba_ssm.unavailable()))
-    row("torch, this package's", lambda: measure(scan_torch.selective_scan))
-    row("torch, transformers' path", lambda: measure(transformers_scan))
+        row(name, lambda c=channels, w=warps: measured_scan(tuned(c, w), sizes, scan_triton.unavailable()))
+
+
+def recurrence(sizes: Sizes) -> None:
+    """One layer's linear recurrence by the number of tokens per chunk: gated DeltaNet, with one decay per head."""
+    heads, width, tokens = max(1, sizes.channels // 64), min(64, sizes.channels), 2 * sizes.points
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(sizes.batch, heads, tokens, *shape, generator=draw)
+
+    key = torch.nn.functional.normalize(normal(width), dim=-1)
+    strength, decay = torch.sigmoid(normal(1)), -torch.exp(normal(1) - 3)
+    drawn = [normal(width), strength * key, normal(width), decay, -decay.exp() * strength * key, key]
+    inputs = [t.to(sizes.device).requires_grad_() for t in drawn]
+    for chunk in dict.fromkeys((CHUNK, 16, 32, 64, 128)):
+        name = f"chunks of {chunk}" + " (default)" * (chunk == CHUNK)
+        row(
+            name,
+            lambda chunk=chunk: forward_and_backward(
+                lambda *t: full_pass(Terms(*t), chunk), inputs, sizes, graphs=False
+            ),
+        )
 
 
 def transformers_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,16 +328,58 @@ def training(name: str, precision: str, sizes: Sizes) -> None:
     row(f"{label}: compiled, CUDA graph", lambda: compiled(True))
 
 
-PARTS: dict[str, Callable[[Sizes], None]] = {"check": check, "blocks": blocks} | {
-    f"{name}-{precision}": lambda sizes, name=name, precision=precision: training(name, precision, sizes)
-    for precision in PRECISIONS
-    for name in ("gpt2", "mamba")
-}
+def published(grid: str, sizes: Sizes) -> None:
+    """The trainings of a published figure or table: seconds of a step as in `iclbench train`, at full context size."""
+    runs: dict[str, list[GridRun]] = {}
+    for run in grid_runs(grid, "paper"):
+        if run.exclusion is None:
+            runs.setdefault(" ".join([run.task, run.backbone, *run.overrides]), []).append(run)
+
+    def measure(run: GridRun) -> dict[str, Any]:
+        config = run.config
+        if sizes.preset != "paper":
+            config = resolve_run(run.task, run.backbone, sizes.preset, seed=0)
+        family = config.task.build()
+        model, data = config.build(family), TrainingData.of(config.task, family)
+        settings = config.train.model_copy(update={"evaluate_every": 0, "branches": ()})
+        training = Training(model, data, settings, config.seed, sizes.device)
+
+        def step() -> None:
+            training.progress.step = settings.steps - 1  # after the curriculum
+            training.step()
+
+        start = time.perf_counter()
+        step()
+        wait(sizes)
+        measurements: dict[str, Any] = {"first_s": time.perf_counter() - start, "peak_bytes": peak(step, sizes)}
+        return measurements | {"step_s": seconds(step, sizes), "steps": settings.steps}
+
+    for what, same in runs.items():
+        row(what, lambda same=same: {"trainings": len(same)} | measure(same[0]))
+
+
+def published_grids() -> list[str]:
+    """The grids with trainings at preset `paper`."""
+    names = [name for name in cards.names("grids") if not is_language_grid(name)]
+    return [name for name in names if any("paper" in part.presets for part in load_grid(name)[1].parts)]
+
+
+PARTS: dict[str, Callable[[Sizes], None]] = (
+    {"check": check, "scans": scans, "blocks": blocks, "recurrence": recurrence}
+    | {
+        f"{name}-{precision}": lambda sizes, name=name, precision=precision: training(name, precision, sizes)
+        for precision in PRECISIONS
+        for name in ("gpt2", "mamba")
+    }
+    | {grid: lambda sizes, grid=grid: published(grid, sizes) for grid in published_grids()}
+)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--measured", nargs="*", default=[], metavar="ROW")
     arguments = parser.parse_args()
+    MEASURED.update(arguments.measured)
     PARTS[arguments.part](SMOKE if arguments.smoke else Sizes())
