@@ -121,6 +121,20 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
     assert pd.notna(runs.loc["gpt2-s0", "value"]) and runs.loc["gpt2-s1", "reason"] == REASON
 
 
+def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
+    """A diverged run has a row in every leaderboard, so that each would be visible."""
+    values = tables_of()[0]
+    zero = values[values["run"].eq("zero") & values["metric"].eq("auc")]
+    published = zero.assign(kind="published", shift="noisy-1")
+    in_training = zero.assign(evaluator="icl", axis="train_step", axis_value=10)
+    diverged = {"run": "s4-s0", "contestant": "s4", "kind": "backbone", "status": "failed", "reason": REASON}
+    diverged |= {"evaluator": "train", "axis": "train_step", "axis_value": 20, "prompt_set": None}
+    rows = pd.concat([values, published, in_training, zero.assign(**diverged)], ignore_index=True)
+    frame = scores(tables.frame("values", rows))
+    assert frame[["evaluator", "shift"]].drop_duplicates().to_numpy().tolist() == [["next", "none"]]
+    assert frame["contestant"].iloc[-1] == "s4" and len(frame) == len(CONTESTANTS) + 1
+
+
 def test_tuned_is_missing_if_it_is_unknown() -> None:
     tuned = scores(*tables_of(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
     assert tuned["gpt2"] and not tuned["mamba"] and pd.isna(tuned["s4d"]) and pd.isna(tuned["zero"])
