@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.analysis.scores import of_runs, scores
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.scores import metric_of_curves, of_runs, scores
+from iclbench.analysis.slices import Results, Slice
 
 EPISODES, SIZES = 60, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
@@ -155,6 +157,18 @@ def test_the_only_metric_is_used_whatever_its_name() -> None:
     values = tables_of()[0]
     frame = scores(values[values["metric"].eq("auc")].assign(metric="nll"))
     assert frame["metric"].eq("nll").all() and len(frame) == len(CONTESTANTS)
+
+
+def test_the_metric_of_curves_is_that_of_their_question_and_shift() -> None:
+    values = tables_of()[0]
+    curve = values[values["run"].eq("gpt2-s0") & values["n_context"].notna()]
+    likelihoods, accuracies = curve.assign(metric="nll"), curve.assign(metric="accuracy", shift="noisy-1")
+    of_test = curve.assign(metric="cross_entropy", evaluator="icl")
+    rows = pd.concat([likelihoods, accuracies, of_test], ignore_index=True)
+    task = Slice(Results(rows, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+    assert metric_of_curves(task, "next") == "nll"
+    assert metric_of_curves(task, "next", "noisy-1") == "accuracy"
+    assert metric_of_curves(task, "icl") == "cross_entropy"
 
 
 def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:
