@@ -58,6 +58,8 @@ def test_only_common_episodes_and_context_sizes_are_compared() -> None:
     assert difference(a, b.iloc[::-1][[4, 0]]) == difference(a[[0, 4]], b[[0, 4]])
     gap = difference(a, b[[0, 4]])
     assert gap is not None and gap.value == pytest.approx((a - b)[[0, 4]].to_numpy().mean())
+    gap = difference(a.iloc[:2], b[[0, 4]])
+    assert gap is not None and gap.value == pytest.approx((a - b)[[0, 4]].iloc[:2].to_numpy().mean())
     assert difference(a[[0]], b) is None
     assert difference(a.iloc[:1], b) is None
     assert difference(a, b.set_index(b.index + 1000)) is None

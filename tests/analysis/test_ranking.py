@@ -150,6 +150,8 @@ def test_models_share_ranks_unless_they_are_significantly_different(grid_results
     names = ["gpt2", "transformer", "mamba", "s4d", "cnp"]
     ranks = places(scores, names)
     assert [ranks[name] for name in names] == [(1, 3), (1, 3), (1, 3), (4, 4), (5, 5)]
+    frame = ranking(normalised.contests(grid_results, "grid"))[0].set_index("contestant")
+    assert frame.loc[names, "rank"].tolist() == ["1–3", "1–3", "1–3", "4", "5"]
     equal = pd.DataFrame({"a": scores["gpt2"], "b": scores["gpt2"]})
     assert places(equal, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
 

@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 
 from iclbench import tables
-from iclbench.analysis.scores import of_runs, scores
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.scores import metric_of_curves, of_runs, scores
+from iclbench.analysis.slices import Results, Slice
 
 EPISODES, SIZES = 60, (0, 1, 2)
 PROMPTS = "t-smoke-none-0"
@@ -121,6 +123,20 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
     assert pd.notna(runs.loc["gpt2-s0", "value"]) and runs.loc["gpt2-s1", "reason"] == REASON
 
 
+def test_published_rows_and_rows_during_training_have_no_leaderboard() -> None:
+    """A diverged run has a row in every leaderboard, so an additional one would not be empty."""
+    values = tables_of()[0]
+    zero = values[values["run"].eq("zero") & values["metric"].eq("auc")]
+    published = zero.assign(kind="published", shift="noisy-1")
+    in_training = zero.assign(evaluator="icl", axis="train_step", axis_value=10)
+    diverged = {"run": "s4-s0", "contestant": "s4", "kind": "backbone", "status": "failed", "reason": REASON}
+    diverged |= {"evaluator": "train", "axis": "train_step", "axis_value": 20, "prompt_set": None}
+    rows = pd.concat([values, published, in_training, zero.assign(**diverged)], ignore_index=True)
+    frame = scores(tables.frame("values", rows))
+    assert frame[["evaluator", "shift"]].drop_duplicates().to_numpy().tolist() == [["next", "none"]]
+    assert frame["contestant"].iloc[-1] == "s4" and len(frame) == len(CONTESTANTS) + 1
+
+
 def test_tuned_is_missing_if_it_is_unknown() -> None:
     tuned = scores(*tables_of(gpt2={"tuned": True}, mamba={"tuned": False})).set_index("contestant")["tuned"]
     assert tuned["gpt2"] and not tuned["mamba"] and pd.isna(tuned["s4d"]) and pd.isna(tuned["zero"])
@@ -141,6 +157,18 @@ def test_the_only_metric_is_used_whatever_its_name() -> None:
     values = tables_of()[0]
     frame = scores(values[values["metric"].eq("auc")].assign(metric="nll"))
     assert frame["metric"].eq("nll").all() and len(frame) == len(CONTESTANTS)
+
+
+def test_the_metric_of_curves_is_that_of_their_question_and_shift() -> None:
+    values = tables_of()[0]
+    curve = values[values["run"].eq("gpt2-s0") & values["n_context"].notna()]
+    likelihoods, accuracies = curve.assign(metric="nll"), curve.assign(metric="accuracy", shift="noisy-1")
+    of_test = curve.assign(metric="cross_entropy", evaluator="icl")
+    rows = pd.concat([likelihoods, accuracies, of_test], ignore_index=True)
+    task = Slice(Results(rows, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+    assert metric_of_curves(task, "next") == "nll"
+    assert metric_of_curves(task, "next", "noisy-1") == "accuracy"
+    assert metric_of_curves(task, "icl") == "cross_entropy"
 
 
 def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:

@@ -77,6 +77,8 @@ def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
     task = Slice(results_of([failed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
     unfailed = task.unfailed(task.rows[task.rows["status"].eq("ok")])
     assert unfailed.index.tolist() == [0, 1] and unfailed.columns.tolist() == task.rows.columns.tolist()
+    assert task.targets.index.tolist() == [0, 1]
+    assert set(task.targets.columns) == {*task.targets_by_run.columns, "evaluator"}
 
 
 def test_costs_of_a_trained_length_are_those_of_its_runs_and_of_evaluations_of_this_length() -> None:
