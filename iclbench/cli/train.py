@@ -62,7 +62,7 @@ def command(
     """Train a backbone on a task. The same command continues the run after an interruption."""
     from iclbench.api.train import train_run
     from iclbench.cli.terminal import out, say, step_bar
-    from iclbench.config.resolution import resolve_tables, user_tables
+    from iclbench.config.resolution import resolve_tables, tables_origin, user_tables
     from iclbench.config.sizes import check_size
     from iclbench.core.context import Context
     from iclbench.core.trust import trust_typed
@@ -74,8 +74,9 @@ def command(
     check_trackers(log)
     torch_device = set_up_torch(device, threads)
     tables = user_tables(override or [], config)
-    resolved_config = resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
-    target_run = Run(results / "runs" / (check_name(name) if name else run_name(resolved_config)))
+    origin = tables_origin(override or [], config)
+    resolved_config = resolve_tables(task, backbone, preset, seed, tables, origin, data_dir=data_dir, results=results)
+    target_run = Run(results / "runs" / (run_name(resolved_config) if name is None else check_name(name)))
     if not target_run.is_started:  # the size of a started run is fixed
         check_size(task, backbone, preset, tables.get("backbone", {}))
     was_finished, context = target_run.finished, Context(results, data_dir, device_of_process(torch_device), threads)

@@ -347,6 +347,13 @@ def user_tables(overrides: Sequence[str] = (), config_file: Path | None = None) 
     return _merge(_read_config(config_file) if config_file else {}, parse_overrides(overrides))
 
 
+def tables_origin(overrides: Sequence[str] = (), config_file: Path | None = None) -> str:
+    """The origin of the tables of `user_tables`, the text before their names in messages."""
+    if config_file is None:
+        return "-o "
+    return f"{config_file} or -o " if overrides else f"{config_file}: "
+
+
 def resolve_task(
     name: str, preset: str, overrides: Mapping[str, Any] | None = None, where: str = "-o task"
 ) -> tuple[TaskConfig, TaskCard]:
@@ -469,7 +476,8 @@ def resolve_run(
 ) -> RunConfig:
     """The frozen configuration of a run; raises `UsageError` for the first value that is not valid."""
     tables = user_tables(overrides, config_file)
-    return resolve_tables(task, backbone, preset, seed, tables, data_dir=data_dir, results=results)
+    prefix = tables_origin(overrides, config_file)
+    return resolve_tables(task, backbone, preset, seed, tables, prefix, data_dir=data_dir, results=results)
 
 
 def resolve_tables(
@@ -634,7 +642,10 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
 def _read_config(path: Path) -> dict[str, Any]:
     tables = read_toml(path)
     for root in tables:
-        _check_root(root)
+        try:
+            _check_root(root)
+        except UnknownNameError as error:
+            raise UsageError(f"{path}: {error}", code=error.code) from error
         if not isinstance(tables[root], dict):
             raise UsageError(f"{path}: '{root}' must be a table, like [{root}]", code="bad-value")
     return tables

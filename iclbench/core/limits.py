@@ -22,7 +22,7 @@ VARIABLE = "ICLBENCH_MAX_BYTES"
 DEFAULT = 1 << 30
 # The limits of a text, and of a line or a card, are the limit of a file divided by these.
 _TEXT_DIVISOR, _LINE_DIVISOR = 8, 1024
-ADVICE = f"if the size is intended, raise the limit with --max-bytes 8G or {VARIABLE}=8G"
+ADVICE = f"if the size is intended, raise the limit with --max-bytes SIZE or {VARIABLE}=SIZE"
 
 
 class TooLargeError(DataError):

@@ -73,6 +73,7 @@ def run(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, st
         (["train", "linear", "gpt2", "-o", "lr=3"], ("-o lr=3", "train")),
         (["train", "linear", "gpt2", "-o", "train.lrr=3"], ("'lr'",)),
         (["train", "linear", "gpt2", "--name", "../escape"], ("../escape",)),
+        (["train", "linear", "gpt2", "--name", ""], ("''",)),
         (["train", "linear", "gpt2", "--device", "tpu"], ("tpu",)),
         (["train", "linear", "gpt2", "--config", "missing.toml"], ("missing.toml",)),
         (["train", "./missing.toml", "gpt2"], ("missing.toml",)),

@@ -121,6 +121,15 @@ def test_invalid_overrides_are_refused(card_path: Path, override: str, code: str
         resolve_run(str(card_path), "gpt2", "smoke", 0, [override])
 
 
+@pytest.mark.parametrize(
+    ("text", "names"), [("[train]\nsteeps = 3", ["train", "'steeps'"]), ("[trian]\nsteps = 3", ["'trian'", "train"])]
+)
+def test_errors_name_the_config_file(card_path: Path, tmp_path: Path, text: str, names: list[str]) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with refused("unknown-name", str(tmp_path / "mine.toml"), *names):
+        resolve_run(str(card_path), "gpt2", "smoke", 0, config_file=tmp_path / "mine.toml")
+
+
 @pytest.mark.parametrize(("task", "head"), [("linear", "point"), ("bursty", "categorical")])
 def test_a_spread_for_a_head_without_a_standard_deviation_is_refused(task: str, head: str) -> None:
     with refused("not-applicable", "-o backbone.spread", "gaussian or mixture", head):

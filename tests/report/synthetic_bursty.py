@@ -72,7 +72,8 @@ def write(folder: Path) -> Path:
                     "seed": seed,
                     "variant": variant,
                 }
-                values.append(_row(task, None, "loss", 0.9, columns | {"evaluator": "train"} | _at(4000)))
+                loss = columns | {"evaluator": "train"}
+                values += [_row(task, None, "loss", 0.9, loss | _at(step)) for step in (1000, 4000)]
                 for test in [*TESTS, "targets"]:
                     curve = accuracy(name, task, test, seed)
                     if test != "targets":

@@ -190,6 +190,20 @@ def test_tables_scroll_inside_their_box_on_a_narrow_screen(view: browser.Page) -
     view.set_size(1280)
 
 
+def test_names_in_tables_break_between_words_on_a_narrow_screen(view: browser.Page) -> None:
+    view.set_size(390)
+    # A column next to the first one is as wide as the screen, as in tables with long texts.
+    broken = """[...document.querySelectorAll(".wide tbody th")].filter((th) => th.checkVisibility()).flatMap((th) => {
+      const cell = th.nextElementSibling, text = th.firstChild; if (!cell || text?.nodeType !== 3) return [];
+      cell.style.width = "390px";
+      return [...text.data.matchAll(/\\w+/g)].filter((word) => { const range = document.createRange();
+        range.setStart(text, word.index); range.setEnd(text, word.index + word[0].length);
+        return range.getClientRects().length > 1 && word[0].length < 12; }).map((word) => word[0]); })"""
+    assert view.run(broken) == []
+    view.run("document.querySelectorAll('.wide tbody td').forEach((cell) => cell.style.removeProperty('width'))")
+    view.set_size(1280)
+
+
 def _table(path: Path) -> list[list[str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))

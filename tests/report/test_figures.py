@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert
 
 from iclbench import tables
 from iclbench.core.metrics import metric
@@ -16,6 +17,7 @@ from iclbench.report import style
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results
 from iclbench.report.figures import curves, learning
+from iclbench.report.sections import training
 from iclbench.report.style import ARCHITECTURE_LOOKS, BACKGROUND, CAUSAL_LOOKS, SET_LOOKS, SHIPPED_LOOKS, Look, looks
 from tests.report import vega_lite
 
@@ -96,6 +98,27 @@ def test_every_figure_is_valid_vega_lite(figures: dict[str, Figure]) -> None:
     panel = several.static["concat"][0] | no_rows
     for spec in (single.live, single.static | no_rows, several.live, several.static | {"concat": [panel]}):
         vega_lite.validate(spec)
+
+
+def test_ticks_of_tens_are_plain_numbers() -> None:
+    """Without a number of digits, Vega prints 60 as 6e+1 on an axis with steps of 20."""
+    rows = pd.DataFrame({"n_context": [1.0, 2.0], "value": [-40.0, 60.0], "low": None, "high": None})
+    names = {"contestant": "cnp", "kind": "backbone", "label": "cnp", "series": "cnp"}
+    data = rows.assign(**names, width=1.0, sparse=True)
+    make_static, _ = curves.specifications(
+        [("", data)], curves.Axes("n", "scale", (1, 2), (-54, 64)), {"cnp": Look("#000")}
+    )
+    texts = re.findall(r">([^<]*)</text>", vl_convert.vegalite_to_svg(make_static()))
+    assert {"60", "20"} <= set(texts) and not any("e+" in text for text in texts)
+
+
+def test_training_steps_of_a_single_point_are_not_drawn(report_results: Results) -> None:
+    (task,) = (task for task in report_results.slices if task.task == "linear")
+    last_steps = task.rows.groupby("run")["axis_value"].transform("max")
+    is_last = task.rows["axis"].ne("train_step").fillna(True) | task.rows["axis_value"].eq(last_steps)
+    assert training.section(task) is not None
+    task = next(iter(replace(report_results, rows=task.rows[is_last]).slices))
+    assert training.section(task) is None
 
 
 def test_the_trained_length_is_marked(figures: dict[str, Figure]) -> None:

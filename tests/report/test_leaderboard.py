@@ -15,7 +15,7 @@ from iclbench.report.data import Results, load
 from iclbench.report.sections import leaderboard
 from tests.evaluation.test_scores import EPISODES, Rows, prompts, row
 
-NEXT = prompts("next", "point")
+NEXT = prompts("next", "point", baselines=("zero", "tree"))
 LEVELS = {"zero": 1.0, "tree": 0.5, "gpt2": 0.2, "knn": 0.3}
 
 

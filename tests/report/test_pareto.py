@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import vl_convert
 
 from iclbench.analysis import normalised
 from iclbench.config.cards import load_task
@@ -15,9 +16,11 @@ from iclbench.config.rates import Rates, shipped_path
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, IS_HIGHLIGHTED
+from iclbench.report.figures.pareto import figure as pareto_figure
 from iclbench.report.figures.pareto import front, labels
 from iclbench.report.sections.equal_budget import budgets, deviations, learning_rates, tuned_on_other_tasks
 from iclbench.report.sections.pareto import COSTS, FLOPS, _incomplete_costs, overall, points, section
+from iclbench.report.style import Look
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
 
@@ -42,6 +45,14 @@ def test_labels_of_front_do_not_overlap() -> None:
     assert labels(points).tolist() == ["below", "above", "below", "above", "above", "", ""]
     assert labels(points[::-1])[::-1].tolist() == labels(points).tolist(), "independent of the order of rows"
     assert labels(points[:1]).tolist() == ["below"], "the first point is next to the axis"
+
+
+def test_axis_names_the_score_of_a_single_point() -> None:
+    point = {"panel": "linear", "contestant": "cnp", "cost": 2.0, "score": 0.1981, "front": True, "shown": "2 s"}
+    look = {"cnp": Look("#000000")}
+    drawn = pareto_figure("pareto", "Costs", "Scores.", pd.DataFrame([point | {"run": "cnp"}]), ["linear"], look, 1)
+    svg = vl_convert.vegalite_to_svg(drawn.static)
+    assert ">0.1981</text>" in svg and ">0</text>" not in svg
 
 
 @pytest.mark.slow

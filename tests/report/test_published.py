@@ -7,7 +7,7 @@ from iclbench import tables
 from iclbench.report.blocks import Table, Text
 from iclbench.report.data import of_values
 from iclbench.report.exports import latex, markdown
-from iclbench.report.sections.published import all_tasks, comparison
+from iclbench.report.sections.published import all_tasks, comparison, section
 
 PUBLISHED = {"nll_published": 0.25, "squared_sum_error": 0.04, "accuracy": 0.5}
 OURS = {"nll_published": -0.05, "squared_sum_error": 0.08, "accuracy": 0.4}
@@ -56,22 +56,36 @@ def test_numbers_of_other_preset_or_data_have_no_difference(change: dict[str, st
 
 def test_numbers_without_ours_are_listed_by_paper() -> None:
     rows = events()
-    section = all_tasks(of_values(rows))
-    assert section is not None and not any(isinstance(block, Text) for block in section.blocks)
+    part = all_tasks(of_values(rows))
+    assert part is not None and not any(isinstance(block, Text) for block in part.blocks)
     is_ours = rows["kind"].eq("backbone") & rows["metric"].ne("accuracy")
-    section = all_tasks(of_values(rows[~is_ours]))
-    assert section is not None
-    (text,) = (block for block in section.blocks if isinstance(block, Text))
+    part = all_tasks(of_values(rows[~is_ours]))
+    assert part is not None
+    (text,) = (block for block in part.blocks if isinstance(block, Text))
     (item,) = text.items
     assert item.startswith("table 3: 2 ") and "thp" in item and "events-mooc" in item
+
+
+def test_the_section_of_a_task_has_a_row_per_measured_number_and_a_line_per_paper() -> None:
+    rows = events()
+    is_missing = rows["kind"].eq("backbone") & rows["metric"].eq("accuracy")
+    (task,) = of_values(rows[~is_missing]).slices
+    part = section(task)
+    assert part is not None
+    table, text = part.blocks
+    assert isinstance(table, Table) and set(table.frame["metric"]) == PUBLISHED.keys() - {"accuracy"}
+    assert isinstance(text, Text) and [item.split(" of ")[0] for item in text.items] == ["table 3: 1 number"]
+    (task,) = of_values(rows.assign(shift=rows["shift"].mask(rows["kind"].eq("backbone"), "noisy-1"))).slices
+    part = section(task)
+    assert part is not None and [type(block) for block in part.blocks] == [Text]
 
 
 def test_sources_are_footnotes() -> None:
     rows = events()
     reason = rows["reason"].mask(rows["metric"].eq("accuracy") & rows["reason"].notna(), "table 4; as printed")
-    section = all_tasks(of_values(rows.assign(reason=reason)))
-    assert section is not None
-    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    part = all_tasks(of_values(rows.assign(reason=reason)))
+    assert part is not None
+    (table,) = (block for block in part.blocks if isinstance(block, Table))
     assert set(table.notes) == {"table 3", "table 4"}
     shown = [int(row[-1].value.split()[-1]) for row in table.rows()]
     assert [table.notes[number - 1] for number in shown] == [text.split(";")[0] for text in table.frame["reason"]]

@@ -58,6 +58,15 @@ def test_leaderboard_has_no_one_and_most_related_datasets(targets_blocks: dict[s
     assert frame.set_index("contestant").loc["cnp", "covered_90"] == pytest.approx(0.881)
 
 
+def test_a_line_names_the_methods_without_a_log_likelihood(
+    targets_blocks: dict[str, Block], targets_sections: list[Section]
+) -> None:
+    frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
+    missing = frame.loc[frame["log_likelihood"].isna(), "contestant"].unique()
+    texts = [block.text for section in targets_sections for block in section.walk() if isinstance(block, Text)]
+    assert len(missing) and any(all(name in text for name in missing) for text in texts)
+
+
 def test_differences_of_leaderboard_are_paired(targets_blocks: dict[str, Block]) -> None:
     frame = _table(targets_blocks, f"{GP}-leaderboard-targets").frame
     index = frame.index[(frame["contestant"] == "icicl-tnp") & (frame["n_related"] == 1)][0]

@@ -45,7 +45,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
 
     def x(column: str) -> alt.X:
         scale = alt.Scale(type=kind, domain=[low, high], nice=False, zero=False)
-        return alt.X(f"{column}_clipped:Q", title=axis_title, scale=scale, axis=alt.Axis(format="~g", tickCount=6))
+        return alt.X(f"{column}_clipped:Q", title=axis_title, scale=scale, axis=alt.Axis(format=".4~g", tickCount=6))
 
     y = alt.Y("contestant:N", sort=order, title=None)
     titles = alt.TitleParams(

@@ -177,7 +177,8 @@ class _Layers:
     def y(self, field: str = "value") -> alt.Y:
         kind = {"type": "log"} if self.axes.log else {"type": "linear", "zero": False}
         scale = alt.Scale(**kind, domain=list(self.axes.domain), clamp=True, nice=False)
-        axis = alt.Axis(format="~g", tickCount=6)
+        # Without a number of digits, Vega prints 60 as 6e+1 on an axis with steps of 20.
+        axis = alt.Axis(format=".4~g", tickCount=6)
         return alt.Y(field, type="quantitative", title=self.axes.y, scale=scale, axis=axis)
 
     def lines(self) -> list[dict[str, Any]]:

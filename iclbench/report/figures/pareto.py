@@ -146,7 +146,9 @@ def _layers(looks: Mapping[str, Look], legend: bool) -> list[dict[str, Any]]:
         scale=cost_scale,
         axis=alt.Axis(format=".3~s", tickCount=4, labelSeparation=6),
     )
-    y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16))
+    # Without a format, the axis of a single point has the label 0.
+    score_axis = alt.Axis(format=".4~g")
+    y = alt.Y("score", type="quantitative", title="score", scale=alt.Scale(zero=False, padding=16), axis=score_axis)
 
     front_points, others = (alt.Chart().transform_filter(test) for test in ("datum.front", "!datum.front"))
     fields = "{'contestant': datum.contestant, 'score': format(datum.score, '.3f'), 'cost': datum.shown}"

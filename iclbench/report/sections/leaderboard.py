@@ -47,7 +47,8 @@ def paper_tables(task: Slice) -> Iterator[Table]:
     max_baselines = PAPER_BASELINES if task.results.hidden.empty else None
     frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
     question = [Column("row", "question")] * (len(contests) > 1)
-    seeds = f", n = {_range(frame['seeds'])} seeds per model" if frame["seeds"].notna().any() else ""
+    unit = "seed" if frame["seeds"].max() == 1 else "seeds"
+    seeds = f", n = {_range(frame['seeds'])} {unit} per model" if frame["seeds"].notna().any() else ""
     references = "; ".join(dict.fromkeys(contest.reference for contest in contests))
     yield Table(
         name=f"{task.id}-paper",

@@ -26,20 +26,22 @@ _OTHER_SETTINGS = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
-    """Published numbers of the task, next to ours at this preset."""
-    frame = comparison(task)
-    if frame is None:
+    """Published numbers of the task, next to ours at this preset, and a line per paper with those without ours."""
+    numbers = comparison(task)
+    if numbers is None:
         return None
+    frame = numbers.dropna(subset="ours").reset_index(drop=True)
     table = Table(
         name=f"{task.id}-published",
         title=f"{task.task}: published results",
-        caption=f"Published numbers and ours at preset {task.preset}; a dash marks a number that was not measured. "
-        f"{_OTHER_SETTINGS}{_adjusted_note(frame)}",
+        caption=f"Published numbers and ours at preset {task.preset}. {_OTHER_SETTINGS}{_adjusted_note(frame)}",
         frame=frame,
         columns=_columns(frame),
         notes=_sources(frame),
     )
-    return Section(f"{task.id}-published", "Published results", (table,))
+    measured = (table,) if len(frame) else ()
+    missing = _unmeasured([numbers.assign(task=task.task)])
+    return Section(f"{task.id}-published", "Published results", (*measured, *missing))
 
 
 def all_tasks(results: Results) -> Section | None:
@@ -65,7 +67,7 @@ def all_tasks(results: Results) -> Section | None:
 
 
 def _unmeasured(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
-    """A line per paper with its numbers for which we have none at any preset; empty if we have all."""
+    """A line per paper with its numbers for which no frame has ours; empty if we have all."""
     rows = pd.concat(frames, ignore_index=True).assign(paper=lambda all_rows: all_rows["reason"].map(paper))
     keys = ["paper", "task", "published_preset", "published_run", *_KEYS]
     measured = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()

@@ -12,7 +12,7 @@ from iclbench.analysis.scores import for_display, leaderboard
 from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
-from iclbench.report.blocks import Column, Section, Table
+from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Slice
 from iclbench.report.sections.leaderboard import cost_column, meanings, paper_tables, remarks, shown_columns, with_costs
 
@@ -27,7 +27,17 @@ def section(task: Slice) -> Section | None:
         return None
     has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
     paper = () if has_areas.any() else paper_tables(task)  # the leaderboard by area includes them
-    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *paper, *remarks(task, "targets")))
+    notes = (*_without_likelihood(rows), *remarks(task, "targets"))
+    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *paper, *notes))
+
+
+def _without_likelihood(rows: pd.DataFrame) -> tuple[Text, ...]:
+    """A line with the methods that have no log-likelihood; empty if all or none have it."""
+    has_likelihood = rows["metric"].eq("log_likelihood").groupby(rows["contestant"]).any()
+    names = ", ".join(sorted(has_likelihood.index[~has_likelihood]))
+    if not names or not has_likelihood.any():
+        return ()
+    return (Text(f"Without a log-likelihood, because they predict values and not distributions: {names}."),)
 
 
 def board(task: Slice, rows: pd.DataFrame) -> Table:

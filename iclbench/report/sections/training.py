@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iclbench.core.formats import plural, slug
+from iclbench.core.formats import slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Figure, Section
 from iclbench.report.data import Slice
@@ -16,6 +16,8 @@ def section(task: Slice) -> Section | None:
     rows = rows[(rows["evaluator"] == "train") & (rows["axis"] == "train_step") & (rows["status"] == "ok")]
     blocks: list[Block] = []
     for name, group in rows.groupby("metric"):
+        if not group.duplicated("run").any():
+            continue  # a single step per run is not a curve
         measure = metric(str(name))
         # A negative log-likelihood can be negative, and then it has no logarithmic axis.
         measure = replace(measure, logarithmic=measure.logarithmic and bool((group["value"] > 0).all()))
@@ -39,8 +41,7 @@ def section(task: Slice) -> Section | None:
             Figure(
                 name=f"{task.id}-{slug('training', str(name))}",
                 title=f"{task.task}: training",
-                caption=f"{measure.label.capitalize()} against the training step; one line for each of "
-                f"{plural(int(group['run'].nunique()), 'run')}.",
+                caption=f"{measure.label.capitalize()} against the training step, one line per run.",
                 alt=f"{measure.label} of {', '.join(looks)} against the training step.",
                 data=data,
                 make_static=make_static,
