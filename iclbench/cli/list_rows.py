@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from iclbench.store import inventory
 from iclbench.store.runs import all_runs
 from iclbench.sweep.grids import load_grid
 from iclbench.sweep.language_grids import is_language_grid, load_language_grid
+
+log = logging.getLogger("iclbench")
 
 
 def sections_of(results: Path) -> dict[str, Callable[[], list[dict[str, Any]]]]:
@@ -92,7 +95,8 @@ def _runs(results: Path) -> list[dict[str, Any]]:
                 "state": state if run.recorded_divergence is None else "diverged",
             }
         except UsageError as error:
-            row["state"] = str(error)
+            row["state"] = "unreadable"
+            log.warning("%s", error)
         row |= {"size": inventory.size(run), "date": inventory.date(run)}
         rows.append(row | {"score": scores.get((run.name, str(row["task"])))})
     return rows

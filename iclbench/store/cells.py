@@ -164,7 +164,10 @@ class Store:
 
     def _is_readable(self, file: str) -> bool:
         if file not in self._readable:
-            self._readable[file] = is_intact(self.results / file)
+            path = self.results / file
+            self._readable[file] = is_intact(path)
+            if not self._readable[file] and path.is_file():
+                log.warning("%s is damaged, and its cells are to do; restore it to keep their results", path)
         return self._readable[file]
 
     def damaged_file(self, cell: GridCell) -> Path | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -334,6 +335,17 @@ def test_control_characters_of_names_are_escaped(name: str, tmp_path: Path, capf
     output = "".join(capfd.readouterr())
     assert all(c.isprintable() or c == "\n" for c in output), output
     assert ascii(name)[1:-1] in output
+
+
+def test_a_run_that_cannot_be_read_is_listed_and_its_error_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "runs" / "mine" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("x")
+    assert main(["list", "runs", "--results", str(tmp_path)]) == 0
+    assert re.search(r"^mine +- +unreadable", capsys.readouterr().out, re.MULTILINE)
+    assert [str(config) in line for line in caplog.messages] == [True]
 
 
 @pytest.mark.parametrize("task", ["point-process", "bursty"])

@@ -46,7 +46,9 @@ def write_tables(results: Path, *names: str) -> Outcome:
     return Outcome("done", files=names, seconds=2.0)
 
 
-def test_a_cell_is_done_until_one_of_its_files_is_removed_or_truncated(tmp_path: Path) -> None:
+def test_a_cell_is_done_until_one_of_its_files_is_removed_or_truncated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     names = ("tables/a.values.parquet", "tables/b.values.parquet")
     record(tmp_path, cell(), write_tables(tmp_path, *names), Context(tmp_path))
     assert Store(tmp_path).state(cell()) == "done"
@@ -54,10 +56,13 @@ def test_a_cell_is_done_until_one_of_its_files_is_removed_or_truncated(tmp_path:
     content = (tmp_path / names[1]).read_bytes()
     for damaged in (b"", b"PAR", content[: len(content) // 2], content[:-1]):
         (tmp_path / names[1]).write_bytes(damaged)
+        caplog.clear()
         assert Store(tmp_path).state(cell()) == "todo"
+        assert [str(tmp_path / names[1]) in line for line in caplog.messages] == [True]
         assert Store(tmp_path).files(cell()) == ()
     (tmp_path / names[1]).unlink()
-    assert Store(tmp_path).state(cell()) == "todo"
+    caplog.clear()
+    assert Store(tmp_path).state(cell()) == "todo" and not caplog.messages
 
 
 def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
