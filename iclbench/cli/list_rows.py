@@ -9,6 +9,7 @@ from typing import Any
 
 from iclbench.config.cards import load_baseline, load_task, names
 from iclbench.core.errors import UsageError
+from iclbench.core.formats import printable
 from iclbench.registry import BACKBONES, FAMILIES, Registry
 from iclbench.store import inventory
 from iclbench.store.runs import all_runs
@@ -96,7 +97,7 @@ def _runs(results: Path) -> list[dict[str, Any]]:
             }
         except UsageError as error:
             row["state"] = "unreadable"
-            log.warning("%s", error)
+            log.warning("%s", printable(str(error)))
         row |= {"size": inventory.size(run), "date": inventory.date(run)}
         rows.append(row | {"score": scores.get((run.name, str(row["task"])))})
     return rows
