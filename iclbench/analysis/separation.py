@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
+from scipy.special import stdtr
 
 # A row separates contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
 MIN_RATIO = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Level of the tests of pairs.
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,16 @@ class Separation:
         contestants: number of contestants with a score.
         gap: median of the four gaps between adjacent quartiles of the contestants' means.
         sd: standard deviation over seeds, pooled over contestants; NaN if no contestant has two seeds.
+        pairs: number of pairs of contestants with at least two seeds each, the best and the worst included.
+        significant_pairs: number of these pairs whose mean scores differ by Welch's test at `LEVEL`, not corrected for
+            their number. Among equal contestants it would be at most this share.
     """
 
     contestants: int
     gap: float
     sd: float
+    pairs: int
+    significant_pairs: int
 
     @property
     def ratio(self) -> float:
@@ -59,4 +69,19 @@ def separation(scores: pd.Series) -> Separation | None:
     total = degrees_of_freedom.sum()
     sd = math.sqrt((variances.fillna(0.0) * degrees_of_freedom).sum() / total) if total else math.nan
     gaps = np.diff(np.quantile(means[middle].to_numpy(), _QUARTILES))
-    return Separation(len(means), float(np.median(gaps)), sd)
+    p = _welch(by_contestant)
+    return Separation(len(means), float(np.median(gaps)), sd, len(p), int((p < LEVEL).sum()))
+
+
+def _welch(by_contestant: Any) -> Float[np.ndarray, " pairs"]:
+    """The p-value of Welch's test of every pair of contestants with at least two seeds each (`pairs.welch`)."""
+    statistics = by_contestant.agg(["mean", "var", "count"]).query("count > 1")
+    mean, variance, count = (statistics[name].to_numpy(float) for name in ("mean", "var", "count"))
+    first, second = np.triu_indices(len(mean), 1)
+    squares = variance / count  # squared standard errors of the means
+    total = squares[first] + squares[second]
+    with np.errstate(divide="ignore", invalid="ignore"):  # without any spread: see below
+        t = np.abs(mean[first] - mean[second]) / np.sqrt(total)
+        terms = squares**2 / (count - 1)
+        p = 2 * stdtr(total**2 / (terms[first] + terms[second]), -t)
+    return np.where(total > 0, p, mean[first] == mean[second])

@@ -1,10 +1,12 @@
 """The separation of contestants against closed forms."""
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_ind
 
 from iclbench.analysis.separation import separation
 
@@ -41,3 +43,18 @@ def test_single_runs_have_no_sd_and_four_contestants_no_separation() -> None:
 def test_equal_scores_do_not_separate_contestants() -> None:
     result = separation(scores({name: [1.0, 1.0] for name in "abcdef"}))
     assert result is not None and result.ratio == 0 and not result.is_clear
+
+
+def test_pairs_are_compared_by_welch_as_in_scipy() -> None:
+    draw = np.random.default_rng(0)
+    runs = {f"{mean}": list(draw.normal(mean, 0.1 + mean % 2, 2 + mean % 3)) for mean in range(8)}
+    tests = [ttest_ind(runs[a], runs[b], equal_var=False) for a, b in combinations(sorted(runs), 2)]
+    result = separation(scores(runs | {"single": [20.0]}))
+    assert result is not None
+    assert (result.pairs, result.significant_pairs) == (28, sum(test.pvalue < 0.05 for test in tests))
+    assert 5 < result.significant_pairs < 23
+
+
+def test_of_pairs_without_spread_only_different_ones_are_significant() -> None:
+    result = separation(scores({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [2.0, 2.0], "d": [3.0], "e": [4.0]}))
+    assert result is not None and (result.pairs, result.significant_pairs) == (3, 2)

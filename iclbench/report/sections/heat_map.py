@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.separation import MIN_RATIO
+from iclbench.analysis.separation import LEVEL, MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -284,6 +284,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
             "sd": separation.sd,
             "ratio": separation.ratio,
             "tells": "yes" if separation.is_clear else "no",
+            "significant": f"{separation.significant_pairs} of {separation.pairs}",
         }
         for contest in contests
         if (separation := contest.separation) is not None and not math.isnan(separation.sd)
@@ -293,9 +294,10 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
     return Table(
         name=f"{name}-separation",
         title="Rows that separate architectures",
-        caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst) and "
-        f"the pooled standard deviation over seeds. A row separates architectures if the gap is more than "
-        f"{MIN_RATIO:g} standard deviations; in other rows a rank may be chance.",
+        caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst), the "
+        "pooled standard deviation over seeds, and the pairs of models whose scores differ by Welch's test over seeds "
+        f"({100 * LEVEL:g} %, not corrected for the number of pairs). A row separates architectures if the gap is more "
+        f"than {MIN_RATIO:g} standard deviations; in other rows a rank may be chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),
@@ -304,6 +306,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
             Column("sd", "sd over seeds", _three_decimals, numeric=True),
             Column("ratio", "gap / sd", _one_decimal, numeric=True),
             Column("tells", "separates"),
+            Column("significant", "significant pairs", numeric=True),
         ),
         folded=True,
     )
