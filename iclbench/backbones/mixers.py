@@ -5,9 +5,9 @@ from __future__ import annotations
 from iclbench.backbones.sequence_model import (
     SequenceSettings,
     UniformModel,
+    WithFilter,
     WithHeads,
     WithInner,
-    WithLength,
     WithRank,
     WithState,
 )
@@ -112,8 +112,8 @@ class GRU(UniformModel[SequenceSettings]):
     mixer = "gru"
 
 
-class Hyena(UniformModel[WithLength]):
+class Hyena(UniformModel[WithFilter]):
     """`hyena` in every layer."""
 
-    Settings = WithLength
+    Settings = WithFilter
     mixer = "hyena"

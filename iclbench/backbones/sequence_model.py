@@ -28,7 +28,7 @@ from iclbench.registry import MIXERS, spelling
 
 _MAMBAFORMER_MIXERS = ("mamba", "attention")
 # Settings that only some mixers use.
-_MIXER_SETTINGS = ("heads", "inner", "state", "rank")
+_MIXER_SETTINGS = ("heads", "inner", "state", "rank", "filter_order")
 
 
 def _check_taps(value: int) -> int:
@@ -83,11 +83,14 @@ class WithRank(SequenceSettings):
     """Rank of low-rank maps (gates of gla, kda and rwkv7, step sizes of mamba); by default set by the mixer."""
 
 
-class WithLength(SequenceSettings):
-    """Settings of mixers with a longest sequence."""
+class WithFilter(SequenceSettings):
+    """Settings of mixers with a computed filter."""
 
     max_points: PositiveInt | None = None
     """Length of hyena's filter in points; by default that of the longest sequence in training."""
+    filter_order: PositiveInt | None = None
+    """Units in each hidden layer of the network that computes hyena's filter; by default 64. 16 leaves more of a small
+    budget to the rest of the model."""
 
 
 class MambaFormerSettings(WithState, WithRank):
@@ -99,7 +102,7 @@ class MambaFormerSettings(WithState, WithRank):
     """Channel MLP of a block: none, gelu, swiglu, relu2."""
 
 
-class HybridSettings(WithState, WithRank, WithLength):
+class HybridSettings(WithState, WithRank, WithFilter):
     """Settings of all mixers, and the mixer of every layer."""
 
     mixers: Annotated[list[Annotated[str, AfterValidator(spelling)]], Field(min_length=1)] = ["mamba2", "attention"]
@@ -173,7 +176,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     @staticmethod
     def _points(settings: SequenceSettings, shape: TaskShape) -> int:
         """Number of points of the longest sequence in training, including the query and separators."""
-        max_points = settings.max_points if isinstance(settings, WithLength) else None
+        max_points = settings.max_points if isinstance(settings, WithFilter) else None
         trained_points = shape.points + 1 + shape.related * (shape.related_points + 1)
         if max_points is not None and max_points < trained_points:
             raise UsageError(
@@ -214,7 +217,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     @staticmethod
     def _refuse_unused(settings: SequenceSettings, mixers: Sequence[str], classes: Sequence[type[Mixer]]) -> None:
         used = {key for cls in classes for key in cls.uses} | {"max_points" for cls in classes if "longest" in cls.uses}
-        for key in ("state", "inner", "rank", "max_points"):
+        for key in ("state", "inner", "rank", "max_points", "filter_order"):
             if getattr(settings, key, None) is not None and key not in used:
                 names = " or ".join(dict.fromkeys(mixers))
                 raise UsageError(f"{names} does not use backbone.{key}; leave it out", code="not-applicable")

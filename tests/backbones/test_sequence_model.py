@@ -43,7 +43,7 @@ def test_every_mixer_has_a_backbone_with_its_name() -> None:
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_backbone_has_the_settings_that_its_mixer_uses(name: str) -> None:
     uses, settings = MIXERS.subclass(name).uses, BACKBONES.get(name).Settings.model_fields
-    for key in ("heads", "inner", "state", "rank"):
+    for key in ("heads", "inner", "state", "rank", "filter_order"):
         assert (key in settings) == (key in uses)
     assert ("max_points" in settings) == ("longest" in uses)
     # Settings of all backbones.
@@ -74,6 +74,14 @@ def test_a_mixer_has_the_published_number_of_parameters(name: str) -> None:
     heads = {"heads": H} if "heads" in BACKBONES.get(name).Settings.model_fields else {}
     mixer = model(name, layers=1, width=D, **heads).layers[0].mixer
     assert sum(weight.numel() for weight in mixer.parameters()) == COUNTS[name]
+
+
+@pytest.mark.parametrize("units", [16, 64])
+def test_the_filter_network_of_hyena_has_the_size_of_its_order(units: int) -> None:
+    mixer = model("hyena", layers=1, width=D, filter_order=units).layers[0].mixer
+    assert (
+        sum(weight.numel() for weight in mixer.parameters()) == 4 * D * D + (units + 17) * D + 2 * units**2 + 9 * units
+    )
 
 
 @pytest.mark.parametrize("name", UNIFORM)

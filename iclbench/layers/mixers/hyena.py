@@ -15,7 +15,6 @@ from iclbench.layers.long_convolution import long_convolution
 from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_precision, scaled_by_depth, zero_invalid
 from iclbench.layers.mixers.window import Window
 
-_UNITS = 64  # in each hidden layer of the filter network
 # The window of the fastest (slowest) channel decays to `_DECAYED` at this multiple of the longest sequence.
 _FASTEST, _SLOWEST, _DECAYED = 0.3, 1.5, 1e-2
 _BANDS = (1e-4, 1.0)  # cycles of the features over the longest sequence
@@ -27,18 +26,18 @@ class Hyena(Mixer):
     convolution of 3 taps is applied to x0, x1 and v.
 
     The filter network reads t, from 0 to 1 over the longest sequence, and the cosine and sine of t with 1e-4 and 1
-    cycles. It has three hidden layers of 64 units with sin(w .); w is learned for each unit and starts at 10 (features
-    and w of the released associative-recall experiments). Channels have deltas from log(0.01) / 1.5 to log(0.01) / 0.3.
-    The filter is as long as the longest sequence of pairs. Events have one token instead of two, so their sequences use
-    only the first half of the filter.
+    cycles. It has three hidden layers of `filter_order` units (default 64) with sin(w .); w is learned for each unit
+    and starts at 10 (features and w of the released associative-recall experiments). Channels have deltas from
+    log(0.01) / 1.5 to log(0.01) / 0.3. The filter is as long as the longest sequence of pairs. Events have one token
+    instead of two, so their sequences use only the first half of the filter.
 
-    The mixer has 4 D² + 81 D + 8,768 parameters. The last term belongs to the filter network and does not depend on D;
-    in a small model, it is the largest term. Linear layers use PyTorch's default initialisation; output weights are
-    scaled down with depth. In the released code, the features are learned too, and the filter has a separate learning
-    rate. The state holds all past x1 v.
+    With F units, the mixer has 4 D² + (F + 17) D + 2 F² + 9 F parameters. The last two terms belong to the filter
+    network and do not depend on D; in a small model, they are the largest ones for F = 64. Linear layers use PyTorch's
+    default initialisation; output weights are scaled down with depth. In the released code, the features are learned
+    too, and the filter has a separate learning rate. The state holds all past x1 v.
     """
 
-    uses = frozenset({"conv", "longest"})
+    uses = frozenset({"conv", "longest", "filter_order"})
     default_conv = 3
     mlp: ClassVar[Mlp] = "gelu"
 
@@ -47,10 +46,10 @@ class Hyena(Mixer):
         width, self.longest = sizes.width, sizes.longest
         self.in_proj = nn.Linear(width, 3 * width)
         self.window = Window(3 * width, self.taps(sizes), bias=True)
-        self.frequency = nn.Parameter(torch.full((_UNITS,), _FREQUENCY))
-        features = 1 + 2 * len(_BANDS)
-        self.filter = nn.ModuleList([nn.Linear(features, _UNITS), nn.Linear(_UNITS, _UNITS), nn.Linear(_UNITS, _UNITS)])
-        self.filter_out = nn.Linear(_UNITS, width, bias=False)
+        units, features = sizes.filter_order or 64, 1 + 2 * len(_BANDS)
+        self.frequency = nn.Parameter(torch.full((units,), _FREQUENCY))
+        self.filter = nn.ModuleList([nn.Linear(features, units), nn.Linear(units, units), nn.Linear(units, units)])
+        self.filter_out = nn.Linear(units, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
         self.out_proj = scaled_by_depth(nn.Linear(width, width), sizes)
 

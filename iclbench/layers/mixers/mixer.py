@@ -33,6 +33,7 @@ class Sizes:
         conv: taps of the short convolution; 0 means no convolution, None the mixer's default.
         rank: rank of low-rank maps; None means the mixer's default.
         longest: tokens of the longest sequence, for mixers that bound it.
+        filter_order: units in each hidden layer of the network that computes a filter; None means the mixer's default.
         residuals: number of terms added to the residual stream in the model; 0 means one per layer.
         layers: number of layers of the model.
         layer: index of this layer, from 0.
@@ -46,6 +47,7 @@ class Sizes:
     conv: int | None = None
     rank: int | None = None
     longest: int = 128
+    filter_order: int | None = None
     residuals: int = 0
     layers: int = 1
     layer: int = 0
