@@ -295,6 +295,11 @@ class Reference:
         """Kendall's tau between the orders after half and after all of the steps, by class of functions."""
         return [self.early_agreement(self.quantities["CORE"], task, 0.5) for task in self.quantities["FUNCTIONS"]]
 
+    def compute_agreements(self) -> list[float]:
+        """Kendall's tau between the orders of the core at equal operations of training and at equal steps, by class of
+        functions."""
+        return [self.compute_agreement(self.quantities["CORE"], task) for task in self.quantities["FUNCTIONS"]]
+
     def holding(self, preset: str = "grid") -> list[tuple[str, str, str]]:
         """The named pairs whose differences hold after Holm's correction, with their tasks."""
         if preset not in self._holding:
@@ -342,6 +347,12 @@ class Reference:
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
         """Kendall's tau between the orders after a share of the steps and after all steps."""
         return _agreement({model: [self.after(model, task, each, preset) for each in (share, 1.0)] for model in names})
+
+    def compute_agreement(self, names: Sequence[str], task: str, preset: str = "grid") -> float:
+        """Kendall's tau between the orders at equal operations of training and at equal steps. Models whose shortest
+        training needs more operations are left out."""
+        at_compute = self.at_compute(names, task, preset)
+        return _agreement({model: [score, self.score(model, task, preset)] for model, score in at_compute.items()})
 
     def at_compute(self, names: Sequence[str], task: str, preset: str = "grid") -> dict[str, float]:
         """Scores at the number of operations that all models reach, best first."""

@@ -138,6 +138,8 @@ def test_orders_of_shorter_runs_are_those_of_their_areas() -> None:
     low, high = (750, 1500) if steps < 1500 else (1500, 3000)
     area = np.interp(np.log(steps), np.log([low, high]), areas.loc["mamba", [low, high]])
     assert at_compute["mamba"] == pytest.approx(score("mamba") - (area - areas.loc["mamba", 3000]) / span)
+    tau = stats.kendalltau(list(at_compute.values()), [score(model) for model in at_compute]).statistic
+    assert len(at_compute) > 4 and reference.compute_agreement(models, "quadratic") == pytest.approx(tau)
 
 
 def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(
