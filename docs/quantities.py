@@ -103,10 +103,11 @@ class Reference:
         )
 
     def _functions(self) -> list[str]:
-        """The classes of functions with all backbones of the core."""
+        """The classes of functions with all backbones of the core; not `tabular`, whose rows are not drawn anew."""
         core = load_grid("reference")[1].parts[0]
         contestants = {each.title: set(each.rows["contestant"]) for each in self._contests("grid")}
-        return [task for task in core.tasks if set(core.backbones) <= contestants.get(task, set())]
+        known = {task for task, names in contestants.items() if set(core.backbones) <= names}
+        return [task for task in core.tasks if task in known and task != "tabular"]
 
     def _sequence_models(self) -> list[str]:
         """The backbones of docs/sequence-mixers.md, by the mean of their first two seeds on `linear`, highest first."""
@@ -263,7 +264,7 @@ class Reference:
 
     def noise_agreements(self) -> list[float]:
         """Kendall's tau between the orders of the core without and with label noise, by class of functions."""
-        tasks = [task for task in self.quantities["FUNCTIONS"] if task not in ("noisy-linear", "tabular")]
+        tasks = [task for task in self.quantities["FUNCTIONS"] if task != "noisy-linear"]
         return [self.shift_agreement(self.quantities["CORE"], task, "noisy-1") for task in tasks]
 
     def input_agreements(self) -> list[float]:
@@ -271,7 +272,6 @@ class Reference:
         return [
             self.shift_agreement(self.quantities["CORE"], task, shift)
             for task in self.quantities["FUNCTIONS"]
-            if task != "tabular"
             for shift in ("isotropic" if task == "skewed-linear" else "skewed", "orthants", "input-scale-2")
         ]
 
@@ -281,7 +281,6 @@ class Reference:
         return [
             (task, shift)
             for task in self.quantities["FUNCTIONS"]
-            if task != "tabular"
             for shift in shifts
             if shift != ("skewed" if task == "skewed-linear" else "isotropic")
             and self.shift_agreement(core, task, shift) < self.seed_agreement(core, task)

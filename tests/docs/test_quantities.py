@@ -102,7 +102,7 @@ def test_agreement_of_two_seeds_is_kendalls_tau(linear: Reference) -> None:
 
 def test_shifts_beyond_seeds_have_a_lower_tau_than_the_two_seeds(linear: Reference, monkeypatch: MonkeyPatch) -> None:
     taus = {"skewed": 0.5, "orthants": 0.8, "input-scale-2": 0.6, "isotropic": 0.1}
-    monkeypatch.setitem(linear.__dict__, "quantities", {"CORE": ["mamba"], "FUNCTIONS": ["linear", "tabular"]})
+    monkeypatch.setitem(linear.__dict__, "quantities", {"CORE": ["mamba"], "FUNCTIONS": ["linear"]})
     monkeypatch.setattr(linear, "shift_agreement", lambda core, task, shift: taus[shift])
     monkeypatch.setattr(linear, "seed_agreement", lambda core, task: 0.7)
     assert linear.inputs_beyond_seeds() == [("linear", "skewed"), ("linear", "input-scale-2")]
