@@ -362,6 +362,9 @@ FAMILIES = Registry(
         "bursty": Entry(
             "iclbench.families.images.bursty:Bursty", "labels from the context against labels from the weights"
         ),
+        "bursty-vectors": Entry(
+            "iclbench.families.bursty_vectors:BurstyVectors", "the same for vectors, in minutes (Reddy 2024)"
+        ),
     },
     "iclbench.families.base:Family",
 )
