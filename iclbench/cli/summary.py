@@ -81,7 +81,7 @@ def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFram
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:
     """The lines below the table of one prompt set."""
-    return [*oracle_notes(results, values), *target_notes(results, values)]
+    return [*oracle_notes(results, values), *score_notes(values), *target_notes(results, values)]
 
 
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
@@ -122,17 +122,18 @@ def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes on the oracles of one prompt set: oracles that are beaten, and the reference of score 1 if it is not an
-    oracle."""
-    oracles = sorted(values.loc[values["kind"] == "oracle", "run"].unique())
-    if not oracles:
+    """Notes on the oracles of one prompt set that are beaten."""
+    if not values["kind"].eq("oracle").any():
         return []
     name = str(values["prompt_set"].dropna().iloc[0])
     errors = EpisodeScores([tables.read_all("errors", results / "tables" / name)], {name})
-    lines = [defeat.line for defeat in beaten_oracles(values.assign(contestant=values["run"]), errors)]
+    return [defeat.line for defeat in beaten_oracles(values.assign(contestant=values["run"]), errors)]
+
+
+def score_notes(values: pd.DataFrame) -> list[str]:
+    """What scores 1 on one prompt set, unless it is a contestant of the table."""
     references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
-    reference = str(references[0]) if len(references) else ""
-    return lines + ([f"score: 1 is {reference}"] if reference and reference not in oracles else [])
+    return [f"score: 1 is {reference}" for reference in references[:1] if reference not in set(values["run"].unique())]
 
 
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:

@@ -11,7 +11,7 @@ from scipy import stats
 from iclbench import __version__, tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.oracles import BeatenOracle, beaten_oracles
-from iclbench.cli.summary import oracle_notes
+from iclbench.cli.summary import oracle_notes, score_notes
 from iclbench.report.blocks import Text
 from iclbench.report.data import load
 from iclbench.report.sections import leaderboard, targets
@@ -165,10 +165,14 @@ def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_pa
     assert section is not None and any(isinstance(block, Text) for block in section.walk())
 
 
-def test_the_reference_of_score_1_is_printed_unless_it_is_an_oracle(contestants: Contestants, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reference", ["knn-3 (the oracle ridge failed)", "no error"])
+@pytest.mark.parametrize("with_oracle", [True, False])
+def test_the_reference_of_score_1_is_printed_unless_it_is_a_contestant(
+    reference: str, with_oracle: bool, contestants: Contestants, tmp_path: Path
+) -> None:
     values = tables.read_all("values", write_results(tmp_path, {run: contestants[run] for run in ("ridge", "zero")}))
-    reference = "knn-3 (the oracle ridge failed)"
+    values = values if with_oracle else values[values["kind"].ne("oracle")]
     score = values.iloc[:1].assign(metric="score", score_one=reference)
-    (line,) = oracle_notes(tmp_path, pd.concat([values, score]))
+    (line,) = score_notes(pd.concat([values, score]))
     assert reference in line
-    assert oracle_notes(tmp_path, pd.concat([values, score.assign(score_one="ridge")])) == []
+    assert score_notes(pd.concat([values, score.assign(score_one=values["run"].iloc[0])])) == []
