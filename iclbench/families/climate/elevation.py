@@ -1,6 +1,6 @@
 """The elevation map of the synthetic climate, a stylised central Europe.
 
-The map is a plain of 200 m plus ridges minus troughs. Each of them is a segment with a Gaussian profile,
+The map is a plain of 200 m plus ridges minus troughs. A ridge or trough is a segment with a Gaussian profile,
 
     height exp(-d² / (2 width²)),   d: distance from the segment in km.
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from iclbench.families.climate.region import EAST, NORTH, SOUTH, WEST, latitudes, longitudes
 
+# Height of the plain in metres.
 PLAIN = 200.0
 # From (latitude, longitude) to (latitude, longitude): height in metres, width in kilometres.
 _RIDGES = (
@@ -66,6 +67,6 @@ def _profile(
     (latitude, longitude), (end_latitude, end_longitude) = start, end
     north, east = north - NORTH * (latitude - SOUTH), east - EAST * (longitude - WEST)
     along_north, along_east = NORTH * (end_latitude - latitude), EAST * (end_longitude - longitude)
-    share = ((north * along_north + east * along_east) / (along_north**2 + along_east**2)).clamp(0, 1)
-    squared = (north - share * along_north).square() + (east - share * along_east).square()
-    return height * torch.exp(-0.5 * squared / width**2)
+    fraction = ((north * along_north + east * along_east) / (along_north**2 + along_east**2)).clamp(0, 1)
+    squared_distance = (north - fraction * along_north).square() + (east - fraction * along_east).square()
+    return height * torch.exp(-0.5 * squared_distance / width**2)

@@ -2,11 +2,11 @@
 
 `oracle-kernel` has access to the kernel of every episode and returns the exact posterior, which related datasets cannot
 improve. `oracle-bayes` has access only to the distribution of kernels and infers the kernel from context and related
-datasets: it averages the posteriors of the nodes (`evidence`) with their posterior weights. On average no predictor has
-a better density, and no Gaussian head is better than the Gaussian with its mean and variance. Under shifts to a single
-kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the related datasets of most `mismatch-*` shifts
-mislead it, so it is only a baseline there (`GPMixture.keeps_oracle`). `periodic-mean` also has access to the kernel,
-but uses only the mean of periodic functions.
+datasets: it averages the posteriors under a grid of kernels, the nodes (`evidence.Nodes`), with the nodes' posterior
+weights. On average no predictor has a better density, and no Gaussian head is better than the Gaussian with its mean
+and variance. Under shifts to a single kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the
+related datasets of most `mismatch-*` shifts mislead it, so it is only a baseline there (`GPMixture.keeps_oracle`).
+`periodic-mean` also has access to the kernel, but uses only the mean of periodic functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iclbench.families.gaussian_processes.gp_mixture import GPMixture
 from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
 from iclbench.families.gaussian_processes.posterior import joint_posterior, posterior
 
-# The largest posterior mass of dropped nodes.
+# The largest total posterior mass of the dropped nodes.
 MAX_DROPPED_MASS = 1e-5
 # Number of kernels whose posteriors are computed at once, which limits memory.
 _NODES_AT_ONCE = 256
@@ -218,7 +218,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
 
     @cached_property
     def _evidence_by_data(self) -> dict[bytes, Float[Tensor, "B S"]]:
-        """Cached evidence by dataset, since datasets repeat for all numbers of related datasets and joint scores."""
+        """The evidence of recent datasets: all numbers of related datasets and the joint scores need the same ones."""
         return {}
 
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
