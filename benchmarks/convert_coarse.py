@@ -95,7 +95,7 @@ def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], f
     full = full[~(full["metric"].eq("score") & full["prompt_set"].isin(list(prompt_sets)))]
     frames = [full]
     for prompt_set, prompts in prompt_sets.items():
-        of_prompts = full[full["prompt_set"].eq(prompt_set) & ~full["metric"].isin(tables.COMPARING)]
+        of_prompts = full[full["prompt_set"].eq(prompt_set) & ~full["metric"].isin(tables.COMPARISON_METRICS)]
         scores = scores_of(of_prompts, lambda: tables.frame("errors", []), prompts)
         frames.append(scores if scores is not None else tables.frame("values", []))
         if len(gaps) and prompts.task.oracles:

@@ -325,7 +325,7 @@ _DTYPES: dict[str, Any] = {
 _MAX_TUPLES = 1000
 
 # Metrics of `values` that compare the contestants of a prompt set. Their rows belong to the summary of the prompt set.
-COMPARING = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
+COMPARISON_METRICS = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
 # Metrics of targets that are compared with those of an oracle, episode by episode.
 LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
