@@ -361,7 +361,7 @@ def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = N
             the same keys.
     """
     # For small tables with forty columns, arrays are five times faster than a frame.
-    arrays = {str(column): _plain(series.array) for column, series in data.items()}
+    arrays = {str(column): _without_wrapper(series.array) for column, series in data.items()}
     return _without_duplicates(table, _typed(table, arrays, data.index), origin)
 
 
@@ -398,7 +398,7 @@ def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.D
     return pd.DataFrame(columns, index=index, copy=False)
 
 
-def _plain(values: Any) -> Any:
+def _without_wrapper(values: Any) -> Any:
     """A NumPy array without the wrapper of pandas, which is slow to convert."""
     return values.to_numpy() if isinstance(values, NumpyExtensionArray) else values
 

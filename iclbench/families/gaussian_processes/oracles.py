@@ -131,9 +131,14 @@ class PeriodicMean(OracleKernel):
 
 
 class BayesSettings(BaseSettings):
-    """Settings of `oracle-bayes`: `rbf_nodes` nodes in log l; periodic nodes at most `spacing` apart in 2 pi / l; at
-    most `components` periodic kernels in a prediction; only the first `episodes` of a prompt set are evaluated (0:
-    all)."""
+    """Settings of `oracle-bayes`.
+
+    Attributes:
+        rbf_nodes: approximate number of RBF kernels, whose lengthscales l are equidistant in log l.
+        spacing: largest distance between neighbouring periodic kernels in 2 pi / l.
+        components: largest number of periodic kernels in a prediction.
+        episodes: number of episodes that are evaluated, the first of a prompt set; 0: all of them.
+    """
 
     rbf_nodes: PositiveInt = 400
     spacing: Annotated[float, Field(gt=0, le=1)] = 0.00235

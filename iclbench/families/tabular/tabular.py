@@ -47,8 +47,14 @@ TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]*$")]
 
 
 class TabularParameters(FunctionParameters):
-    """Parameters of real tables: `tables` are names of files in the folder `tabular`, with or without suffix (default:
-    all); `variance` is the variance of the labels, for example that of the task that a model was trained on."""
+    """Parameters of real tables.
+
+    Attributes:
+        tables: names of files in the folder `tabular`, with or without suffix (default: all).
+        encoding: the map from features to inputs: pad or project.
+        opening: number of points whose labels standardise those of the episode; these points are not scored.
+        variance: variance of the labels, for example that of the task on which a model was trained.
+    """
 
     tables: tuple[TableName, ...] = Field(default=(), strict=False)
     encoding: Literal["pad", "project"] = "pad"
