@@ -269,4 +269,4 @@ def test_remarks_describe_the_opening_and_the_projection():
     assert remarks[0] == f"random: 5 projections of 12 features ({names}), drawn at random in each episode; 60 rows"
     assert "'y' by mean and standard deviation of the first 4 rows; these rows are not scored" in remarks[1]
     episodes = family(random_table(features=12), encoding="project", opening=4).sample(Request(3, 11, new_generator()))
-    assert remarks[2].endswith(": 4 to 10") and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))
+    assert "4 to 10" in remarks[2] and episodes.scored.nonzero()[:, 1].unique().tolist() == list(range(4, 11))
