@@ -16,16 +16,16 @@ class CommitHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         spec = spec_from_file_location("iclbench_version", Path(self.root, "iclbench", "core", "version.py"))
         assert spec is not None and spec.loader is not None
-        of_tree = module_from_spec(spec)
-        spec.loader.exec_module(of_tree)
-        # A source distribution brings the file along.
-        there = Path(self.root, "iclbench", of_tree.COMMIT_FILE).is_file()
-        if version == "editable" or there or (commit := of_tree.commit()) is None:
+        version_module = module_from_spec(spec)
+        spec.loader.exec_module(version_module)
+        # A source distribution already contains the file.
+        has_commit_file = Path(self.root, "iclbench", version_module.COMMIT_FILE).is_file()
+        if version == "editable" or has_commit_file or (commit := version_module.commit()) is None:
             return
         self._folder = TemporaryDirectory()
-        path = Path(self._folder.name, of_tree.COMMIT_FILE)
+        path = Path(self._folder.name, version_module.COMMIT_FILE)
         path.write_text(f"{commit}\n", encoding="utf-8")
-        build_data["force_include"][str(path)] = f"iclbench/{of_tree.COMMIT_FILE}"
+        build_data["force_include"][str(path)] = f"iclbench/{version_module.COMMIT_FILE}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "_folder"):

@@ -41,8 +41,8 @@ def main(out: Path, data_dir: Path | None) -> None:
     presets = [preset for preset in PRESETS if preset in set(frame["preset"])]
     titles = [f"{preset}: {end}" for preset in presets for end in ("least", "most")]
     lines = [_line(["backbone", *titles]), "|" + "---|" * (1 + len(titles))]
-    for backbone, own in frame.groupby("backbone"):
-        spans = (own.loc[own["preset"].eq(preset), "off"] for preset in presets)
+    for backbone, backbone_rows in frame.groupby("backbone"):
+        spans = (backbone_rows.loc[backbone_rows["preset"].eq(preset), "off"] for preset in presets)
         lines.append(_line([str(backbone), *(_percent(end) for off in spans for end in (off.min(), off.max()))]))
     worst = frame.loc[frame["off"].abs().idxmax()]
     tasks = {preset: frame.loc[frame["preset"].eq(preset), "task"].nunique() for preset in presets}

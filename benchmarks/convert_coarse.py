@@ -95,7 +95,7 @@ def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], f
     full = full[~(full["metric"].eq("score") & full["prompt_set"].isin(list(prompt_sets)))]
     frames = [full]
     for prompt_set, prompts in prompt_sets.items():
-        of_prompts = full[full["prompt_set"].eq(prompt_set) & ~full["metric"].isin(tables.COMPARING)]
+        of_prompts = full[full["prompt_set"].eq(prompt_set) & ~full["metric"].isin(tables.COMPARISON_METRICS)]
         scores = scores_of(of_prompts, lambda: tables.frame("errors", []), prompts)
         frames.append(scores if scores is not None else tables.frame("values", []))
         if len(gaps) and prompts.task.oracles:
@@ -179,9 +179,9 @@ def _rows_that_must_not_change(name: str, rows: pd.DataFrame, few: set[str]) -> 
 
 def write(table: tables.TableName, rows: pd.DataFrame, path: Path) -> None:
     """Write a packed table with its metadata."""
-    own = {k: v for k, v in (pq.read_schema(path).metadata or {}).items() if k.startswith(b"iclbench.")}
+    metadata = {k: v for k, v in (pq.read_schema(path).metadata or {}).items() if k.startswith(b"iclbench.")}
     arrow = pa.Table.from_pandas(rows.reset_index(drop=True), preserve_index=False)
-    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **own})
+    arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **metadata})
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
         writer.write_table(arrow)

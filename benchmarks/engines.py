@@ -74,14 +74,14 @@ def took(executor: Executor, results: Path, bundling: Bundling, work: engine.Wor
 
 
 def cluster(name: str, results: Path, address: str | None) -> Executor:
-    own = engines.settings(name, {"jobs": SLOTS, "poll": 0.5}, {"address": address} if address else {})
+    engine_settings = engines.settings(name, {"jobs": SLOTS, "poll": 0.5}, {"address": address} if address else {})
     if name == "slurm":
         from iclbench.sweep.slurm import SlurmExecutor
 
-        return SlurmExecutor(results, own)
+        return SlurmExecutor(results, engine_settings)
     from iclbench.sweep.ray import RayExecutor
 
-    return RayExecutor(results, own)
+    return RayExecutor(results, engine_settings)
 
 
 def main(name: str, address: str | None, folder: Path) -> None:

@@ -145,8 +145,8 @@ def measure(points: int, repeats: int, only: str) -> list[Row]:
         if only in what:
             ours()  # triggers compilation
             slow, theirs = seconds(loop, loop_repeats or repeats)
-            fast, own = seconds(ours, repeats)
-            rows.append(Row(what, points, slow * scale, fast, promise, note, differences(theirs, own, y)))
+            fast, our_answer = seconds(ours, repeats)
+            rows.append(Row(what, points, slow * scale, fast, promise, note, differences(theirs, our_answer, y)))
             print(f"{what:24} n = {points:4}  {rows[-1].ratio:8.1f}x", flush=True)
 
     def ask(name: str) -> Callable[[], object]:

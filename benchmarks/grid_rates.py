@@ -23,11 +23,12 @@ def main(folder: Path, out: Path, reference: Path) -> None:
     head, *old = out.read_text().split("\n## ")
     sections = {section.partition("\n")[0].strip("`"): section.partition("\n")[2].strip() for section in old}
     rows = pd.concat(tables.read("trials", path) for path in (folder / "rates" / "grid").glob("*.trials.parquet"))
-    for task, own in rows.groupby("task"):
-        own = own.sort_values(["contestant", "lr", "variant", "seed"], ignore_index=True)
-        tables.write("trials", own, reference / tables.packed_name("trials", str(task), "grid"), {})
+    for task, task_rows in rows.groupby("task"):
+        task_rows = task_rows.sort_values(["contestant", "lr", "variant", "seed"], ignore_index=True)
+        tables.write("trials", task_rows, reference / tables.packed_name("trials", str(task), "grid"), {})
     sections |= {
-        str(task): _section(str(task), own, folder, sections.get(str(task), "")) for task, own in rows.groupby("task")
+        str(task): _section(str(task), task_rows, folder, sections.get(str(task), ""))
+        for task, task_rows in rows.groupby("task")
     }
     out.write_text("\n\n".join([head.strip(), *(f"## `{task}`\n\n{text}" for task, text in sections.items())]) + "\n")
 
@@ -40,8 +41,8 @@ def _section(task: str, rows: pd.DataFrame, folder: Path, old: str) -> str:
         for name, choice in tuning.train.items()
     }
     lines = _rows(old)
-    for name, own in rows.groupby("contestant"):
-        cells = {_rate(rate): _cell(trials) for rate, trials in own.groupby("lr")}
+    for name, backbone_rows in rows.groupby("contestant"):
+        cells = {_rate(rate): _cell(trials) for rate, trials in backbone_rows.groupby("lr")}
         lines[str(name)] = cells | {"chosen": _rate(chosen[str(name)]) if name in chosen else ""}
     columns = [*sorted({key for cells in lines.values() for key in cells} - {"chosen"}, key=float), "chosen"]
     table = [f"| backbone | {' | '.join(columns)} |", "|" + " --- |" * (len(columns) + 1)]

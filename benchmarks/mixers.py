@@ -95,8 +95,8 @@ def contestants() -> list[dict[str, object]]:
         row[f"memory {n}"] = count.peak / len(batch.context)
         with torch.inference_mode():
             state = built.condition(batch.context[:1])
-            asked = torch.randn(1, QUERIES, built.shape.x_dim)
-            row[f"query {n}"] = warm(partial(built.query, state, asked)) / QUERIES
+            queries = torch.randn(1, QUERIES, built.shape.x_dim)
+            row[f"query {n}"] = warm(partial(built.query, state, queries)) / QUERIES
         row[f"state {n}"] = state.nbytes
         print(name, n, flush=True)
     return list(rows.values())
@@ -276,9 +276,9 @@ def main() -> None:
     for name, rival, size, theirs, ours in rivals():
         ratios.setdefault((name, rival), []).append(theirs / ours)
         lines.append(f"| {name} | {rival} | {size} | {1e3 * theirs:.1f} | {1e3 * ours:.1f} | {theirs / ours:.1f} |")
-    every = [ratio for own in ratios.values() for ratio in own]
-    for (name, rival), own in {**ratios, ("all", "all"): every}.items():
-        lines.append(f"| {name} | {rival} | geometric mean | | | {geometric_mean(own):.1f} |")
+    every = [ratio for group in ratios.values() for ratio in group]
+    for (name, rival), group in {**ratios, ("all", "all"): every}.items():
+        lines.append(f"| {name} | {rival} | geometric mean | | | {geometric_mean(group):.1f} |")
     Path(__file__).with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 

@@ -88,12 +88,12 @@ class Bin:
 
     def __init__(self, kernel: str, low: float, high: float) -> None:
         self.kernel, self.low, self.high = kernel, low, high
-        own = family(kernel, low, high, targets=128)
-        self.episodes = own.sample(Request(BIN_EPISODES, POINTS, generator(SEED, f"periodic-{kernel}-{low:.3f}")))
-        oracle = OracleKernel(None, TaskFacts(family=own)).informed(self.episodes.truth)
-        asked = self.episodes.targets
-        self.best = oracle.predict_targets(self.episodes.context, asked.x).log_likelihood(asked.y)
-        self.inside = asked.x[..., 0].abs() <= INSIDE
+        gp_family = family(kernel, low, high, targets=128)
+        self.episodes = gp_family.sample(Request(BIN_EPISODES, POINTS, generator(SEED, f"periodic-{kernel}-{low:.3f}")))
+        oracle = OracleKernel(None, TaskFacts(family=gp_family)).informed(self.episodes.truth)
+        targets = self.episodes.targets
+        self.best = oracle.predict_targets(self.episodes.context, targets.x).log_likelihood(targets.y)
+        self.inside = targets.x[..., 0].abs() <= INSIDE
 
     def row(self, likelihood: Tensor) -> dict[str, object]:
         """Gaps per episode: over all targets, and over those within and beyond the range of the context."""
@@ -101,8 +101,8 @@ class Bin:
         part = {"gap": gap.mean(1)}
         for name, where in (("inside", self.inside), ("outside", ~self.inside)):
             part[name] = (gap * where).sum(1) / where.sum(1)
-        found = {name: (float(g.mean()), float(g.std() / math.sqrt(len(g)))) for name, g in part.items()}
-        return {"kernel": self.kernel, "low": self.low, "high": self.high, **found}
+        moments = {name: (float(g.mean()), float(g.std() / math.sqrt(len(g)))) for name, g in part.items()}
+        return {"kernel": self.kernel, "low": self.low, "high": self.high, **moments}
 
 
 def constant(episodes: Episodes) -> Tensor:
@@ -121,17 +121,17 @@ def constant(episodes: Episodes) -> Tensor:
 
 
 def loss(model: TNP, episodes: Episodes, context_too: bool) -> Tensor:
-    asked = episodes.context.append(episodes.targets) if context_too else episodes.targets
-    each = model.predict_targets(episodes.context, asked.x).loss(asked.y)
-    return ((each * asked.mask).sum(1) / asked.mask.sum(1)).mean()
+    scored = episodes.context.append(episodes.targets) if context_too else episodes.targets
+    each = model.predict_targets(episodes.context, scored.x).loss(scored.y)
+    return ((each * scored.mask).sum(1) / scored.mask.sum(1)).mean()
 
 
 @torch.no_grad()
 def evaluate(model: TNP, bins: list[Bin]) -> list[dict[str, object]]:
     rows = []
     for each in bins:
-        asked = each.episodes.targets
-        rows.append(each.row(model.predict_targets(each.episodes.context, asked.x).log_likelihood(asked.y)))
+        targets = each.episodes.targets
+        rows.append(each.row(model.predict_targets(each.episodes.context, targets.x).log_likelihood(targets.y)))
     return rows
 
 
@@ -146,11 +146,11 @@ def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     step, seconds, curve = 0, 0.0, []
     if (folder / "checkpoint.pt").exists():
-        kept = torch.load(folder / "checkpoint.pt")
-        model.load_state_dict(kept["model"])
-        average.load_state_dict(kept["average"])
-        optimiser.load_state_dict(kept["optimiser"])
-        step, seconds, curve = kept["step"], kept["seconds"], kept["curve"]
+        checkpoint = torch.load(folder / "checkpoint.pt")
+        model.load_state_dict(checkpoint["model"])
+        average.load_state_dict(checkpoint["average"])
+        optimiser.load_state_dict(checkpoint["optimiser"])
+        step, seconds, curve = checkpoint["step"], checkpoint["seconds"], checkpoint["curve"]
     task, bins, before = family(), [Bin(*edges) for edges in BINS], time.process_time() - seconds
     while step < until:
         for group in optimiser.param_groups:
@@ -172,9 +172,9 @@ def train(folder: Path, plan: Plan, steps: int | None = None) -> None:
             print(step, f"{seconds / 60:.1f} min", *gaps, flush=True)
         if step % KEEP_EVERY == 0 or step == until:
             state = {"model": model, "average": average, "optimiser": optimiser}
-            kept = {name: part.state_dict() for name, part in state.items()}
+            states = {name: part.state_dict() for name, part in state.items()}
             with atomic(folder / "checkpoint.pt") as path:
-                torch.save(kept | {"step": step, "seconds": seconds, "curve": curve}, path)
+                torch.save(states | {"step": step, "seconds": seconds, "curve": curve}, path)
 
 
 def interval_text(mean: float, error: float) -> str:
@@ -234,8 +234,8 @@ if __name__ == "__main__":
     parser.add_argument("plan", nargs="?", choices=list(PLANS), default="scored")
     parser.add_argument("--steps", type=int, help="train up to this step only; default: the whole plan")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".md"), help="the table's file")
-    chosen = parser.parse_args()
-    if chosen.what == "train":
-        train(chosen.folder / chosen.plan, PLANS[chosen.plan], chosen.steps)
+    arguments = parser.parse_args()
+    if arguments.what == "train":
+        train(arguments.folder / arguments.plan, PLANS[arguments.plan], arguments.steps)
     else:
-        table(chosen.folder, chosen.out)
+        table(arguments.folder, arguments.out)

@@ -89,18 +89,18 @@ def points(*shape: int) -> Points:
 
 
 def episodes(batch: int, context: int, targets: int, sets: int, related: int = RELATED) -> Episodes:
-    asked = points(batch, targets)
+    queries = points(batch, targets)
     related_points = points(batch, sets, related) if sets else None
-    return Episodes(context=points(batch, context), targets=asked, scored=asked.mask, related=related_points)
+    return Episodes(context=points(batch, context), targets=queries, scored=queries.mask, related=related_points)
 
 
 def as_trained(full: Episodes) -> Episodes:
     """The same points with the sizes of the paper: U{1..64} context points, U{0..5} sets of U{64..128} points."""
     assert full.related is not None
     full.context.mask.copy_(torch.arange(CONTEXT) < torch.randint(1, CONTEXT + 1, (BATCH, 1)))
-    there = torch.arange(SETS) < torch.randint(0, SETS + 1, (BATCH, 1))
+    is_present = torch.arange(SETS) < torch.randint(0, SETS + 1, (BATCH, 1))
     long_enough = torch.arange(RELATED) < torch.randint(RELATED // 2, RELATED + 1, (BATCH, SETS, 1))
-    full.related.mask.copy_(there.unsqueeze(-1) & long_enough)
+    full.related.mask.copy_(is_present.unsqueeze(-1) & long_enough)
     return full
 
 
@@ -121,12 +121,12 @@ def step_of(model: nn.Module, loss: Callable[[], Tensor], optimiser: torch.optim
 def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, float]:
     """Minimum CPU seconds of the reference and of ours, measured in turn after a warm-up."""
     plain, ours = PlainNP(5 if name == "icicl-tnp" else 3), build(name)
-    asked, related = batch.queries, batch.related
+    queries, related = batch.queries, batch.related
     datasets = [(related.x[:, j], related.y[:, j]) for j in range(SETS)] if related and name == "icicl-tnp" else []
 
     def plain_loss() -> Tensor:
-        mean, raw = plain(batch.context.x, batch.context.y, asked.x, datasets).chunk(2, -1)
-        return F.gaussian_nll_loss(mean, asked.y, F.softplus(raw), full=True)
+        mean, raw = plain(batch.context.x, batch.context.y, queries.x, datasets).chunk(2, -1)
+        return F.gaussian_nll_loss(mean, queries.y, F.softplus(raw), full=True)
 
     adam = torch.optim.AdamW(plain.parameters(), lr=5e-4)
     steps = [
@@ -134,8 +134,8 @@ def training_step(name: str, batch: Episodes, repeats: int) -> tuple[float, floa
         step_of(ours, lambda: ours.loss(batch, 0.0, torch.Generator())[0], make_optimiser(ours, SETTINGS)),
     ]
     seconds = np.array([[cpu_seconds(step) for step in steps] for _ in range(repeats + 1)])[1:]
-    rival, own = seconds.min(0)
-    return float(rival), float(own)
+    rival_seconds, our_seconds = seconds.min(0)
+    return float(rival_seconds), float(our_seconds)
 
 
 def growth(name: str, sizes: dict[str, int], varied: str, values: list[int]) -> tuple[float, float]:

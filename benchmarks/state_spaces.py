@@ -54,15 +54,15 @@ def scan() -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
 
 def saved(work: Callable[[], object]) -> int:
     """Bytes stored for the backward pass, counting each storage once."""
-    kept: dict[int, int] = {}
+    bytes_by_storage: dict[int, int] = {}
 
     def pack(t: Tensor) -> Tensor:
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        bytes_by_storage[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         held = work()  # noqa: F841  (while it lives no storage is used twice)
-    return sum(kept.values())
+    return sum(bytes_by_storage.values())
 
 
 def model(name: str, points: int, dim: int = 20, **settings: object) -> Backbone:

@@ -127,14 +127,14 @@ def the_stream(count: int) -> tuple[list[str], bool]:
     run_stream(single, ahead)  # threads, buffers and code pages are there
     state64, taken64, memory = run_stream(double, points)
     state32, taken32, memory32 = run_stream(single, points)
-    whole = model(state_dtype="float64", chunk=1024).condition(points)
+    reference_state = model(state_dtype="float64", chunk=1024).condition(points)
     start = single.condition(points.span(0, 0))
     ends = [live(lambda state=state: single.update(state, points.span(0, 128))) for state in (start, state32)]
     one = ahead.span(0, 1)
     alone = 2000 / cpu_seconds(lambda: [single.update(state32, one) for _ in range(2000)])
-    exact, lost = distance(state64, whole), distance(state32, whole)
+    exact, lost = distance(state64, reference_state), distance(state32, reference_state)
     x = points.x[:, :64]
-    answers = single.query(state32, x).mean - single.query(whole.to(dtype=torch.float32), x).mean
+    answers = single.query(state32, x).mean - single.query(reference_state.to(dtype=torch.float32), x).mean
     growth = max(max(m) - m[0] for m in (memory, memory32))
     report = [
         f"## {count:,} points, in portions of 1 to 255",
@@ -261,10 +261,10 @@ def measure_slides(
 @torch.no_grad()
 def costs() -> list[str]:
     """The time to add and remove a point at the size of the paper, compared with conditioning on the window."""
-    own, points = model(), draw(30_000)
+    cmanp, points = model(), draw(30_000)
     report = ["| window | ms per slide | ms to condition on it | ratio |", "| --- " * 4 + "|"]
     for size in (200, 1_000, 10_000):
-        window = Window(own, size)
+        window = Window(cmanp, size)
         state = window.condition(points.span(0, size))
 
         def slide(window: Window = window, state: WindowState = state, size: int = size) -> None:
@@ -272,9 +272,9 @@ def costs() -> list[str]:
                 state = window.update(state, points.span(n, n + 1))
 
         sliding = 1e3 * cpu_seconds(slide) / MAX_STEPS
-        recomputed = 1e3 * min(cpu_seconds(lambda size=size: own.condition(points.span(0, size))) for _ in range(5))
+        recomputed = 1e3 * min(cpu_seconds(lambda size=size: cmanp.condition(points.span(0, size))) for _ in range(5))
         report.append(f"| {size:,} | {sliding:.2f} | {recomputed:.2f} | {recomputed / sliding:.1f} |")
-    asking = 1e3 * min(cpu_seconds(lambda: own.query(state.state, points.x[:, :1])) for _ in range(20))
+    asking = 1e3 * min(cpu_seconds(lambda: cmanp.query(state.state, points.x[:, :1])) for _ in range(20))
     return [*report, "", f"A query costs {asking:.1f} ms either way."]
 
 
@@ -341,18 +341,18 @@ def main() -> None:
     torch.set_num_threads(1)
     path = Path(__file__).with_suffix(".md")
     before = re.split(r"^(?=## )", path.read_text(), flags=re.MULTILINE) if path.exists() else []
-    text, kept = [before[0].strip() if options.only and before else HEAD], True
+    text, all_hold = [before[0].strip() if options.only and before else HEAD], True
     for name, (title, work) in sections.items():
         if options.only and name not in options.only:
             text += [part.strip() for part in before if re.match(title, part)]
             continue
         lines, held = work()
         text.append("\n".join(lines).strip())
-        kept = kept and held
+        all_hold = all_hold and held
         print(text[-1], flush=True)
     if not options.dry:
         path.write_text("\n\n".join(text) + "\n")
-    sys.exit(not kept)
+    sys.exit(not all_hold)
 
 
 if __name__ == "__main__":

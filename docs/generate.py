@@ -152,8 +152,8 @@ def kind(annotation: Any) -> str:
 @cache
 def meanings(model: type[BaseModel]) -> Mapping[str, str]:
     """The meaning of each key of a model: its description, or its entry below `Attributes` of the docstring."""
-    own = [cls for cls in reversed(model.__mro__) if issubclass(cls, BaseModel) and cls is not BaseModel]
-    texts = {key: text for cls in own for key, text in _attributes(inspect.cleandoc(cls.__doc__ or ""))}
+    classes = [cls for cls in reversed(model.__mro__) if issubclass(cls, BaseModel) and cls is not BaseModel]
+    texts = {key: text for cls in classes for key, text in _attributes(inspect.cleandoc(cls.__doc__ or ""))}
     return texts | {key: field.description for key, field in model.model_fields.items() if field.description}
 
 
@@ -193,7 +193,7 @@ def backbones() -> str:
         cls = BACKBONES.get(name)
         entry = BACKBONES.entry(name)
         module = description(sys.modules[cls.__module__].__doc__)
-        own = cls.explained() if cls.__module__.startswith("iclbench") else ""
+        class_text = cls.explained() if cls.__module__.startswith("iclbench") else ""
         texts = meanings(cls.Settings)
         rows = [
             [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(texts.get(key, ""))]
@@ -207,7 +207,7 @@ def backbones() -> str:
             f"{entry.summary[0].upper()}{entry.summary[1:]}; {order}. `{entry.target}`.{more}",
             f"Parameters: {formula(name)}",
             module,
-            *([own] if own else []),
+            *([class_text] if class_text else []),
             _table(["setting", "value", "default", "meaning"], rows),
         ]
     return _joined(parts)
@@ -239,9 +239,9 @@ def formula(name: str) -> str:
     """
     letters = "LDK" if BACKBONES.get(name).events_only else "LDd"
     sizes = [(n, w, d) for d in _DIMS for n in (2, 4) for w in _WIDTHS]
-    found = [parameters(name, *size) for size in sizes]
+    counts = [parameters(name, *size) for size in sizes]
     matrix = [[Fraction(n**i * w**j * d**k) for i, j, k in _TERMS] for n, w, d in sizes]
-    terms = dict(zip(_TERMS, _solved(matrix, [Fraction(f) for f in found]), strict=True))
+    terms = dict(zip(_TERMS, _solved(matrix, [Fraction(f) for f in counts]), strict=True))
     for size in ((3, 96, 4), (5, 256, 7)):
         n, w, d = size
         if sum(c * n**i * w**j * d**k for (i, j, k), c in terms.items()) != parameters(name, *size):
@@ -283,19 +283,19 @@ def api() -> str:
     ]
     # The many architectures are last.
     for name in sorted(iclbench.__all__, key=lambda name: name in vars(architectures)):
-        found = getattr(iclbench, name)
-        if inspect.ismodule(found):
-            parts.append(f"## icl.{name}\n\n" + inspect.cleandoc(found.__doc__ or ""))
-            parts += [_auto("function", f"{found.__name__}.{inner}") for inner in _public(found)]
-        elif callable(found):
-            kind_of = "class" if isinstance(found, type) else "function"
-            parts += [f"## icl.{name}", _auto(kind_of, f"{found.__module__}.{found.__qualname__}")]
+        value = getattr(iclbench, name)
+        if inspect.ismodule(value):
+            parts.append(f"## icl.{name}\n\n" + inspect.cleandoc(value.__doc__ or ""))
+            parts += [_auto("function", f"{value.__name__}.{inner}") for inner in _public(value)]
+        elif callable(value):
+            kind_of = "class" if isinstance(value, type) else "function"
+            parts += [f"## icl.{name}", _auto(kind_of, f"{value.__module__}.{value.__qualname__}")]
     return _joined(parts)
 
 
 def _public(module: Any) -> Iterator[str]:
-    for name, found in vars(module).items():
-        if inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"):
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
             yield name
 
 

@@ -129,10 +129,10 @@ class Reference:
         return contests(self.results, preset)
 
     def _contest(self, task: str, preset: str) -> Contest:
-        found = [contest for contest in self._contests(preset) if contest.title == task]
-        if not found:
+        matches = [contest for contest in self._contests(preset) if contest.title == task]
+        if not matches:
             raise LookupError(f"{task} has no scores at {preset}")
-        return found[0]
+        return matches[0]
 
     def score(self, model: str, task: str, preset: str = "grid") -> float:
         """The score, averaged over seeds."""
@@ -174,15 +174,15 @@ class Reference:
 
     def seed_gap(self, model: str, task: str, preset: str = "grid") -> float:
         """The range of the scores over seeds."""
-        found = self.scores(model, task, preset)
-        return max(found) - min(found)
+        scores = self.scores(model, task, preset)
+        return max(scores) - min(scores)
 
     def lead(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """Score of a minus score of b, paired by episode, with its 95 % interval."""
-        found = self._contest(task, preset).difference(a, b)
-        if found is None:
+        difference = self._contest(task, preset).difference(a, b)
+        if difference is None:
             raise LookupError(f"{a} and {b} have no single episodes on {task} at {preset}")
-        return found
+        return difference
 
     def gain(self, model: str, task: str, n_related: int, preset: str = "grid", shift: str = "none") -> Difference:
         """The gain in log-likelihood per target from `n_related` related datasets, paired by episode."""
@@ -191,9 +191,9 @@ class Reference:
         rows = self._rows(task, preset, model, "log_likelihood")
         prompts = contest.prompt_set if shift == "none" else rows.loc[rows["shift"].eq(shift), "prompt_set"].iloc[0]
         scores = [self.results.errors.targets(runs, prompts, "log_likelihood", n) for n in (n_related, 0)]
-        if not runs or scores[0] is None or scores[1] is None or (found := score_difference(*scores)) is None:
+        if not runs or scores[0] is None or scores[1] is None or (difference := score_difference(*scores)) is None:
             raise LookupError(f"{model} has no single episodes with {n_related} related datasets on {task} at {preset}")
-        return found
+        return difference
 
     def ahead(self, a: str, b: str, tasks: Sequence[str] = (), preset: str = "grid") -> list[str]:
         """The tasks (default: function classes) where every training run of a scores more than every one of b."""
@@ -219,7 +219,7 @@ class Reference:
     def stuck(self, models: Sequence[str], tasks: Sequence[str], preset: str = "grid") -> list[str]:
         """The model and task of every training run that scores more than 0.15 below the best run of its model."""
         runs = [(model, task, self.scores(model, task, preset)) for model in models for task in tasks]
-        return [f"{model}, {task}" for model, task, own in runs for score in own if score < max(own) - 0.15]
+        return [f"{model}, {task}" for model, task, scores in runs for score in scores if score < max(scores) - 0.15]
 
     def pair(self, a: str, b: str, task: str, preset: str = "grid") -> Difference:
         """Mean score of a minus mean score of b, with Welch's 95 % interval over seeds.
@@ -232,10 +232,10 @@ class Reference:
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
             raise LookupError(f"{a} and {b} on {task} are not a pair that a grid names, in this order")
-        found = named_pairs.mean_difference(pair, named_pairs.scores(pair, contest))
-        if found is None:
+        difference_and_p = named_pairs.mean_difference(pair, named_pairs.scores(pair, contest))
+        if difference_and_p is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
-        return found[0]
+        return difference_and_p[0]
 
     def open_pairs(self, a: str, b: str) -> int:
         """The number of tasks of a named pair whose difference is not significant by Holm's method."""
@@ -332,16 +332,17 @@ class Reference:
 
     def after(self, model: str, task: str, share: float, preset: str = "grid") -> float:
         """The score after a share of the steps, averaged over seeds."""
-        own = self._trainings(task, preset)
-        own = own[np.isclose(own["share"], share) & own["contestant"].eq(model)]
-        if own.empty:
+        scores = self._trainings(task, preset)
+        scores = scores[np.isclose(scores["share"], share) & scores["contestant"].eq(model)]
+        if scores.empty:
             raise LookupError(f"{model} has no training of {share:g} of the steps on {task} at {preset}")
-        return float(own["value"].iloc[0])
+        return float(scores["value"].iloc[0])
 
     def after_seeds(self, model: str, task: str, share: float, preset: str = "grid") -> list[float]:
         """The score of every seed after a share of the steps, lowest first."""
-        own = over_training.by_run(self._contest(task, preset))
-        return sorted(own.loc[np.isclose(own["share"], share) & own["contestant"].eq(model), "score"].astype(float))
+        scores = over_training.by_run(self._contest(task, preset))
+        is_selected = np.isclose(scores["share"], share) & scores["contestant"].eq(model)
+        return sorted(scores.loc[is_selected, "score"].astype(float))
 
     def early_agreement(self, names: Sequence[str], task: str, share: float, preset: str = "grid") -> float:
         """Kendall's tau between the orders after a share of the steps and after all steps."""
@@ -355,9 +356,10 @@ class Reference:
 
     def at_compute(self, names: Sequence[str], task: str, preset: str = "grid") -> dict[str, float]:
         """Scores at the number of operations that all models reach, best first."""
-        own = self._trainings(task, preset)
-        own = own[own["contestant"].isin(list(names))]
-        return over_training.at_compute(own, over_training.shared_compute(own)).sort_values(ascending=False).to_dict()
+        scores = self._trainings(task, preset)
+        scores = scores[scores["contestant"].isin(list(names))]
+        compute = over_training.shared_compute(scores)
+        return over_training.at_compute(scores, compute).sort_values(ascending=False).to_dict()
 
     def _trainings(self, task: str, preset: str) -> pd.DataFrame:
         """Scores of complete and shorter trainings with their operations."""
@@ -367,15 +369,15 @@ class Reference:
 
     def rates(self, task: str, preset: str = "grid") -> RateCurves:
         """Scores over learning rates, from the trials that chose the rates."""
-        found = self._rates.get((task, preset))
-        if found is None:
+        curves = self._rates.get((task, preset))
+        if curves is None:
             raise LookupError(f"{task} has no trials of several rates at {preset}")
-        return found
+        return curves
 
     @cached_property
     def _rates(self) -> dict[tuple[str, str], RateCurves | None]:
         grouped = self.results.trials.groupby(["task", "preset"])
-        return {(str(task), str(preset)): rate_curves(own) for (task, preset), own in grouped}
+        return {(str(task), str(preset)): rate_curves(rows) for (task, preset), rows in grouped}
 
     def above_one(self, task: str) -> list[str]:
         """The mixers of docs/sequence-mixers.md with scores above 1 from both of the first two seeds."""
@@ -531,10 +533,10 @@ class Reference:
     def cost(self, model: str, task: str, phase: str, metric: str, n: int | None = None, preset: str = "grid") -> float:
         """FLOPs, bytes or seconds of a phase at n points (of a training step: at the number of the preset), or
         parameters."""
-        found = self._costs(task, preset, phase, metric, n)
-        if model not in found:
+        costs = self._costs(task, preset, phase, metric, n)
+        if model not in costs:
             raise LookupError(f"{model} has no {metric} of {phase} on {task} at {preset}")
-        return float(found[model])
+        return float(costs[model])
 
     def state(self, model: str, task: str, preset: str = "grid") -> int:
         """The number of float32 values that a model stores per episode after the context of the preset."""
@@ -689,8 +691,8 @@ def benchmark(file: str, row: str | Sequence[str], column: str, folder: Path = R
     column. An empty cell at the beginning of a row has the value of the row above."""
     keys = [row] if isinstance(row, str) else list(row)
     for head, cells in _tables(folder / file):
-        if cells[: len(keys)] == keys and column in head and (found := _NUMBER.search(cells[head.index(column)])):
-            return float(found[0].replace(",", "").replace("−", "-"))
+        if cells[: len(keys)] == keys and column in head and (match := _NUMBER.search(cells[head.index(column)])):
+            return float(match[0].replace(",", "").replace("−", "-"))
     raise LookupError(f"benchmarks/{file} has no number of '{', '.join(keys)}' in '{column}'")
 
 

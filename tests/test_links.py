@@ -13,7 +13,7 @@ PAGES = [*DOCS.glob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("results/*/README.md
 GENERATED = re.findall(r'^ +"(\w+)": \1\(\),$', (DOCS / "generate.py").read_text(), re.MULTILINE)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-# Depth of headings with anchors (myst_heading_anchors).
+# Headings of levels 1 to 3, which have anchors (myst_heading_anchors).
 _HEADING = re.compile(r"^#{1,3} (.*)$", re.MULTILINE)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.special import stdtr
 
-# A row separates contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
+# Scores separate contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
 MIN_RATIO = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Level of the tests of pairs.
@@ -46,7 +46,7 @@ class Separation:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the row separates contestants; False if the spread over seeds is unknown."""
+        """Whether the scores separate contestants; False if the spread over seeds is unknown."""
         return self.ratio > MIN_RATIO
 
 

@@ -211,7 +211,7 @@ def _rows(values: Any) -> pd.DataFrame:
         raise UsageError(f"{error}; {advice}, with all their columns", code=error.code) from None
     is_repeated = rows.duplicated(tables.keys("values"))
     # A contestant that was evaluated twice, compared with different contestants, has two scores. The first one counts.
-    if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARING)]):
+    if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARISON_METRICS)]):
         name = conflicts["run"].iloc[0]
         raise UsageError(
             f"two contestants are named '{name}': use icl.evaluate({{'one': model, ...}}, task)", code="duplicate"

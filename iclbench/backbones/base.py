@@ -55,7 +55,7 @@ def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -
     """Mean over the scored positions of every episode, then over the episodes that have any; 0 if none has.
 
     It is one weighted sum. If all episodes have the same number of scored positions, all weights are exactly 1, and the
-    result equals the plain mean in every digit.
+    result is exactly the plain mean.
     """
     counts, total = scored.sum(1, keepdim=True), scored.sum()
     weights = total / ((counts > 0).sum() * counts).clamp(min=1)

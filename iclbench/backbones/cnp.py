@@ -41,7 +41,7 @@ class SummedPoints(State):
 
 
 class CNP(SetBackbone[SetSettings]):
-    """Mean over the context, then a decoder of (mean, x)."""
+    """The decoder reads x and the mean of the encoded context points."""
 
     Settings = SetSettings
     removes_points = True

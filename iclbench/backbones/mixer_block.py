@@ -13,7 +13,7 @@ from iclbench.layers.mixers.mixer import Mixer
 
 
 class MixerBlock(RecurrentBlock):
-    """Norm, mixer, residual; norm, channel MLP, residual.
+    """Norm, mixer and residual connection, followed by norm, channel MLP and residual connection.
 
     After its own channels, a token may have further channels: the values that the first layer with a mixer such as
     RWKV-7 shares with later layers. Other mixers ignore them.

@@ -169,7 +169,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
             yield queries
 
     def _blocks(self) -> Iterator[RecurrentBlock]:
-        """The layers, typed."""
+        """The layers with their static type."""
         for block in self.layers:
             assert isinstance(block, RecurrentBlock)
             yield block

@@ -1,8 +1,10 @@
-"""S4 and S4D: linear time-invariant state spaces per channel, mixed by a gated linear layer (Gu et al. 2022a, 2022b).
+"""S4 and S4D: a linear time-invariant state space for each channel, and a gated linear layer that mixes the channels
+(Gu et al. 2022a, 2022b).
 
 The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 435; their S4 is S4D-Lin. A block has
-the layers of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip D u, GELU,
-a linear layer to twice the width with GLU, a residual connection, and a norm after it. Read-in and read-out are linear.
+the layers of the reference code (state-spaces/s4, `s4d.py` with its example model): the system with a skip term D u,
+GELU, a linear layer to twice the width with GLU, a residual connection, and a norm after it. Read-in and read-out are
+linear.
 
 Blocks store tensors with channels first, `(D, B, T)`, and pass views of them to each other, so that convolution, mixing
 and norm need no transposition.
@@ -51,7 +53,7 @@ class S4Settings(BackboneSettings):
     """Ratio of the learning rate of A, B and dt to that of other parameters. A, B and dt have no weight decay."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> S4Settings:
+    def _check_dt_range(self) -> S4Settings:
         if self.dt_min > self.dt_max:
             raise ValueError(f"dt_min = {self.dt_min} is above dt_max = {self.dt_max}")
         return self
@@ -65,8 +67,8 @@ class S4DSettings(S4Settings):
 
 
 class S4Block(RecurrentBlock):
-    """A state space with a skip, channel mixing, a residual connection and a norm. Its state is that of the system,
-    `(B, D, N)`."""
+    """A state space with a skip term, channel mixing, a residual connection and a norm. Its state is that of the
+    system, `(B, D, N)`."""
 
     def __init__(self, system: StateSpace, settings: S4Settings) -> None:
         super().__init__()
@@ -104,8 +106,8 @@ class S4Block(RecurrentBlock):
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
-        """The system is linear: if the last input changes, the output changes by the difference times the kernel at
-        lag 0."""
+        """As in the base class. The system is linear, so if the last input changes, the output changes by the
+        difference times the kernel at lag 0."""
         u, query_inputs = self._channels_first(x), self._channels_first(queries)
         y, after = (self._from_rest(u), None) if state is None else self._continue(u, state)
         with _full_precision(u):
@@ -135,7 +137,7 @@ class S4Block(RecurrentBlock):
         return long_convolution(u, self._with_skip(kernel))
 
     def _with_skip(self, kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T"]:
-        """The kernel including the skip D u, a kernel that is D at lag 0."""
+        """The kernel plus D at lag 0, which adds the skip term D u to the output."""
         return kernel + F.pad(self.D[:, None], (0, kernel.shape[1] - 1))
 
     def _finish_block(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
@@ -186,14 +188,14 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
         return hidden
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        rate_parameters = [
+        time_scale_parameters = [
             p for block in self._blocks() if isinstance(block, S4Block) for p in block.system.time_scale_parameters()
         ]
-        rate_ids = {id(p) for p in rate_parameters}
-        others = [p for p in self.parameters() if id(p) not in rate_ids]
+        time_scale_ids = {id(p) for p in time_scale_parameters}
+        others = [p for p in self.parameters() if id(p) not in time_scale_ids]
         return [
             {"params": others},
-            {"params": rate_parameters, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
+            {"params": time_scale_parameters, "lr_factor": self.settings.rate_factor, "weight_decay": 0.0},
         ]
 
     @property
@@ -210,7 +212,7 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
 
 
 class S4D(_S4Backbone[S4DSettings]):
-    """Diagonal state spaces, zero-order hold."""
+    """State spaces with a diagonal state matrix, discretised with a zero-order hold."""
 
     Settings = S4DSettings
 
@@ -220,7 +222,7 @@ class S4D(_S4Backbone[S4DSettings]):
 
 
 class S4(_S4Backbone[S4Settings]):
-    """HiPPO-LegS, normal plus low rank, bilinear."""
+    """State spaces with the normal-plus-low-rank form of HiPPO-LegS, discretised with the bilinear method."""
 
     Settings = S4Settings
 

@@ -21,8 +21,8 @@ Differences from the published code:
 - Meta TPP's loss is the sum over all events of a batch, with the log-survival of the last gap of a sequence instead of
   its density, plus 5e-5 times the squared norm of all weights; relative to a mean per event this factor is about 1e-7.
   (For such a mean, the epsilon of its Adam, 1e-5, has about the effect of the 1e-8 used here.) Here the loss is the sum
-  over all scored events and open intervals, divided by the number of events. The log-normal scales of Meta TPP do
-  not have the 1e-4 of `LogNormalEvent`.
+  over all scored events and open intervals, divided by the number of events. `LogNormalEvent` adds 1e-4 to the
+  log-normal scales; Meta TPP does not.
 - Zuo et al. have 4 layers of width 512, an LSTM after them, and an intensity that is the softplus of a linear function
   within a gap. Meta TPP has none of these. It has a few unused linear layers, which are omitted here.
 """
@@ -64,7 +64,7 @@ class THPSettings(EventSettings):
 
 @dataclass(frozen=True)
 class THPState(State):
-    """Keys and values of the start token and all events, and the outputs of each layer at the last of them."""
+    """Keys and values of the start token and all events, and the outputs of each layer at the last token."""
 
     cache: KeyValueCache
     last: Float[Tensor, "B L D"]
@@ -134,7 +134,7 @@ class THP(EventBackbone[THPSettings]):
             segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
             tokens, times = self.embed(segment.y)
             outputs, cache = self._extend(state.cache, tokens, times, segment.mask)
-            # Without new events the last event is the previous one.
+            # The last event of an episode without new events does not change.
             outputs = torch.cat([state.last.unsqueeze(2), outputs], 2).transpose(1, 2)
             state = THPState(cache, take(outputs, segment.counts.unsqueeze(1)).squeeze(1))
         return state
@@ -167,7 +167,7 @@ class THP(EventBackbone[THPSettings]):
         return torch.stack(outputs, 1), growing_cache.cache(mask)
 
     def _layers(self) -> Iterator[PostNormLayer]:
-        """The layers, typed."""
+        """The layers with their static type."""
         for layer in self.layers:
             assert isinstance(layer, PostNormLayer)
             yield layer

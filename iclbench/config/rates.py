@@ -87,7 +87,7 @@ class RateTable(BaseSettings):
     def settings(self, task: str) -> dict[str, dict[str, Any]]:
         """The chosen settings for a task, by contestant."""
         tables = (tuning.train for tuning in self.tuned if task in tuning.tasks)
-        return {contestant: chosen.settings for table in tables for contestant, chosen in table.items()}
+        return {contestant: choice.settings for table in tables for contestant, choice in table.items()}
 
     def tuning_tasks(self, task: str) -> dict[str, str]:
         """The tasks on which the settings for a task were chosen, by contestant."""

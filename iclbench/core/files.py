@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# The key in the metadata of a safetensors file for the name of the file with its digest.
+# Key in the metadata of a safetensors file; the value is the name of the file that holds its digest.
 DIGEST = "sha256"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 # Writers on two machines, or in two containers, may have the same process id.
@@ -31,8 +31,8 @@ _WRITER = uuid.uuid4().hex[:8]
 def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`, which replaces `path` if the block succeeds and is removed if not.
 
-    If the block removes the temporary file, `path` does not change. Links are followed, and the umask decides who can
-    read the file.
+    If the block removes the temporary file, `path` does not change. Symbolic links are followed, and the umask
+    decides who can read the file.
 
     Args:
         path: the file to write.

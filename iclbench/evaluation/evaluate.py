@@ -41,7 +41,7 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
 
     Returns:
         The rows of the table `values`, as in a results folder, including the metrics that compare contestants
-        (`COMPARING`). A failed contestant has a row with a reason.
+        (`COMPARISON_METRICS`). A failed contestant has a row with a reason.
 
     >>> from iclbench.config.resolution import resolve_run
     >>> from iclbench.evaluation.contestants import baselines, in_memory

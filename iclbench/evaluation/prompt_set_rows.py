@@ -28,7 +28,7 @@ class PromptSetRows:
         """Rows of `values`, without the metrics that compare contestants, which are computed from the other rows."""
         packed = self.packed_values[~self.packed_values["run"].isin(self._replaced_runs)]
         rows = tables.union("values", [self._local_values, packed])
-        return rows[~rows["metric"].isin(tables.COMPARING)]
+        return rows[~rows["metric"].isin(tables.COMPARISON_METRICS)]
 
     @cached_property
     def errors(self) -> pd.DataFrame:

@@ -158,9 +158,9 @@ def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
     if kind not in kinds:
         if get_close_matches(kind, kinds, 1, 0.75):
             raise UnknownNameError("shift", kind, kinds)
-        known = ", ".join(sorted([*kinds, "none"]))
+        names = ", ".join(sorted([*kinds, "none"]))
         raise UsageError(
-            f"the shift {shortened(kind)!r} does not apply to this task; known: {known}", code="not-applicable"
+            f"the shift {shortened(kind)!r} does not apply to this task; known: {names}", code="not-applicable"
         )
     number_kind = kinds[kind].number
     if number is None:

@@ -24,7 +24,7 @@ from iclbench.layers.running_softmax import RunningSoftmax, fold
 
 
 class CMAB(nn.Module):
-    """One block. The output of its first cross-attention, to the data, is an argument."""
+    """One block. `forward` is given the output of the first cross-attention, which reads the data."""
 
     def __init__(self, sizes: LatentSizes) -> None:
         super().__init__()
@@ -52,8 +52,9 @@ class CMAB(nn.Module):
 class StreamedAttention:
     """The first cross-attentions of all blocks of a stack in one computation.
 
-    An instance gathers the weights of the blocks, so that gradients reach them. The scale and shift of a norm are
-    merged into the projections after it: all blocks then share one normalisation of the data and one matrix product.
+    The constructor computes its tensors from the current weights of the blocks, and gradients flow back to them, so
+    each forward pass needs a new instance. The scale and shift of a norm are merged into the projections after it: all
+    blocks then share one normalisation of the data and one matrix product.
 
     Args:
         blocks: the stack.

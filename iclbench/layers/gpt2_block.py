@@ -1,8 +1,8 @@
 """GPT-2's block: layers, parameter names and initial weights of `transformers.GPT2Model`.
 
-The initial weights are equal in every digit to those of transformers 5.15 and later; earlier versions did not scale
-down the layers that add to the residual stream. Stored weights use the parameter names, and the weights of a seed
-depend on the order of the draws. A test compares both with transformers, which is not needed for training.
+The initial weights are bit for bit those of transformers 5.15 and later; earlier versions did not scale down the layers
+that add to the residual stream. Stored weights use the parameter names, and the weights of a seed depend on the order
+of the draws. A test compares both with transformers, which is not needed for training.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Attention(nn.Module):
 
 
 class _FeedForward(nn.Module):
-    """One hidden layer, in GPT-2 four times as wide."""
+    """One hidden layer, which is four times as wide in GPT-2."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -81,9 +81,10 @@ def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforwa
         init_std: standard deviation of the initial weights.
         feedforward: hidden width of each block's MLP; None means four times the width.
     """
-    word, positions = nn.Embedding(1, width), nn.Embedding(tokens, width)
+    # GPT-2's token embedding is drawn only to keep the order of the draws.
+    token_embedding, positions = nn.Embedding(1, width), nn.Embedding(tokens, width)
     blocks = [GPT2Block(width, feedforward) for _ in range(layers)]
-    for embedding in (word, positions):
+    for embedding in (token_embedding, positions):
         nn.init.normal_(embedding.weight, std=init_std)
     for block in blocks:
         for first, last in ((block.attn.c_attn, block.attn.c_proj), (block.mlp.c_fc, block.mlp.c_proj)):

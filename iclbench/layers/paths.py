@@ -1,4 +1,4 @@
-"""Sampling target by target: draws from predictions by fixed random numbers, and attention to the context, which all
+"""Sampling target by target: draws from predictions with given random numbers, and attention to the context, which all
 paths share, and to the earlier draws of the same path."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from iclbench.layers.attention import KeysValues
 
 @singledispatch
 def draw(answer: Prediction, uniform: Float[Tensor, " S"], normal: Float[Tensor, "S dy"]) -> Tensor:
-    """One sample of each prediction `(B, S)`, by random numbers that all episodes share: `(B, S, dy)`, labels `(B, S)`.
+    """One sample of each prediction `(B, S)`: `(B, S, dy)`, or labels `(B, S)`. All episodes share the random numbers.
 
     Args:
         answer: the predictions.

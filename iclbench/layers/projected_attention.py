@@ -1,10 +1,10 @@
 """The attention layer of attentive neural processes in the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover
-2022): post-norm, with the residual of the projected query.
+2022): post-norm, with a residual connection from the projected query.
 
     h = LN(W q + attention(W q, K k, V v));    h <- LN(h + relu(O h + b))
 
-Scores are scaled by 1 / sqrt(D), with the width D of the layer instead of that of a head, as in the released code. The
-attention output without valid keys is 0.
+Scores are scaled by 1 / sqrt(D), with the width D of the layer instead of that of a head, as in the released code.
+Without valid keys the attention output is 0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ProjectedAttention(nn.Module):
         hidden = q = self.q(queries)
         if memory.keys.shape[2]:
             by_head = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            hidden = q + self._mixed(by_head, memory).transpose(1, 2).flatten(2)
+            hidden = q + self._attention(by_head, memory).transpose(1, 2).flatten(2)
         hidden = self.norm(hidden)
         return self.norm_out(hidden + F.relu(self.out(hidden)))
 
@@ -57,12 +57,13 @@ class ProjectedAttention(nn.Module):
         """The tokens after self-attention."""
         return self.attend(tokens, self.keys(tokens, tokens, mask))
 
-    def _mixed(self, q: Float[Tensor, "B H Q C"], memory: KeysValues) -> Float[Tensor, "B H Q C"]:
+    def _attention(self, q: Float[Tensor, "B H Q C"], memory: KeysValues) -> Float[Tensor, "B H Q C"]:
         visible, has_keys = None, None
         if memory.mask is not None:
             has_keys = memory.mask.any(1)[:, None, None]
-            # Rows without keys attend to all, so that no kernel divides by zero, and are set to 0 below.
+            # Episodes without valid keys attend to all keys, so that no kernel divides by zero. Their output is set to
+            # 0 below.
             visible = (memory.mask[:, None] | ~has_keys).unsqueeze(1)
         scale = (q.shape[1] * q.shape[3]) ** -0.5
-        mixed = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible, scale=scale)
-        return mixed if has_keys is None else mixed * has_keys.unsqueeze(1)
+        output = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible, scale=scale)
+        return output if has_keys is None else output * has_keys.unsqueeze(1)

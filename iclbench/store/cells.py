@@ -132,7 +132,9 @@ class Store:
         """Whether an evaluation has the scores of single episodes for the comparison with an oracle: its likelihoods on
         every prompt set where an oracle has likelihoods, or squared errors if it has no likelihoods."""
         values = self._rows_of("values", cell)
-        values = values[values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARING)]
+        values = values[
+            values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARISON_METRICS)
+        ]
         is_likelihood = values["metric"].isin(tables.LIKELIHOODS)
         oracle_prompts = set(values.loc[is_likelihood & values["kind"].eq("oracle"), "prompt_set"])
         is_of_cell = values["run"].eq(cell.run) & values["prompt_set"].isin(oracle_prompts)

@@ -33,8 +33,8 @@ log = logging.getLogger("iclbench")
 
 @dataclass(frozen=True)
 class Line:
-    """A point, or a query if `y` is None. `number` counts from 1 in the file. `time` is the time of an event in the
-    file."""
+    """A point, or a query if `y` is None. `number` is the line number, from 1. `time` is the time of an event, as in
+    the file."""
 
     number: int
     x: list[float]
@@ -50,7 +50,7 @@ class LineFormat:
         inputs: names of the input columns.
         outputs: names of the output columns.
         classes: number of classes; None for regression.
-        largest: the largest number that the model supports.
+        largest: the largest absolute value that the model supports.
         number_advice: the text in messages on how to write a number.
         query_advice: the text in messages on how to write a query.
     """

@@ -228,7 +228,9 @@ def _scores_before_summary(
     summaries = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
     for path in [*summaries, *([packed] if packed.is_file() else [])]:
         rows = tables.read("values", path)
-        is_comparison = rows["metric"].isin(tables.COMPARING) & rows["run"].isin(finished) & rows["trained_on"].isna()
+        is_comparison = (
+            rows["metric"].isin(tables.COMPARISON_METRICS) & rows["run"].isin(finished) & rows["trained_on"].isna()
+        )
         yield _Source(path, rows[is_comparison & rows["prompt_set"].isin(sorted(prompt_sets))], frozenset())
 
 
@@ -333,7 +335,9 @@ def _is_row_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Serie
 
 def _cell_kinds(values: pd.DataFrame) -> pd.Series:
     """The kind of cell of every row of `values`: train, evaluate, probe, or the summary."""
-    summary = values["metric"].isin(tables.COMPARING) | values["run"].eq("chance") | values["kind"].eq("published")
+    summary = (
+        values["metric"].isin(tables.COMPARISON_METRICS) | values["run"].eq("chance") | values["kind"].eq("published")
+    )
     trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
     masks = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]
     return pd.Series(np.select(masks, [SUMMARY, "train", "probe"], "evaluate"), index=values.index)

@@ -94,7 +94,7 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
     # Only rows of evaluations, without summaries and probes.
     evaluators = [prompts.task.question, *prompts.family.evaluators()]
     is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(evaluators)
-    values = values[is_evaluation & ~values["metric"].isin(tables.COMPARING)]
+    values = values[is_evaluation & ~values["metric"].isin(tables.COMPARISON_METRICS)]
     row = _cell_row(packed_tables["cells"], values, contestant, prompts)
     if row is None or cells.uncomputed_metrics(
         values[values["prompt_set"].eq(prompts.id)], prompts, _recorded_metrics(row)

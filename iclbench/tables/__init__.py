@@ -29,7 +29,7 @@ from iclbench.tables.parquet import (
 from iclbench.tables.schema import (
     ANSWERS,
     CELLS,
-    COMPARING,
+    COMPARISON_METRICS,
     COSTS,
     ERRORS,
     EXAMPLES,
@@ -51,7 +51,7 @@ __all__ = [
     "ANSWERS",
     "CELLS",
     "COMMAND_FOLDERS",
-    "COMPARING",
+    "COMPARISON_METRICS",
     "COSTS",
     "ERRORS",
     "EXAMPLES",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from iclbench.tables.schema import COMPARING, keys
+from iclbench.tables.schema import COMPARISON_METRICS, keys
 
 _SEPARATOR = "; "
 # The largest difference between values of the same weights on two processors, as a share of half the interval or of the
@@ -42,7 +42,7 @@ def replaced_rows(packed: pd.DataFrame, unpacked: pd.DataFrame) -> pd.DataFrame:
     """The packed rows of runs that were replaced: an unpacked run of the same name has other settings or weights."""
     run_columns = ["task", "preset", "run"]
     # Metrics that compare contestants depend on the other contestants, so their values do not show other weights.
-    trained = unpacked[unpacked["variant"].notna() & ~unpacked["metric"].isin(COMPARING)]
+    trained = unpacked[unpacked["variant"].notna() & ~unpacked["metric"].isin(COMPARISON_METRICS)]
     packed_names = pd.MultiIndex.from_frame(packed[run_columns])
     trained_names, trained_variants = (
         pd.MultiIndex.from_frame(trained[columns]) for columns in (run_columns, [*run_columns, "variant"])

@@ -29,8 +29,8 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "data": (
         "string",
         True,
-        "images of the episodes or of a published number, as parameters of the task (glyphs=procedural); missing "
-        "without images",
+        "data set of the episodes or of a published number, as parameters of the task (glyphs=procedural); missing for "
+        "tasks without such parameters",
     ),
     "trained_data": (
         "string",
@@ -42,8 +42,8 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "model": (
         "string",
         True,
-        "the contestant without its method and without the task of its training; of a baseline, its name without "
-        "a number (lasso of lasso-1e-2)",
+        "the contestant without its method and without the task of its training; for a baseline, its name without "
+        "a number (lasso for lasso-1e-2)",
     ),
     "method": (
         "string",
@@ -76,12 +76,12 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "causal (the prediction may depend on the order of the points) or set; for scores of backbones only",
     ),
     "shift": ("string", False, "change of the distribution at evaluation; none for the training distribution"),
-    "distribution": ("string", True, "the shift without its number of examples (none of points-64)"),
-    "extrapolated_to": ("Int64", True, "the number of examples that the shift sets (64 of points-64)"),
+    "distribution": ("string", True, "the shift without its number of examples (none for points-64)"),
+    "extrapolated_to": ("Int64", True, "the number of examples that the shift sets (64 for points-64)"),
     "related_from": (
         "string",
         True,
-        "the process of the related datasets, if the shift sets it (far of mismatch-far)",
+        "the process of the related datasets, if the shift sets it (far for mismatch-far)",
     ),
     "evaluator": (
         "string",
@@ -99,7 +99,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "stratum": (
         "string",
         True,
-        "the family's name of a subset of episodes; missing: all episodes",
+        "the family's name for a subset of the episodes; missing: all episodes",
     ),
     "n_context": ("Int64", True, "number of context points or demonstrations"),
     "n_related": ("Int64", True, "number of related datasets"),
@@ -111,11 +111,11 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     ),
     "low": ("Float64", True, "lower end of the interval"),
     "high": ("Float64", True, "upper end of the interval"),
-    "score_of": ("string", True, "of a score: the metric that it is computed from"),
-    "score_one": ("string", True, "of a score: the contestant that scores 1, or a description"),
+    "score_of": ("string", True, "for a score: the metric from which it is computed"),
+    "score_one": ("string", True, "for a score: the contestant that scores 1, or a description"),
     "n_episodes": ("Int64", True, "number of episodes of the mean"),
     "normaliser": ("Float64", True, "divisor of the raw metric"),
-    "status": ("string", False, "ok, failed, or skipped (more examples than the contestant reads)"),
+    "status": ("string", False, "ok, failed, or skipped (more examples than the contestant can read)"),
     "reason": (
         "string",
         True,
@@ -132,7 +132,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "mean_of": (
         "string",
         True,
-        "the tasks of a published mean, separated by commas; missing: the task of the row. Of a language model: the "
+        "for a published mean: its tasks, separated by commas; missing: the task of the row. For a language model: the "
         "prompt sets of a gain or of a mean over sets of demonstrations",
     ),
     "card": ("string", False, "content hash of the parts of the task card that determine training and evaluation"),
@@ -141,7 +141,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
         "string",
         True,
         "commit of the code that computed the row, with -dirty if files differed from it; missing if neither git nor "
-        "the installed package names it, and in rows of earlier commits",
+        "the installed package names it, and in rows from before this column was added",
     ),
 }
 
@@ -161,7 +161,7 @@ COSTS: dict[str, tuple[str, bool, str]] = {
     "value": ("Float64", False, "the measurement"),
     "device": ("string", False, "cpu or the name of the accelerator"),
     "threads": ("Int64", False, "torch threads"),
-    "n_episodes": ("Int64", True, "number of episodes of a batch, if the value is the share of one episode"),
+    "n_episodes": ("Int64", True, "size of the batch, if the value is its cost divided by this number"),
     "version": ("string", False, "version of iclbench"),
 }
 
@@ -169,15 +169,15 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "run": ("string", False, "as in values"),
     "prompt_set": ("string", False, "as in values"),
     "metric": ("string", False, "as in values"),
-    "n_context": ("Int64", True, "number of context points; missing: the mean height of the curve of the episode"),
+    "n_context": ("Int64", True, "number of context points; missing: the mean of the episode's curve"),
     "n_related": ("Int64", True, "as in values"),
     "episode": ("Int64", False, "index within the prompt set"),
     "value": ("Float64", False, "score of the episode, divided by the normaliser"),
     "n_events": (
         "Float64",
         True,
-        "of event sequences in windows of observation: the value is a sum over the episode and its last open interval, "
-        "to be divided by this number of events; missing: the value is a mean or of one position",
+        "for event sequences in windows of observation: the number of events by which the value, a sum over the "
+        "episode and its last open interval, must be divided; missing: the value is a mean or of one position",
     ),
 }
 
@@ -201,7 +201,8 @@ EXAMPLES: dict[str, tuple[str, bool, str]] = {
     "set": (
         "Int64",
         True,
-        "number of the related dataset or sample, or of the feature of a dimension's direction, from 0",
+        "index, from 0, of the related dataset, of the sample, or of the feature along whose direction a dimension is "
+        "plotted",
     ),
     "point": ("Int64", False, "index of the point"),
     "x1": ("Float64", False, "first coordinate of the input"),
@@ -244,8 +245,8 @@ CELLS: dict[str, tuple[str, bool, str]] = {
     "metrics": (
         "string",
         True,
-        "of an evaluation: its metrics and those that the code of the evaluation could compute, separated by spaces; "
-        "missing in rows of earlier commits, whose metrics are in values",
+        "for an evaluation: its metrics and those that its code could compute, separated by spaces; missing in rows "
+        "from before this column was added, whose metrics are in values",
     ),
     "seconds": ("Float64", True, "duration; of a training run, the sum over all its processes"),
     "device": ("string", True, "cpu or the name of the accelerator"),
@@ -261,8 +262,8 @@ TRIALS: dict[str, tuple[str, bool, str]] = {
     "family": ("string", False, "as in values"),
     "contestant": ("string", False, "as in values"),
     "preset": ("string", False, "as in values"),
-    "seed": ("Int64", False, "seed of the training; grids do not use the seeds of `iclbench tune`"),
-    "variant": ("string", False, "as in values: one for every setting"),
+    "seed": ("Int64", False, "seed of the training run; grids do not use the seeds of `iclbench tune`"),
+    "variant": ("string", False, "as in values: one for every combination of settings"),
     "lr": ("Float64", False, "peak learning rate"),
     "optimiser": ("string", False, "adam or adamw"),
     "warmup": ("Int64", False, "steps over which the learning rate rises from 0"),
@@ -271,7 +272,7 @@ TRIALS: dict[str, tuple[str, bool, str]] = {
     "beta_2": ("Float64", False, "decay rate of Adam's mean of squared gradients"),
     "steps": ("Int64", False, "number of training steps"),
     "budget": ("Int64", True, "parameters of every backbone at the preset; missing: the preset has no budget"),
-    "metric": ("string", False, "metric of the choice of settings: auc, log_likelihood, accuracy_within_choices, ..."),
+    "metric": ("string", False, "metric by which settings are chosen: auc, log_likelihood, ..."),
     "evaluator": ("string", False, "question or test; tests of a mean are separated by commas"),
     "value": ("Float64", True, "mean over validation episodes; missing if the training or its scores failed"),
     "n_episodes": ("Int64", True, "number of validation episodes of every test"),
@@ -324,7 +325,7 @@ _DTYPES: dict[str, Any] = {
 _MAX_TUPLES = 1000
 
 # Metrics of `values` that compare the contestants of a prompt set. Their rows belong to the summary of the prompt set.
-COMPARING = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
+COMPARISON_METRICS = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
 # Metrics of targets that are compared with those of an oracle, episode by episode.
 LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
@@ -348,19 +349,19 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
 
 
 def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
-    """The frame with exact column types. Omitted optional columns have missing values.
+    """The frame with the column types of the schema. Omitted optional columns have missing values.
 
     Args:
         table: name of the table.
         data: the rows.
-        origin: number of the file of each row. Rows of one file must have different keys (default: one file).
+        origin: index of each row's file. Rows of one file must have different keys (default: one file).
 
     Raises:
         TableError: a required column or value is missing, a column is unknown, a value has the wrong type, or rows have
             the same keys.
     """
     # For small tables with forty columns, arrays are five times faster than a frame.
-    arrays = {str(column): _plain(series.array) for column, series in data.items()}
+    arrays = {str(column): _without_wrapper(series.array) for column, series in data.items()}
     return _without_duplicates(table, _typed(table, arrays, data.index), origin)
 
 
@@ -377,7 +378,7 @@ def keys(table: TableName) -> list[str]:
 
 
 def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
-    """The frame of these columns, with its exact types."""
+    """The frame of these columns, with the types of the schema."""
     schema = SCHEMAS[table]
     missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in arrays]
     unknown = [c for c in arrays if c not in schema]
@@ -397,7 +398,7 @@ def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.D
     return pd.DataFrame(columns, index=index, copy=False)
 
 
-def _plain(values: Any) -> Any:
+def _without_wrapper(values: Any) -> Any:
     """A NumPy array without the wrapper of pandas, which is slow to convert."""
     return values.to_numpy() if isinstance(values, NumpyExtensionArray) else values
 

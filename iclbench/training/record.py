@@ -22,7 +22,7 @@ Rows = list[dict[str, object]]
 
 
 def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Family, progress: Progress) -> None:
-    """Write the learning curve and the costs, and last the weights, which mark the run as finished.
+    """Write the learning curve and the costs, and finally the weights, which mark the run as finished.
 
     The costs include those of branches.
 
@@ -69,7 +69,7 @@ def write_branch(run: Run, steps: int, weights: Mapping[str, Tensor]) -> None:
 
 
 def write_divergence(run: Run, family: Family, progress: Progress, error: DivergedError) -> None:
-    """Write the learning curve up to the divergence, with a failed row at its end, and last the record of the
+    """Write the learning curve up to the divergence, with a failed row at its end, and finally the record of the
     divergence."""
     normaliser = _normaliser(run, family)
     failed_row = _shared_columns(run) | {

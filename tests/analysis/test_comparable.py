@@ -49,7 +49,7 @@ def test_local_runs_with_other_settings_replace_packed_runs() -> None:
     assert replaced == {"other"}
     assert all(name in line for name in ("bursty", "small", "'other'"))
     # Metrics that compare contestants also use packed rows, so that new rows of them do not mean that a run is new.
-    for metric in tables.COMPARING:
+    for metric in tables.COMPARISON_METRICS:
         compared = pd.concat([local, rows([("other", 0, "a")]).assign(metric=metric)], ignore_index=True)
         assert retrained_runs(packed, compared)[0] == {"other"}
         compared = rows([("same", 0, "b")]).assign(metric=metric)

@@ -35,12 +35,13 @@ def test_welch_has_the_interval_of_its_equation_and_no_width_for_equal_values() 
     a, b = rng.normal(1, 1, 5), rng.normal(0, 3, 8)
     errors = a.var(ddof=1) / 5, b.var(ddof=1) / 8
     freedom = sum(errors) ** 2 / (errors[0] ** 2 / 4 + errors[1] ** 2 / 7)
-    found, p = welch(a, b, 0.9)
+    interval, p = welch(a, b, 0.9)
     half = stats.t.ppf(0.95, freedom) * np.sqrt(sum(errors))
-    assert (found.value, found.low, found.high) == pytest.approx((m := a.mean() - b.mean(), m - half, m + half))
-    assert p == pytest.approx(2 * stats.t.sf(abs(m) / np.sqrt(sum(errors)), freedom))
+    mean = a.mean() - b.mean()
+    assert (interval.value, interval.low, interval.high) == pytest.approx((mean, mean - half, mean + half))
+    assert p == pytest.approx(2 * stats.t.sf(abs(mean) / np.sqrt(sum(errors)), freedom))
     reverse, same_p = welch(b, a, 0.9)
-    assert (reverse.low, reverse.high, same_p) == pytest.approx((-found.high, -found.low, p))
+    assert (reverse.low, reverse.high, same_p) == pytest.approx((-interval.high, -interval.low, p))
     constant, certain = welch(np.full(3, 2.0), np.full(3, 1.0))
     assert (constant.low, constant.high, certain) == (1, 1, 0) and welch(np.ones(3), np.ones(3))[1] == 1
 

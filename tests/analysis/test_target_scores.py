@@ -26,7 +26,7 @@ def test_main_counts_are_zero_one_and_the_largest(counts: list[int], main: list[
     assert main_counts(frame) == main
 
 
-def test_runs_without_related_datasets_are_repeated_at_every_number_of_them() -> None:
+def test_rows_of_methods_that_ignore_related_datasets_are_repeated_for_every_count() -> None:
     frame = rows(
         run=["a", "a", "b", "c"],
         n_related=[0, 2, 0, 0],
@@ -40,5 +40,5 @@ def test_runs_without_related_datasets_are_repeated_at_every_number_of_them() ->
     assert len(repeated) == 6
 
 
-def test_the_training_distribution_comes_before_shifts_by_name() -> None:
+def test_shifts_are_sorted_by_name_after_the_training_distribution() -> None:
     assert shifts(rows(shift=["b", "none", "a", "b"])) == ["none", "a", "b"]

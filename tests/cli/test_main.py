@@ -166,10 +166,10 @@ def test_sizes_beyond_learned_positions_are_skipped_rows(
     assert "skipped: learned: " in out
     rows = tables.read_all("values", folder / "tables")
     rows = rows[rows["run"].eq("learned") & rows["evaluator"].eq("next")]
-    beyond = rows[rows["shift"].eq("points-16")]
-    sizes = {status: sorted(group["n_context"].dropna()) for status, group in beyond.groupby("status")}
+    longer_contexts = rows[rows["shift"].eq("points-16")]
+    sizes = {status: sorted(group["n_context"].dropna()) for status, group in longer_contexts.groupby("status")}
     assert sizes == {"ok": list(range(9)), "skipped": list(range(9, 17))}
-    skipped = beyond[beyond["status"].eq("skipped")]
+    skipped = longer_contexts[longer_contexts["status"].eq("skipped")]
     assert skipped["value"].isna().all() and set(skipped["metric"]) == {"squared_error", "auc"}
     assert set(rows.loc[rows["shift"].eq("none"), "status"]) == {"ok"}
     costs = tables.read_all("costs", folder / "tables").query("phase == 'evaluate'").groupby("run")["n_points"]

@@ -37,8 +37,8 @@ from iclbench.store.runs import create
 from tests.refusals import refused
 
 MEGA = 1 << 20
-# How to raise the limit.
-RAISE = ("--max-bytes", limits.VARIABLE)
+# The option and the environment variable that set the limit; every message of a limit names them.
+LIMIT_SETTINGS = ("--max-bytes", limits.VARIABLE)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def peak(function: Callable[[], object]) -> int:
 def check_too_large(function: Callable[[], object]) -> None:
     """The function must raise an error that says how to raise the limit, and must not use much memory before."""
     assert peak(function) < 4 * MEGA
-    with refused("too-large", *RAISE):
+    with refused("too-large", *LIMIT_SETTINGS):
         function()
 
 
@@ -113,7 +113,7 @@ def test_a_packed_table_beyond_the_limit_is_refused_before_it_is_parsed(
         file.write("a,b\n" + bomb * (4 * MEGA // len(bomb)))
     monkeypatch.setattr("csv.reader", lambda *_, **__: pytest.fail("parsed"))
     assert peak(lambda: read_table(path)) < MEGA / 2
-    with refused("too-large", path, "1.00 MiB", *RAISE):
+    with refused("too-large", path, "1.00 MiB", *LIMIT_SETTINGS):
         read_table(path)
 
 
@@ -150,10 +150,10 @@ def test_result_tables_with_too_many_rows_are_refused(tmp_path: Path) -> None:
     tables.write("errors", rows, tmp_path / "x.errors.parquet", {})
     with pytest.raises(tables.TableError) as error:
         tables.read("errors", tmp_path / "x.errors.parquet")
-    assert all(name in str(error.value) for name in RAISE)
+    assert all(name in str(error.value) for name in LIMIT_SETTINGS)
 
 
-def test_a_cached_array_of_another_size_than_its_header_states_is_recomputed(
+def test_a_cached_array_whose_size_differs_from_its_header_is_recomputed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -174,7 +174,7 @@ def test_a_line_of_a_stream_is_read_up_to_the_limit() -> None:
     stream = io.StringIO("1,2\n" + "1" * (8 * MEGA) + "\n3,4\n")
     lines = limits.lines(stream, "stdin")
     assert next(lines) == "1,2\n"
-    with refused("too-large", "stdin, line 2", "1.00 MiB", *RAISE):
+    with refused("too-large", "stdin, line 2", "1.00 MiB", *LIMIT_SETTINGS):
         next(lines)
     assert stream.tell() < 2 * MEGA
 
@@ -182,12 +182,12 @@ def test_a_line_of_a_stream_is_read_up_to_the_limit() -> None:
 def test_a_line_of_json_beyond_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "reviews.jsonl"
     path.write_text(json.dumps({"text": "a" * (2 * MEGA), "label": "b"}) + "\n")
-    with refused("too-large", f"{path}, line 1", "1.00 MiB", *RAISE):
+    with refused("too-large", f"{path}, line 1", "1.00 MiB", *LIMIT_SETTINGS):
         list(json_lines(path))
 
 
 def test_an_endless_card_is_refused() -> None:
-    with refused("too-large", "/dev/zero", "1.00 MiB", *RAISE):
+    with refused("too-large", "/dev/zero", "1.00 MiB", *LIMIT_SETTINGS):
         read_toml(Path("/dev/zero"))
 
 
@@ -200,7 +200,7 @@ def test_a_billion_layers_or_a_width_of_a_billion_are_refused_before_anything_is
     task = "point-process" if backbone_class(name).events_only else "linear"
     for key in {"layers", "width"} & fields.keys():
         one_head = ["backbone.heads=1"] if "heads" in fields else []
-        with refused("too-large", f"'{name}'", "layers", "width", *RAISE):
+        with refused("too-large", f"'{name}'", "layers", "width", *LIMIT_SETTINGS):
             config = resolve_run(task, name, "smoke", 0, [f"backbone.{key}=1000000000", *one_head])
             config.build(config.task.build())
 
@@ -215,14 +215,14 @@ def test_checking_the_size_does_not_change_the_weights() -> None:
 
 
 @pytest.mark.usefixtures("small_limit")
-def test_a_class_of_a_plug_in_is_counted_while_it_is_built() -> None:
+def test_the_memory_of_a_plug_in_class_is_counted_while_it_is_built() -> None:
     layers: list[nn.Module] = []
 
     def build() -> nn.Module:
         layers.extend(nn.Linear(100, 100) for _ in range(1000))
         return nn.ModuleList(layers)
 
-    with refused("too-large", "'theirs'", *RAISE):
+    with refused("too-large", "'theirs'", *LIMIT_SETTINGS):
         bounded(build, "backbone 'theirs'", trusted=False)
     assert len(layers) < MEGA / (4 * 100 * 100) + 2
 
@@ -230,15 +230,15 @@ def test_a_class_of_a_plug_in_is_counted_while_it_is_built() -> None:
 @pytest.mark.parametrize("key", ["train.batch", "task.episodes"])
 def test_too_many_episodes_are_refused(key: str, tmp_path: Path) -> None:
     config = resolve_run("linear", "gpt2", "smoke", 0, [f"{key}=1000000000"])
-    with refused("too-large", "linear", f"{key}=1,000,000,000", *RAISE):
+    with refused("too-large", "linear", f"{key}=1,000,000,000", *LIMIT_SETTINGS):
         create(tmp_path, config)
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_limit_is_written_with_or_without_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_can_be_written_with_or_without_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [limits.parse(text) for text in ("1", "2k", "3 MB", "1.5GiB")] == [1, 2048, 3 * MEGA, 3 << 29]
     for text in ("", "-1", "0", "many", "1_0", "٣", "1e9", "9" * 30):
-        with refused("bad-value", f"'{text}'", *RAISE):
+        with refused("bad-value", f"'{text}'", *LIMIT_SETTINGS):
             limits.parse(text)
     monkeypatch.setitem(os.environ, limits.VARIABLE, "2M")
     assert (limits.max_bytes(), limits.max_text(), limits.max_line()) == (2 * MEGA, MEGA // 4, 2048)

@@ -273,8 +273,8 @@ def test_subsets_with_too_long_contexts_are_skipped_rows(prompts, tmp_path: Path
         assert evaluate_cell(tmp_path, contestant(predictor, type(predictor).__name__), prompts) is None
     values = tables.read_all("values", tmp_path)
     values = values[values["metric"].eq("log_likelihood")].set_index(["run", "axis_value"])
-    within = ["value", "low", "high", "n_episodes", "status"]
-    assert values.loc[("Short", 4.0), within].tolist() == values.loc[("Prior", 4.0), within].tolist()
+    columns = ["value", "low", "high", "n_episodes", "status"]
+    assert values.loc[("Short", 4.0), columns].tolist() == values.loc[("Prior", 4.0), columns].tolist()
     missing = values[values["status"].eq("skipped")]
     assert len(values.loc["Short"]) == len(values.loc["Prior"]) == len(missing) + 1
     assert set(missing["reason"]) == {Short().too_long(5)} and missing["value"].isna().all()

@@ -63,13 +63,13 @@ def write_missing(kind: str) -> list[str]:
     """Store answers that are missing for the current codes, and return their names."""
     before, after = stored(kind), {}
     for name, number in KINDS[kind].items():
-        known = before.get(name, {"number": None, "answers": {}})
-        same = known["number"] == number
-        if same and (kind == "backbones" or known["answers"].keys() == _questions(kind, name)):
-            after[name] = known
+        old_entry = before.get(name, {"number": None, "answers": {}})
+        is_current = old_entry["number"] == number
+        if is_current and (kind == "backbones" or old_entry["answers"].keys() == _questions(kind, name)):
+            after[name] = old_entry
             continue
         today = answers(kind, name)
-        old = known["answers"] if same else {}
+        old = old_entry["answers"] if is_current else {}
         after[name] = {
             "number": number,
             "answers": {question: old.get(question, today[question]) for question in today},

@@ -60,9 +60,9 @@ def write_missing() -> list[str]:
     """Store new settings, and changed defaults if all codes are raised; return the written settings classes."""
     before, after = stored(), plain(defaults())
     for name, entry in after.items():
-        known = before.get(name)
-        if known is not None and have_equal_code(known, entry):
-            entry["defaults"] = {key: known["defaults"].get(key, today) for key, today in entry["defaults"].items()}
+        old_entry = before.get(name)
+        if old_entry is not None and have_equal_code(old_entry, entry):
+            entry["defaults"] = {key: old_entry["defaults"].get(key, today) for key, today in entry["defaults"].items()}
     lines = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(after.items())]
     PATH.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     return [name for name in after if after[name] != before.get(name)]

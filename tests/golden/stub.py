@@ -10,24 +10,25 @@ _MODULE = ".api.architectures"
 
 
 def with_architectures(stub: str) -> str:
-    """The stub with one line for each architecture, in the order of ruff."""
-    own = [
+    """The stub with one line for each architecture, sorted as ruff sorts imports."""
+    class_names = [
         BACKBONES.entry(name).target.partition(":")[2]
         for name in BACKBONES.architectures()
         if name in BACKBONES.shipped
     ]
     lines = [
-        f"from {_MODULE} import {name} as {name}" for name in sorted(own, key=lambda name: (not name.isupper(), name))
+        f"from {_MODULE} import {name} as {name}"
+        for name in sorted(class_names, key=lambda name: (not name.isupper(), name))
     ]
-    before, *others = stub.splitlines()
-    assert _MODULE not in before
-    rest = [line for line in others if not line.startswith(f"from {_MODULE} ")]
-    return "\n".join([before, *lines, *rest]) + "\n"
+    first_line, *other_lines = stub.splitlines()
+    assert _MODULE not in first_line
+    other_lines = [line for line in other_lines if not line.startswith(f"from {_MODULE} ")]
+    return "\n".join([first_line, *lines, *other_lines]) + "\n"
 
 
 def write_missing() -> list[str]:
     """Write the stub; returns its name if it has changed."""
-    before = PATH.read_text()
-    after = with_architectures(before)
-    PATH.write_text(after)
-    return [] if before == after else [PATH.name]
+    old_stub = PATH.read_text()
+    new_stub = with_architectures(old_stub)
+    PATH.write_text(new_stub)
+    return [] if old_stub == new_stub else [PATH.name]

@@ -22,14 +22,14 @@ CHANGED = (
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, numbers in KINDS.items() for name in numbers])
 def test_answers_are_those_of_the_code_in_hashes(kind: str, name: str) -> None:
-    known = stored(kind).get(name)
-    assert known is not None, f"no golden answers of {name}; {MISSING}"
-    assert known["number"] == KINDS[kind][name], f"the golden answers of {name} are those of another code; {MISSING}"
+    entry = stored(kind).get(name)
+    assert entry is not None, f"no golden answers of {name}; {MISSING}"
+    assert entry["number"] == KINDS[kind][name], f"the golden answers of {name} are those of another code; {MISSING}"
     today = answers(kind, name)
-    assert today.keys() == known["answers"].keys(), f"the questions to {name} are others; {MISSING}"
+    assert today.keys() == entry["answers"].keys(), f"{name} has other questions; {MISSING}"
     for question, values in today.items():
         np.testing.assert_allclose(
-            values, known["answers"][question], rtol=2e-4, atol=2e-5, err_msg=f"{name}, {question}: {CHANGED}"
+            values, entry["answers"][question], rtol=2e-4, atol=2e-5, err_msg=f"{name}, {question}: {CHANGED}"
         )
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hostile import ambient, content, damage, environment, kills, plugins, together
+from tests.hostile import concurrent_commands, content, damage, environment, kills, plugins, python_api
 from tests.hostile.process import preload
 from tests.hostile.stage import Stage, build
 from tests.hostile.trial import Kind, Trial
@@ -30,15 +30,15 @@ CATEGORIES: dict[str, tuple[dict[str, Kind], float]] = {
     "hostile content": (content.KINDS, 0.24),
     "hostile plug-ins": (plugins.KINDS, 0.13),
     "odd environments": (environment.KINDS, 0.14),
-    "side by side": (together.KINDS, 0.03),
-    "callers in Python": (ambient.KINDS, 0.04),
+    "side by side": (concurrent_commands.KINDS, 0.03),
+    "callers in Python": (python_api.KINDS, 0.04),
 }
 TRIALS = 500
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one trial. It succeeds without complaints."""
+    """The outcome of one trial, which succeeds if there are no complaints."""
 
     category: str
     index: int
@@ -79,10 +79,10 @@ def run(
     seed: int = 0,
     only: Sequence[str] = (),
     jobs: int = 2,
-    tell: Callable[[Verdict], None] = lambda verdict: None,
+    report: Callable[[Verdict], None] = lambda verdict: None,
     keep: bool = False,
 ) -> list[Verdict]:
-    """Run trials concurrently, in forks of a process with all imports."""
+    """Run trials concurrently, in forks of a process that has imported all modules."""
     preload()
     home = Path(tempfile.mkdtemp(prefix="iclbench-hostile-"))
     trial_keys = choose_trials(trials, only)
@@ -93,7 +93,7 @@ def run(
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
             for future in [pool.submit(attempt, stage, c, i, seed, keep) for c, i in trial_keys]:
                 verdicts.append(future.result())
-                tell(verdicts[-1])
+                report(verdicts[-1])
     finally:
         if not keep:
             shutil.rmtree(home, ignore_errors=True)
@@ -117,7 +117,7 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 
 def failures(verdicts: Sequence[Verdict]) -> str:
-    """All complaints, with the names that repeat their trials."""
+    """All complaints, each after the name of its trial, which `--only` accepts to repeat the trial."""
     bad = sorted((v for v in verdicts if v.complaints), key=lambda v: (v.category, v.index))
     return "\n".join(f"{v.name} ({v.kind})\n" + "\n".join(f"    {c}" for c in v.complaints) for v in bad)
 
@@ -128,18 +128,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", default=[], metavar="CATEGORY[/INDEX]", help="; ".join(CATEGORIES))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--keep", action="store_true", help="leave the folders of trials behind")
+    parser.add_argument("--keep", action="store_true", help="do not delete the folders of the trials")
     arguments = parser.parse_args()
 
-    def tell(verdict: Verdict) -> None:
+    def report(verdict: Verdict) -> None:
         if verdict.complaints:
             print(failures([verdict]), file=sys.stderr, flush=True)  # noqa: T201
 
     started = time.monotonic()
-    verdicts = run(arguments.trials, arguments.seed, arguments.only, arguments.jobs, tell, arguments.keep)
+    verdicts = run(arguments.trials, arguments.seed, arguments.only, arguments.jobs, report, arguments.keep)
     print(table(verdicts))  # noqa: T201
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cost = f"{time.monotonic() - started:.0f} s, {usage.ru_utime + usage.ru_stime:.0f} s of processors"
+    cost = f"{time.monotonic() - started:.0f} s, {usage.ru_utime + usage.ru_stime:.0f} s of CPU time"
     print(f"{cost}, seed {arguments.seed}")  # noqa: T201
     return int(any(v.complaints for v in verdicts))
 

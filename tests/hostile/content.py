@@ -230,9 +230,9 @@ def _number(trial: Trial) -> list[str]:
 def _huge(trial: Trial) -> list[str]:
     """Huge sizes are refused, or the command reports in one line that memory is exhausted."""
     trial.copy("")
-    chosen = trial.dice.choice(HUGE)
-    outcome = trial.run((*TRAIN, "-o", chosen), limits=ROOMY)
-    return [f"-o {chosen}: {c}" for c in check_outcome(outcome, {1, 2})]
+    override = trial.dice.choice(HUGE)
+    outcome = trial.run((*TRAIN, "-o", override), limits=ROOMY)
+    return [f"-o {override}: {c}" for c in check_outcome(outcome, {1, 2})]
 
 
 def _card(trial: Trial) -> list[str]:
@@ -426,9 +426,9 @@ def _pickle(trial: Trial) -> list[str]:
     target.write_bytes(packed)
     complaints = []
     table = ("eval", "gpt", "--csv", "table.parquet", "--target", "y")
-    chosen = table if target.name == "table.parquet" else trial.dice.choice(READERS)
+    command = table if target.name == "table.parquet" else trial.dice.choice(READERS)
     resumed = (*TRAIN[:-1], "long", "-o", "train.steps=160")
-    for arguments in (chosen, resumed, ("stream", "cnp", "--csv", "points.csv", "--state", "state")):
+    for arguments in (command, resumed, ("stream", "cnp", "--csv", "points.csv", "--state", "state")):
         complaints += check_outcome(trial.run(arguments), {0, 1, 2})
     if canary.exists():
         complaints.append("the pickle was executed")

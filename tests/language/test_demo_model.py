@@ -25,11 +25,11 @@ def test_drawn_letters_are_examples_of_the_card(name):
     assert drawn == pool
 
 
-@pytest.mark.parametrize(("name", "place"), [("list-first", 0), ("list-last", -1)])
-def test_drawn_lists_are_like_those_of_the_card(name, place):
+@pytest.mark.parametrize(("name", "index"), [("list-first", 0), ("list-last", -1)])
+def test_drawn_lists_are_like_those_of_the_card(name, index):
     rng = random.Random(0)
     drawn = [demo_model.draw(name, rng) for _ in range(200)]
-    assert all(y == x.split(",")[place] for x, y in drawn)
+    assert all(y == x.split(",")[index] for x, y in drawn)
     lengths = {len(e.x.split(",")) for e in language_tasks([name])[0].pool().queries}
     assert {len(x.split(",")) for x, _ in drawn} == lengths
 
@@ -54,14 +54,14 @@ def test_the_answer_mask_covers_answers_and_the_ends_of_their_lines():
     assert [demo_model.VOCABULARY[i] for i in ids[0][mask]] == ["a", "\n", "C", "\n"]
 
 
-def test_late_accuracy_counts_the_answers_of_second_halves():
+def test_late_accuracy_counts_only_answers_in_the_second_half_of_a_sequence():
     ids = torch.tensor(
         [demo_model.make_tokenizer()("example:a->A\nexample:b->B\nexample:c->C\nexample:d->D\n")["input_ids"]]
     )
     letters = [i for i in range(ids.shape[1]) if demo_model.VOCABULARY[ids[0, i]] in "ABCD"]
     logits = torch.zeros(1, ids.shape[1], len(demo_model.VOCABULARY))
-    for place in (letters[0], letters[2]):  # of the last two answers, one is correct
-        logits[0, place - 1, ids[0, place]] = 1.0
+    for position in (letters[0], letters[2]):  # of the last two answers, one is correct
+        logits[0, position - 1, ids[0, position]] = 1.0
     assert demo_model.late_accuracy(logits, ids) == 0.5
 
 
@@ -73,7 +73,7 @@ def test_every_sequence_has_full_length_and_answers():
     assert demo_model.answer_mask(ids).any(1).all()
 
 
-def test_weights_depend_on_the_seed_only(tmp_path: Path):
+def test_weights_depend_only_on_the_seed(tmp_path: Path):
     for name, seed in [("a", 0), ("b", 0), ("c", 1)]:
         demo_model.train(tmp_path / name, seed, steps=2)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in "abc"}

@@ -1,4 +1,4 @@
-"""Samples by fixed numbers have the predicted distribution; a path attends to the context and to itself."""
+"""Samples with given numbers have the predicted distribution; a path attends to the context and to itself."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ COUNT = 4000
 
 
 def equidistant_numbers() -> tuple[torch.Tensor, torch.Tensor]:
-    """Equidistant numbers from 0 to 1, and the normal distribution's quantiles of them in another order."""
+    """Equidistant numbers from 0 to 1, and the standard normal quantiles at these levels, shuffled."""
     levels = (torch.arange(COUNT, dtype=torch.float64) + 0.5) / COUNT
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0))
     return levels, torch.from_numpy(ndtri(levels.numpy()))[order].unsqueeze(1)

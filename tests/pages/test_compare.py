@@ -1,4 +1,5 @@
-"""Outputs agree to two digits, with equal counts and regardless of seconds; pages are updated with new output."""
+"""Outputs agree if counts are equal and other numbers agree to two digits; times and memory are ignored. Pages are
+updated with new output."""
 
 from pathlib import Path
 

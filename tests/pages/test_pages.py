@@ -55,18 +55,18 @@ def test_named_commands_and_their_options_exist(name: str) -> None:
         typed = f"lm {rest[0]}" if first == "lm" and rest else first
         if typed not in COMMANDS:
             continue
-        known = {o for p in load(typed).params for o in [*p.opts, *p.secondary_opts]} | {"--debug", "--help"}
-        assert set(re.findall(r"(?<!\S)--[a-z-]+", line.partition(" # ")[0])) <= known, line
+        options = {o for p in load(typed).params for o in [*p.opts, *p.secondary_opts]} | {"--debug", "--help"}
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", line.partition(" # ")[0])) <= options, line
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_shown_commands_exist(name: str) -> None:
     """In console blocks and between backticks."""
-    text, known = TEXTS[name], {*COMMANDS, "lm"}
+    text, commands = TEXTS[name], {*COMMANDS, "lm"}
     typed = [command.text for block in blocks(text) if block.language == "console" for command in block.commands()]
     for line in [*typed, *re.findall(r"`(iclbench [^`]*)`", text)]:
         for words in re.findall(r"(?:^|\s)iclbench +((?:lm +)?\w[\w-]*)", line):
-            assert words in known, line
+            assert words in commands, line
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -41,14 +41,14 @@ def test_a_learning_curve_has_the_numbers_of_the_table(figures: dict[str, Figure
     values = tables.read_all("values", results)
     rows = pd.DataFrame(figures["linear-small-curves-next-squared-error"].static["data"]["values"])
     for contestant in ("mamba", "xgboost", "oracle-bayes"):
-        drawn = rows[rows["contestant"] == contestant].set_index("n_context")
+        drawn_rows = rows[rows["contestant"] == contestant].set_index("n_context")
         table = values.query(
             "task == 'linear' and contestant == @contestant and shift == 'none' and metric == 'squared_error'"
         )
         table = table.set_index("n_context").sort_index()
-        assert drawn.index.tolist() == table.index.tolist()
+        assert drawn_rows.index.tolist() == table.index.tolist()
         for column in ("value", "low", "high"):
-            assert drawn[column].tolist() == table[column].tolist()
+            assert drawn_rows[column].tolist() == table[column].tolist()
 
 
 def test_several_seeds_have_a_mean_with_their_range_and_thin_lines(figures: dict[str, Figure], results: Path) -> None:
@@ -112,7 +112,7 @@ def test_ticks_of_tens_are_plain_numbers() -> None:
     assert {"60", "20"} <= set(texts) and not any("e+" in text for text in texts)
 
 
-def test_training_steps_of_a_single_point_are_not_drawn(report_results: Results) -> None:
+def test_a_training_curve_with_a_single_point_is_not_drawn(report_results: Results) -> None:
     (task,) = (task for task in report_results.slices if task.task == "linear")
     last_steps = task.rows.groupby("run")["axis_value"].transform("max")
     is_last = task.rows["axis"].ne("train_step").fillna(True) | task.rows["axis_value"].eq(last_steps)
@@ -122,14 +122,14 @@ def test_training_steps_of_a_single_point_are_not_drawn(report_results: Results)
 
 
 def test_the_trained_length_is_marked(figures: dict[str, Figure]) -> None:
-    beyond = figures["linear-small-points-80-next-squared-error"]
-    within = figures["linear-small-shifts-next-squared-error"]
-    for spec in (beyond.static, beyond.live):
+    extrapolation = figures["linear-small-points-80-next-squared-error"]
+    shifts = figures["linear-small-shifts-next-squared-error"]
+    for spec in (extrapolation.static, extrapolation.live):
         (rule,) = [layer for layer in spec["layer"] if layer["mark"]["type"] == "rule"]
         assert rule["encoding"]["x"]["field"] == "trained"
-    assert set(beyond.data.loc[beyond.data["kind"] == "backbone", "trained"]) == {20}
-    assert beyond.data.loc[beyond.data["kind"] != "backbone", "trained"].isna().all()
-    assert not [layer for layer in within.live["layer"] if layer["mark"]["type"] == "rule"]
+    assert set(extrapolation.data.loc[extrapolation.data["kind"] == "backbone", "trained"]) == {20}
+    assert extrapolation.data.loc[extrapolation.data["kind"] != "backbone", "trained"].isna().all()
+    assert not [layer for layer in shifts.live["layer"] if layer["mark"]["type"] == "rule"]
 
 
 def test_published_numbers_are_diamonds(figures: dict[str, Figure]) -> None:

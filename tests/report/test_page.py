@@ -101,7 +101,7 @@ def _write(folder: Path, values: pd.DataFrame) -> Path:
     return folder
 
 
-def test_the_page_loads_nothing(html: str, document: Document) -> None:
+def test_the_page_loads_no_external_resources(html: str, document: Document) -> None:
     assert all(link.startswith(("#", "tables/", "figures/")) for link in document.links)
     assert not re.search(r"@import|url\(", html.split("</style>")[0])
     assert "default-src 'none'" in html
@@ -144,7 +144,7 @@ def test_published_and_measured_numbers_are_in_one_table(document: Document, pag
     assert "Garg et al. 2022, Figure 2" in document.text and "read off the plot" not in document.text
 
 
-def test_the_page_does_not_name_the_folder(html: str, results: Path) -> None:
+def test_the_page_does_not_contain_the_path_of_the_results(html: str, results: Path) -> None:
     assert str(results) not in html
 
 

@@ -165,7 +165,7 @@ def test_packed_evaluations_have_all_metrics(group: str) -> None:
     columns = ["run", "evaluator", "prompt_set", "metric", "status"]
     rows = tables.read_columns("values", PACKED / f"{group}.values.parquet", columns)
     rows = rows[rows["status"].eq("ok") & rows["evaluator"].isin(["next", "targets"])]
-    rows = rows[~rows["metric"].isin(tables.COMPARING)]
+    rows = rows[~rows["metric"].isin(tables.COMPARISON_METRICS)]
     metrics_of = rows.groupby(["run", "evaluator", "prompt_set"])["metric"].unique()
     assert len(metrics_of) > 10
     for (run, question, _), metrics in metrics_of.items():

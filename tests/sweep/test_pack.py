@@ -180,13 +180,13 @@ def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
         path.unlink()
     pack(cells, Store(results), results / "reference")
     summary = pd.concat(value_rows(Store(before), cell) for cell in cells if cell.run == SUMMARY)
-    expected = summary[summary["metric"].isin(tables.COMPARING)]
+    expected = summary[summary["metric"].isin(tables.COMPARISON_METRICS)]
     expected = expected[expected["run"].ne(missing_run) & expected["task"].eq("tiny-linear")]
     packed = results / "reference" / "tiny-linear-smoke.values.parquet"
 
     def scores() -> pd.DataFrame:
         rows = tables.read("values", packed)
-        return rows[rows["metric"].isin(tables.COMPARING)]
+        return rows[rows["metric"].isin(tables.COMPARISON_METRICS)]
 
     key = ["run", "prompt_set", "metric"]
     assert missing_run not in set(scores()["run"])

@@ -31,7 +31,7 @@ RUNS = [
 def test_shipped_weights_give_the_packed_values(archive: Path, name: str, tmp_path: Path) -> None:
     packed = tables.read("values", archive.with_name(archive.name.replace("weights.safetensors", "values.parquet")))
     packed = packed[packed["run"].eq(name) & packed["shift"].eq("none") & packed["axis"].isna()]
-    packed = packed[packed["evaluator"].isin(["next", "targets"]) & ~packed["metric"].isin(tables.COMPARING)]
+    packed = packed[packed["evaluator"].isin(["next", "targets"]) & ~packed["metric"].isin(tables.COMPARISON_METRICS)]
     run = archives.find(tmp_path, f"{archive.parent.name}/{name}")
     data = os.environ.get("ICLBENCH_DATA")
     prompts = PromptSet(run.config.task, run.config.preset, data_dir=Path(data) if data else None)

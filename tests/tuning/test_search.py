@@ -1,4 +1,4 @@
-"""The search over learning rates and its choice."""
+"""The search over learning rates, and the choice of one of them."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def points(values: dict[float, float | None]) -> list[Point]:
     return [Point({"lr": rate}, value) for rate, value in values.items()]
 
 
-def tried(search: RateSearch, values: dict[float, float | None]) -> list[float]:
+def next_rates(search: RateSearch, values: dict[float, float | None]) -> list[float]:
     return [settings["lr"] for settings in search.next(points(values))]
 
 
@@ -34,9 +34,9 @@ def tried(search: RateSearch, values: dict[float, float | None]) -> list[float]:
 def test_the_range_is_extended_if_the_best_rate_is_at_its_edge(
     values: dict[float, float | None], expected: list[float]
 ) -> None:
-    assert tried(RateSearch(RATES, 1), values) == expected
+    assert next_rates(RateSearch(RATES, 1), values) == expected
     negated = {rate: None if value is None else -value for rate, value in values.items()}
-    assert tried(RateSearch(RATES, -1), negated) == expected
+    assert next_rates(RateSearch(RATES, -1), negated) == expected
 
 
 def test_rates_of_earlier_commands_count() -> None:
@@ -74,8 +74,9 @@ def test_neighbours_of_rates_in_the_series_are_in_the_series() -> None:
 
 def test_rates_that_are_not_significantly_different() -> None:
     """Welch's t of 1 and 1.2 with standard deviations of 0.3 over three seeds is 0.8, that of 1 and 4 is 12."""
-    choice = Point({"lr": 0.003}, 1.0, 0.3)
+    chosen_point = Point({"lr": 0.003}, 1.0, 0.3)
     near, far, failed = Point({"lr": 0.01}, 1.2, 0.3), Point({"lr": 0.03}, 4.0, 0.3), Point({"lr": 0.1}, None)
-    assert not_different([choice, near, far, failed], choice, 3) == [near]
-    assert not_different([choice, Point({"lr": 0.01}, 1.2)], choice, 1), "one seed is not enough for a difference"
+    assert not_different([chosen_point, near, far, failed], chosen_point, 3) == [near]
+    one_seed = [chosen_point, Point({"lr": 0.01}, 1.2)]
+    assert not_different(one_seed, chosen_point, 1), "one seed is not enough for a difference"
     assert not_different([Point({"lr": 0.01}, 1.2, 0.0)], Point({"lr": 0.003}, 1.0, 0.0), 3) == []

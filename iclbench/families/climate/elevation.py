@@ -1,6 +1,6 @@
 """The elevation map of the synthetic climate, a stylised central Europe.
 
-The map is a plain of 200 m plus ridges minus troughs. Each of them is a segment with a Gaussian profile,
+The map is a plain of 200 m plus ridges minus troughs. A ridge or trough is a segment with a Gaussian profile,
 
     height exp(-d² / (2 width²)),   d: distance from the segment in km.
 
@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.families.climate.region import EAST, NORTH, SOUTH, WEST, latitudes, longitudes
+from iclbench.families.climate.region import KM_PER_LATITUDE, KM_PER_LONGITUDE, SOUTH, WEST, latitudes, longitudes
 
+# Height of the plain in metres.
 PLAIN = 200.0
 # From (latitude, longitude) to (latitude, longitude): height in metres, width in kilometres.
 _RIDGES = (
@@ -43,8 +44,8 @@ _TROUGHS = (
 
 def embedded_elevation() -> Float[Tensor, "22 40"]:
     """Elevation in metres at the cell centres of the region, south to north and west to east; NaN for sea."""
-    north = NORTH * (latitudes() - SOUTH).unsqueeze(1)
-    east = EAST * (longitudes() - WEST).unsqueeze(0)
+    north = KM_PER_LATITUDE * (latitudes() - SOUTH).unsqueeze(1)
+    east = KM_PER_LONGITUDE * (longitudes() - WEST).unsqueeze(0)
     ridges, troughs = (
         torch.stack([_profile(*segment, north, east) for segment in segments]).sum(0)
         for segments in (_RIDGES, _TROUGHS)
@@ -64,8 +65,9 @@ def _profile(
 ) -> Float[Tensor, "22 40"]:
     """The profile of one segment at the cell centres."""
     (latitude, longitude), (end_latitude, end_longitude) = start, end
-    north, east = north - NORTH * (latitude - SOUTH), east - EAST * (longitude - WEST)
-    along_north, along_east = NORTH * (end_latitude - latitude), EAST * (end_longitude - longitude)
-    share = ((north * along_north + east * along_east) / (along_north**2 + along_east**2)).clamp(0, 1)
-    squared = (north - share * along_north).square() + (east - share * along_east).square()
-    return height * torch.exp(-0.5 * squared / width**2)
+    north, east = north - KM_PER_LATITUDE * (latitude - SOUTH), east - KM_PER_LONGITUDE * (longitude - WEST)
+    along_north = KM_PER_LATITUDE * (end_latitude - latitude)
+    along_east = KM_PER_LONGITUDE * (end_longitude - longitude)
+    fraction = ((north * along_north + east * along_east) / (along_north**2 + along_east**2)).clamp(0, 1)
+    squared_distance = (north - fraction * along_north).square() + (east - fraction * along_east).square()
+    return height * torch.exp(-0.5 * squared_distance / width**2)

@@ -55,8 +55,8 @@ class PatchParameters(BaseSettings):
         times: times of a patch, in steps of six hours.
         targets: largest number of targets, drawn from the points that are not context; 0: all of them.
         max_related: the largest number of related datasets.
-        related_sizes: U{N/3 .. N} points each, as in the `appendix` of the paper, or U{N/100 .. N/5}, as in its
-            `section`.
+        related_sizes: points of a related dataset: U{N/3 .. N} (`appendix`, as in appendix G.3 of the paper) or
+            U{N/100 .. N/5} (`section`, as in its section 5.3).
         clock: origin and standardisation of time.
     """
 
@@ -99,7 +99,7 @@ class Places:
 class Patches(Family):
     """Base of the families whose episodes are patches; subclasses define elevation and temperatures.
 
-    The `points` of a request are the largest context. Under `points-N` every context has exactly N points.
+    `points` of a request is the largest size of a context. Under `points-N` every context has exactly N points.
     """
 
     Parameters = PatchParameters
@@ -138,7 +138,13 @@ class Patches(Family):
     def temperatures(
         self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        """Temperatures at hours, degrees and metres, in float64 (arbitrary at sea), and the truth."""
+        """Temperatures in float64, with arbitrary values at sea, and the truth of the episodes.
+
+        Args:
+            places: positions of the points.
+            physical: their coordinates in hours, degrees and metres.
+            generator: the source of randomness.
+        """
 
     @property
     def x_dim(self) -> int:
@@ -192,7 +198,7 @@ class Patches(Family):
         return super().learn() | {"scale": self.scale.values()} if self.needs_data else {}
 
     def physical(self, x: Float[Tensor, "B N 4"], start: Int[Tensor, " B"]) -> Float[Tensor, "B N 4"]:
-        """Hours of the year, degrees and metres, in float64, from inputs of patches that begin at `start`."""
+        """Convert inputs of patches that begin at `start` to hours of the year, degrees and metres, in float64."""
         coordinates = self.scale.to(x.device).physical(x)
         coordinates[..., 0] += self._origin(start).unsqueeze(1)
         return coordinates
@@ -232,7 +238,8 @@ class Patches(Family):
         return torch.rand((numbers, episodes), generator=generator, device=generator.device, dtype=torch.float64)
 
     def _starts(self, episodes: int, shift: Shift, generator: torch.Generator) -> Int[Tensor, "B S"]:
-        """First steps of context and related datasets, each uniform over the steps far enough from those before."""
+        """First steps of context and related datasets, each uniform over the steps that are far enough from the
+        previous ones."""
         half = steps_until(7, self.year)
         in_second_half = self._is_held_out and not shift.part("january-june")
         first, end = (half, steps_until(13, self.year)) if in_second_half else (0, half)
@@ -271,7 +278,8 @@ class Patches(Family):
         return context, _span(patches, sizes, counts - sizes, max_targets)
 
     def _related(self, patches: Points, count: int | None, generator: torch.Generator) -> Points | None:
-        """The largest number of related datasets, masked after the first `count` (default: a random number)."""
+        """Related datasets, always `max_related` of them; those after the first `count` (default: a random number) are
+        masked."""
         sets = self.related_sets
         if not sets:
             return None

@@ -24,8 +24,8 @@ SPACING = 0.5
 STEP_HOURS = 6
 YEAR = 2019
 # Kilometres in a degree of latitude, and of longitude at 47.5 N, the middle of the region.
-NORTH = 111.2
-EAST = NORTH * math.cos(math.radians(47.5))
+KM_PER_LATITUDE = 111.2
+KM_PER_LONGITUDE = KM_PER_LATITUDE * math.cos(math.radians(47.5))
 
 
 def latitudes() -> Float[Tensor, "22"]:

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.core.records import TensorRecord
-from iclbench.families.climate.region import EAST, NORTH, SPACING, STEP_HOURS
+from iclbench.families.climate.region import KM_PER_LATITUDE, KM_PER_LONGITUDE, SPACING, STEP_HOURS
 
 # Added to the diagonal of the kernel of each coordinate, whose smallest eigenvalues are below rounding errors.
 # The noise is a million times larger.
@@ -60,7 +60,7 @@ class Weather(TensorRecord):
         time = _factor(STEP_HOURS * torch.arange(times, device=normals.device) / self.time.unsqueeze(1))
         north, east = (
             _factor(SPACING * length * torch.arange(count, device=normals.device) / self.space.unsqueeze(1))
-            for length, count in ((NORTH, rows), (EAST, columns))
+            for length, count in ((KM_PER_LATITUDE, rows), (KM_PER_LONGITUDE, columns))
         )
         fields = torch.einsum("bsuqd,bcd->bsuqc", normals, east)
         fields = torch.einsum("bsuqc,brq->bsurc", fields, north)
@@ -69,7 +69,8 @@ class Weather(TensorRecord):
 
     def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:
         """Covariance of f between two sets of hours, latitude, longitude and elevation (which is not used)."""
-        lengthscales = torch.stack([self.time, self.space / NORTH, self.space / EAST], -1).unsqueeze(1)
+        lengthscales = torch.stack([self.time, self.space / KM_PER_LATITUDE, self.space / KM_PER_LONGITUDE], -1)
+        lengthscales = lengthscales.unsqueeze(1)
         a, b = a[..., :3] / lengthscales, b[..., :3] / lengthscales
         squared = sum(
             (p.unsqueeze(2) - q.unsqueeze(1)).square() for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True)

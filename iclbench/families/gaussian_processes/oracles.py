@@ -2,11 +2,11 @@
 
 `oracle-kernel` has access to the kernel of every episode and returns the exact posterior, which related datasets cannot
 improve. `oracle-bayes` has access only to the distribution of kernels and infers the kernel from context and related
-datasets: it averages the posteriors of the nodes (`evidence`) with their posterior weights. On average no predictor has
-a better density, and no Gaussian head is better than the Gaussian with its mean and variance. Under shifts to a single
-kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the related datasets of most `mismatch-*` shifts
-mislead it, so it is only a baseline there (`GPMixture.keeps_oracle`). `periodic-mean` also has access to the kernel,
-but uses only the mean of periodic functions.
+datasets: it averages the posteriors under a grid of kernels, the nodes (`evidence.Nodes`), with the nodes' posterior
+weights. On average no predictor has a better density, and no Gaussian head is better than the Gaussian with its mean
+and variance. Under shifts to a single kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the
+related datasets of most `mismatch-*` shifts mislead it, so it is only a baseline there (`GPMixture.keeps_oracle`).
+`periodic-mean` also has access to the kernel, but uses only the mean of periodic functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iclbench.families.gaussian_processes.gp_mixture import GPMixture
 from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
 from iclbench.families.gaussian_processes.posterior import joint_posterior, posterior
 
-# The largest posterior mass of dropped nodes.
+# The largest total posterior mass of the dropped nodes.
 MAX_DROPPED_MASS = 1e-5
 # Number of kernels whose posteriors are computed at once, which limits memory.
 _NODES_AT_ONCE = 256
@@ -131,9 +131,14 @@ class PeriodicMean(OracleKernel):
 
 
 class BayesSettings(BaseSettings):
-    """Settings of `oracle-bayes`: `rbf_nodes` nodes in log l; periodic nodes at most `spacing` apart in 2 pi / l; at
-    most `components` periodic kernels in a prediction; only the first `episodes` of a prompt set are evaluated (0:
-    all)."""
+    """Settings of `oracle-bayes`.
+
+    Attributes:
+        rbf_nodes: approximate number of RBF kernels, whose lengthscales l are equidistant in log l.
+        spacing: largest distance between neighbouring periodic kernels in 2 pi / l.
+        components: largest number of periodic kernels in a prediction.
+        episodes: number of episodes that are evaluated, the first of a prompt set; 0: all of them.
+    """
 
     rbf_nodes: PositiveInt = 400
     spacing: Annotated[float, Field(gt=0, le=1)] = 0.00235
@@ -158,13 +163,13 @@ class OracleBayes(_GPOracle[BayesSettings]):
         self, context: Points, x_target: Float[Tensor, "B Q 1"], related: Points | None, counts: Sequence[int]
     ) -> Iterator[Mixture]:
         """Predictions with the first `counts` related datasets; the evidence of every dataset is computed once."""
-        weights = self._nodes.log_prior + self._evidence_of(context)
+        log_weights = self._nodes.log_prior + self._evidence_of(context)
         next_set = 0
         for count in counts:
             while related is not None and next_set < min(count, related.mask.shape[1]):
-                weights = weights + self._evidence_of(related[:, next_set])
+                log_weights = log_weights + self._evidence_of(related[:, next_set])
                 next_set += 1
-            yield self._predict(weights.log_softmax(1), context, x_target)
+            yield self._predict(log_weights.log_softmax(1), context, x_target)
 
     def joint_scores(
         self,
@@ -175,10 +180,11 @@ class OracleBayes(_GPOracle[BayesSettings]):
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
         """The exact joint score: the evidence of context and targets over that of the context."""
-        context_weights = self._posterior(context, related)
+        context_log_weights = self._posterior(context, related)
         joint_evidence = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
-        joint_weights = context_weights - self._evidence_of(context) + joint_evidence
-        return {"log_likelihood_joint": (joint_weights.logsumexp(1) - context_weights.logsumexp(1)) / scored.sum(1)}
+        joint_log_weights = context_log_weights - self._evidence_of(context) + joint_evidence
+        log_density = joint_log_weights.logsumexp(1) - context_log_weights.logsumexp(1)
+        return {"log_likelihood_joint": log_density / scored.sum(1)}
 
     def sample_targets(
         self,
@@ -202,11 +208,11 @@ class OracleBayes(_GPOracle[BayesSettings]):
 
     def _posterior(self, context: Points, related: Points | None) -> Float[Tensor, "B S"]:
         """Unnormalised posterior log weights of the nodes."""
-        weights = self._nodes.log_prior + self._evidence_of(context)
+        log_weights = self._nodes.log_prior + self._evidence_of(context)
         if related is not None:
             for index in range(related.mask.shape[1]):
-                weights = weights + self._evidence_of(related[:, index])
-        return weights
+                log_weights = log_weights + self._evidence_of(related[:, index])
+        return log_weights
 
     @cached_property
     def _nodes(self) -> Nodes:
@@ -218,7 +224,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
 
     @cached_property
     def _evidence_by_data(self) -> dict[bytes, Float[Tensor, "B S"]]:
-        """Cached evidence by dataset, since datasets repeat for all numbers of related datasets and joint scores."""
+        """The evidence of recent datasets: all numbers of related datasets and the joint scores need the same ones."""
         return {}
 
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
@@ -232,9 +238,9 @@ class OracleBayes(_GPOracle[BayesSettings]):
             self._evidence_by_data[key] = evidence
         return self._evidence_by_data[key]
 
-    def _predict(self, weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
+    def _predict(self, log_weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
         """A mixture with one component per node, padded with components of logit -inf."""
-        components = [self._components(w) for w in weights]
+        components = [self._components(w) for w in log_weights]
         shape = (*x.shape[:2], max(len(node) for node, _ in components))
         logits, means, stds = x.new_full(shape, -torch.inf), x.new_zeros(shape), x.new_ones(shape)
         for episode, (node, logit) in enumerate(components):
@@ -254,23 +260,23 @@ class OracleBayes(_GPOracle[BayesSettings]):
         kernel, lengthscale = self._nodes.kernel[nodes], self._nodes.lengthscale[nodes]
         return posterior(kernel, lengthscale, copies, x.expand(len(nodes), *x.shape), self.noise)
 
-    def _components(self, weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
+    def _components(self, log_weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
         """The nodes of the prediction and their log weights.
 
         Nodes with weights below `MAX_DROPPED_MASS` / S are dropped. If more than `components` periodic nodes remain,
         groups of neighbours are replaced by the node at their centre of mass. The posterior is then so broad that they
         are similar.
         """
-        nodes = (weights > math.log(MAX_DROPPED_MASS / len(weights))).nonzero().squeeze(1)
+        nodes = (log_weights > math.log(MAX_DROPPED_MASS / len(log_weights))).nonzero().squeeze(1)
         periodic_nodes = nodes[self._nodes.kernel[nodes] == PERIODIC]
         if len(periodic_nodes) <= self.settings.components:
-            return nodes, weights[nodes]
+            return nodes, log_weights[nodes]
         group_size = math.ceil(len(periodic_nodes) / self.settings.components)
         padded = torch.nn.functional.pad(
-            weights[periodic_nodes], (0, -len(periodic_nodes) % group_size), value=-torch.inf
+            log_weights[periodic_nodes], (0, -len(periodic_nodes) % group_size), value=-torch.inf
         )
         groups = padded.unflatten(0, (-1, group_size))
         central_index = (groups.softmax(1) * torch.arange(group_size)).sum(1).round().long()
         central = periodic_nodes[central_index + group_size * torch.arange(len(groups))]
         others = nodes[self._nodes.kernel[nodes] != PERIODIC]
-        return torch.cat([others, central]), torch.cat([weights[others], groups.logsumexp(1)])
+        return torch.cat([others, central]), torch.cat([log_weights[others], groups.logsumexp(1)])

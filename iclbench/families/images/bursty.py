@@ -20,12 +20,13 @@ The tests have eight images in context:
   over all training classes, the common or the rare ones. In `iwl_new_drawings` the query is a drawing that is not among
   the `train_drawings` training drawings of its class.
 
-`anchor_compat` samples like the code of the two papers (`datasets/data_generators.py` of
-google-deepmind/emergent_in_context_learning), with three differences. The two classes of a sequence are drawn with
-replacement: with ten held-out classes, every tenth `icl` sequence has one class under two labels, which limits the
-accuracy to 0.95; at alpha = 2, 40 % of the bursty sequences have six images of one class. The drawings of the two
-further images of a bursty sequence are drawn independently of the other seven and can repeat one of them. Labels are
-in the order of the ranks, the rarest class first, so labels 0 and 1 of `icl` are those of the two rarest classes.
+With `anchor_compat`, sequences are sampled as in the code of the two papers (`datasets/data_generators.py` of
+google-deepmind/emergent_in_context_learning), which differs from the default in three ways. The two classes of a
+sequence are drawn with replacement: with ten held-out classes, every tenth `icl` sequence has one class under two
+labels, which limits the accuracy to 0.95; at alpha = 2, 40 % of the bursty sequences have six images of one class. The
+drawings of the two further images of a bursty sequence are chosen independently of the other seven and can repeat one
+of them. Labels are in the order of the ranks, the rarest class first, so labels 0 and 1 of `icl` are those of the two
+rarest classes.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class Sequences(NamedTuple):
     """Classes, labels and drawings of sequences, the query last.
 
     Attributes:
-        classes: number of the class of each image in the split, which is its label in training.
+        classes: index of each image's class in the split; in training, this is also its label.
         labels: label of each image in the sequence.
-        drawings: number of each drawing in its class.
+        drawings: index of each drawing in its class.
         choices: the admitted labels.
     """
 
@@ -161,7 +162,8 @@ class Bursty(Family):
         split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
         pair = self._pair(episodes, generator, are_different=not anchor)
         further_ranks = split.zipf((episodes, points - 2 * shots), generator)
-        # Adding the number of classes gives ranks of the same classes whose drawings are drawn independently.
+        # Ranks count modulo the number of classes, but drawings are distinct only within equal ranks. So adding the
+        # number of classes keeps the classes and lets their drawings repeat those of the pair.
         further_ranks = further_ranks + split.n_training * anchor
         context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
         bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
@@ -265,7 +267,7 @@ class Bursty(Family):
         return sequences
 
     def _with_trained_labels(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
-        """Images of training classes with their trained labels; ranks are counted modulo the number of classes."""
+        """Images of training classes with their trained labels; ranks are taken modulo the number of these classes."""
         split = self.split(generator.device)
         classes = split.labels_by_rank[ranks % split.n_training]
         choices = torch.arange(self.parameters.classes, device=classes.device) < split.n_training

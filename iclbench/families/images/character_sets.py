@@ -29,7 +29,7 @@ class CharacterSet:
         self._images = {torch.device("cpu"): torch.from_numpy(rows)}
 
     def read(self, classes: Int[Tensor, "*n"], drawings: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels"]:
-        """These drawings of these classes, row by row, on the device of `classes`."""
+        """These drawings of these classes, each flattened row by row, on the device of `classes`."""
         if classes.device not in self._images:
             self._images[classes.device] = self._images[torch.device("cpu")].to(classes.device)
         # Selecting rows by one index is several times faster than indexing by classes and drawings.

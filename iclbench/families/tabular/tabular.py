@@ -3,7 +3,7 @@
 An episode is a random subset of the rows of one table, in random order. Features are standardised over the complete
 table, since models have access to all inputs, and mapped to the d dimensions of the task:
 
-- `pad`: the features in their order, then zeros; for a table with more than d features, a random d of them per episode;
+- `pad`: the features in their order, then zeros; for a table with more than d features, d random ones per episode;
 - `project`: x R with a Gaussian R per episode, scaled so that every coordinate has variance 1 on average.
 
 Labels are standardised per episode with statistics of the context only. Since models predict from every prefix, two
@@ -47,8 +47,14 @@ TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_. -]*$")]
 
 
 class TabularParameters(FunctionParameters):
-    """Parameters of real tables: `tables` are names of files in the folder `tabular`, with or without suffix (default:
-    all); `variance` is the variance of the labels, for example that of the task that a model was trained on."""
+    """Parameters of real tables.
+
+    Attributes:
+        tables: names of files in the folder `tabular`, with or without suffix (default: all).
+        encoding: the map from features to inputs: pad or project.
+        opening: number of points whose labels standardise those of the episode; these points are not scored.
+        variance: variance of the labels, for example that of the task on which a model was trained.
+    """
 
     tables: tuple[TableName, ...] = Field(default=(), strict=False)
     encoding: Literal["pad", "project"] = "pad"
@@ -158,7 +164,7 @@ class Tabular(Family):
         return np.asarray(self.parameters.variance**0.5 * (standardised - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
-        """Lines that describe episodes of `examples` examples from these tables, printed with scores."""
+        """Lines about episodes with this number of examples from these tables, printed with the scores."""
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
         if len(self.tables) == 1:
@@ -169,7 +175,7 @@ class Tabular(Family):
             *(f"{as_one_line(table.name)}: {self._features(table)}; {table.rows} rows" for table in self.tables),
             f"an episode: {examples + 1} rows{source}, drawn at random; features are standardised over the table, "
             f"{target} by mean and standard deviation of the first {opening} rows{scale}; these rows are not scored",
-            f"every contestant predicts each row from the rows before it: {opening} to {examples}",
+            f"every contestant predicts each scored row from the {opening} to {examples} rows before it",
         ]
 
     def _features(self, table: Table) -> str:

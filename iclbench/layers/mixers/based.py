@@ -40,11 +40,11 @@ class Based(LinearAttention):
         self.register_buffer("second", entries[:, j] * weights, persistent=False)
 
     @staticmethod
-    def default_keys(channels: int) -> int:
+    def default_key_dim(channels: int) -> int:
         return 16
 
     @staticmethod
-    def rows(key_dim: int) -> int:
+    def feature_count(key_dim: int) -> int:
         return (key_dim + 1) * (key_dim + 2) // 2
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:

@@ -34,27 +34,27 @@ class LinearAttention(LinearMixer):
     mlp: ClassVar[Mlp] = "gelu"
 
     def __init__(self, sizes: Sizes) -> None:
-        width, per_head = sizes.width, head_channels(sizes)
+        width, channels_per_head = sizes.width, head_channels(sizes)
         self.heads, self.key_dim, value_dim = (
             sizes.heads,
-            sizes.state or self.default_keys(per_head),
-            value_channels(sizes, per_head),
+            sizes.state or self.default_key_dim(channels_per_head),
+            value_channels(sizes, channels_per_head),
         )
         qkv_sizes = [sizes.heads * self.key_dim, sizes.heads * self.key_dim, sizes.heads * value_dim]
         super().__init__(
-            Window(sum(qkv_sizes), self.taps(sizes)), (sizes.heads, self.rows(self.key_dim), value_dim + 1)
+            Window(sum(qkv_sizes), self.taps(sizes)), (sizes.heads, self.feature_count(self.key_dim), value_dim + 1)
         )
         self.qkv_sizes = qkv_sizes
         self.in_proj = nn.Linear(width, sum(qkv_sizes), bias=False)
         self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     @staticmethod
-    def default_keys(channels: int) -> int:
+    def default_key_dim(channels: int) -> int:
         """Default number of channels of a head's keys, given the model's number of channels per head."""
         return channels
 
     @staticmethod
-    def rows(key_dim: int) -> int:
+    def feature_count(key_dim: int) -> int:
         """Number of features of keys with this many channels."""
         return key_dim
 

@@ -41,7 +41,7 @@ class Unrolled:
 
 
 class StateSpace(nn.Module, ABC):
-    """Independent linear systems. Steps dt are initially log-uniform in a range, C is complex normal.
+    """Independent linear systems. Steps dt are initially log-uniform in a range, and C is complex normal.
 
     Attributes:
         longest: length of the longest kernel; None means any length.
@@ -99,7 +99,8 @@ class StateSpace(nn.Module, ABC):
 
 
 class Diagonal(StateSpace):
-    """S4D: A is diagonal, B is 1, zero-order hold. C includes the discrete B, and the state does not."""
+    """S4D: A is diagonal and B is 1, discretised with a zero-order hold. C includes the discrete B, and the state
+    does not."""
 
     def __init__(self, width: int, state: int, dt_range: tuple[float, float], init: kernels.Spectrum) -> None:
         super().__init__(width, state, dt_range)
@@ -136,7 +137,8 @@ class Diagonal(StateSpace):
 
 
 class LowRank(StateSpace):
-    """S4: A is HiPPO-LegS (normal plus low rank), bilinear. All channels share A, P and B.
+    """S4: A is HiPPO-LegS in normal-plus-low-rank form, discretised with the bilinear method. All channels share A, P
+    and B.
 
     The parameter C is C~ = C (I - A^L), which the generating function at length L needs; shorter kernels are prefixes
     of this one. To continue from a state, C is recovered and the dense discrete system, `(D, N, N)`, is computed;

@@ -29,7 +29,7 @@ DEVELOPMENT = " (development)"
 
 
 def families(language: Language) -> Figure | None:
-    """Mean accuracy over the tasks of every family, a point per contestant."""
+    """Mean accuracy over the tasks of every family, one point per contestant."""
     rows = language.at_main_shots(plain_rows(language))
     frames = []
     for family, tasks in language.families.items():
@@ -45,7 +45,8 @@ def families(language: Language) -> Figure | None:
     return dots.figure(
         "language-families",
         "Mean accuracy by family and model",
-        "Mean accuracy over the tasks of each family, with 95 % intervals. Dotted: always the most frequent answer.",
+        "Mean accuracy over the tasks of each family, with 95 % intervals. Dotted line: accuracy of the most "
+        "frequent answer.",
         data,
         panels,
         names,
@@ -55,7 +56,7 @@ def families(language: Language) -> Figure | None:
 
 
 def shots(language: Language) -> Figure | None:
-    """Accuracy against the number of demonstrations, a panel per task or, for many tasks, per family."""
+    """Accuracy against the number of demonstrations, one panel per task or, for many tasks, per family."""
     rows = plain_rows(language)
     rows = rows[rows.groupby(["task", "contestant"])["n_context"].transform("nunique") > 1]
     counts = rows.loc[rows["n_context"] > 0].groupby("task")["n_context"].nunique()
@@ -87,7 +88,7 @@ def shots(language: Language) -> Figure | None:
 
 
 def gains(language: Language) -> Figure | None:
-    """The paired gain of every method on every task, a panel per contestant."""
+    """The paired gain of every method on every task, one panel per contestant."""
     rows = language.at_main_shots(language.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
@@ -130,8 +131,8 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
         return None
     tasks = _most_variable(rows)
     rows = rows[rows["task"].isin(tasks)]
-    word = "demonstrations" if axis == "demo_seed" else "order"
-    draws = rows.assign(part="draw", low=np.nan, high=np.nan, note=f"{word} " + rows[axis].astype(str))
+    noun = "demonstrations" if axis == "demo_seed" else "order"
+    draws = rows.assign(part="draw", low=np.nan, high=np.nan, note=f"{noun} " + rows[axis].astype(str))
     keys = ["task", "contestant", "metric"]
     means = over_seeds(rows, keys, axis).assign(part="mean", note="mean")
     levels = [_level(language, [task]).assign(task=task, note="") for task in tasks]
@@ -144,7 +145,7 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
         f"language-{'seeds' if axis == 'demo_seed' else 'orders'}",
         f"Accuracy over {draw_name}",
         f"Accuracy with each of the {draw_name} (small points), and the mean with its 95 % interval (large points). "
-        f"Dotted: always the most frequent answer.{selection}",
+        f"Dotted line: accuracy of the most frequent answer.{selection}",
         data,
         tasks,
         names,
@@ -202,7 +203,7 @@ def lines(
         width=[looks[name].width for name in data["contestant"]],
         run=data["contestant"].str.removesuffix(DEVELOPMENT),  # a run has the name of its contestant
     ).sort_values(["contestant", field], ascending=[False, True])
-    level_meaning = " Horizontal line: always the most frequent answer." if MAJORITY in looks else ""
+    level_meaning = " Horizontal line: accuracy of the most frequent answer." if MAJORITY in looks else ""
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", field, "panel"]].reset_index(drop=True),
         list(panels),
@@ -241,6 +242,6 @@ def _most_variable(rows: pd.DataFrame) -> list[str]:
 
 
 def accuracy_range(rows: pd.DataFrame) -> tuple[float, float]:
-    """A narrow range of the y axis, which shows small changes of an accuracy."""
+    """A y range slightly wider than that of the values and intervals, so that small differences are visible."""
     ends = rows[["value", "low", "high"]].astype(float)
     return max(0.0, float(ends.min().min()) - 0.02), min(1.02, float(ends.max().max()) + 0.02)

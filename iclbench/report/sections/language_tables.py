@@ -20,7 +20,7 @@ _IN_CONTEXT, _SHUFFLED_LABELS = "in context", ", shuffled labels"
 _NUMBERS = ("value", "sd", "low", "high")
 _ACCURACY_CAPTION = (
     "Accuracy: mean ± standard deviation over sets of demonstrations or, with one set, the 95 % interval over queries. "
-    "Majority: always the most frequent answer; a dash: not evaluated, or failed."
+    "Majority is the accuracy of the most frequent answer. A dash means not evaluated, or failed."
 )
 # Metric of an answer -> header of its column.
 _HEADERS = {

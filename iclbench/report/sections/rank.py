@@ -71,7 +71,7 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         name=f"{task.id}-{slug('rank', shift)}",
         title=f"{task.task}: rank of the predictions ({shift_title(shift)})",
         caption="Rank of the matrix of predictions (contexts × queries) against the number of contexts "
-        f"({shift_title(shift)}). Dotted: the largest possible rank{bands}.",
+        f"({shift_title(shift)}). Dotted line: the largest possible rank{bands}.",
         alt=f"{task.task}: rank of the predictions of {learning.name_list(looks)} against the number of contexts",
     )
 

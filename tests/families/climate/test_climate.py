@@ -17,7 +17,7 @@ from iclbench.families.request import Request
 from tests.refusals import refused
 
 LATITUDES, LONGITUDES = 42.25 + 0.5 * np.arange(22), 8.25 + 0.5 * np.arange(40)
-EAST = 111.2 * math.cos(math.radians(47.5))
+KM_PER_LONGITUDE = 111.2 * math.cos(math.radians(47.5))
 # Numbers of six-hourly steps from January to June 2019, and in the complete year.
 HALF, YEAR = 181 * 4, 365 * 4
 
@@ -43,14 +43,14 @@ def temperature(hours, latitude, longitude, metres):
 
 def test_the_map_follows_its_formula_and_resembles_central_europe() -> None:
     heights = elevation.embedded_elevation().numpy()
-    north, east = 111.2 * (LATITUDES[:, None] - 42), EAST * (LONGITUDES - 8)
+    north, east = 111.2 * (LATITUDES[:, None] - 42), KM_PER_LONGITUDE * (LONGITUDES - 8)
     share = np.linspace(0, 1, 1001)[:, None, None]
     profile_sums = []
     for segments in (elevation._RIDGES, elevation._TROUGHS):
         profiles = []
         for (lat, lon), (end_lat, end_lon), height, width in segments:
             # The distance to the nearest of many points on the segment.
-            n, e = 111.2 * (lat + share * (end_lat - lat) - 42), EAST * (lon + share * (end_lon - lon) - 8)
+            n, e = 111.2 * (lat + share * (end_lat - lat) - 42), KM_PER_LONGITUDE * (lon + share * (end_lon - lon) - 8)
             nearest = [np.sqrt((north[r] - n[:, 0]) ** 2 + (east - e[:, 0]) ** 2).min(0) for r in range(len(LATITUDES))]
             profiles.append(height * np.exp(-(np.array(nearest) ** 2) / (2 * width**2)))
         profile_sums.append(sum(profiles))
@@ -100,7 +100,7 @@ def test_fields_have_the_covariance_of_the_kernel() -> None:
 
 
 def _kernel(d: np.ndarray, space: float, time: float, amplitude: float) -> float:
-    squared = (d[0] / time) ** 2 + (111.2 * d[1] / space) ** 2 + (EAST * d[2] / space) ** 2
+    squared = (d[0] / time) ** 2 + (111.2 * d[1] / space) ** 2 + (KM_PER_LONGITUDE * d[2] / space) ** 2
     return amplitude**2 * math.exp(-squared / 2)
 
 

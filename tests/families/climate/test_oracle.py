@@ -14,7 +14,7 @@ from iclbench.families.climate.climate import Climate, ClimateParameters
 from iclbench.families.climate.oracle import ClimateOracle
 from iclbench.families.linear import Linear
 from iclbench.families.request import Request
-from tests.families.climate.test_climate import EAST, temperature
+from tests.families.climate.test_climate import KM_PER_LONGITUDE, temperature
 from tests.refusals import refused
 
 NOISE = 0.3
@@ -50,7 +50,7 @@ def test_the_posterior_is_the_conditional_of_a_normal_distribution(clock: str) -
     for e in range(len(episodes)):
         x, y, n = all_points(family, episodes, e)
         space, time, amplitude = (episodes.truth[name][e].item() for name in ("space", "time", "amplitude"))
-        d = (x[:, None] - x)[..., :3] / [time, space / 111.2, space / EAST]
+        d = (x[:, None] - x)[..., :3] / [time, space / 111.2, space / KM_PER_LONGITUDE]
         joint = amplitude**2 * np.exp(-0.5 * (d**2).sum(-1)) + NOISE**2 * np.eye(len(x))
         expected = temperature(*x.T)
         gain = np.linalg.solve(joint[:n, :n], joint[:n, n:]).T
