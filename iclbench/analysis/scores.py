@@ -17,7 +17,7 @@ from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, over_all_episodes
 from iclbench.core.formats import integer, signed, text
 from iclbench.core.metrics import GIVEN_TRUTH, curve_metric, metric
-from iclbench.tables.evaluators import HEADLINE, INSIDE
+from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
 from iclbench.tables.means import over_seeds
 from iclbench.tables.runs import are_tuned
 
@@ -181,7 +181,7 @@ def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
 def _questions(task: Slice) -> list[tuple[str, str]]:
     """The evaluators and shifts with rows of one number per contestant."""
     rows = task.rows
-    rows = rows[rows["kind"].ne("published") & rows["axis"].isna() & ~rows["evaluator"].isin(["train", *INSIDE])]
+    rows = rows[rows["kind"].ne("published") & rows["axis"].isna() & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     questions = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
     return [(str(evaluator), str(shift)) for evaluator, shift in questions.itertuples(index=False)]
 

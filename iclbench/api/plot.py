@@ -28,7 +28,7 @@ from iclbench.report.sections import heat_map as heat_map_section
 from iclbench.report.sections import learning_curves as curves_section
 from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
-from iclbench.tables.evaluators import INSIDE, QUESTIONS
+from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 
 # Vega-Lite keys that are allowed at the top level only.
 _TOP_LEVEL = ("$schema", "config", "params")
@@ -156,7 +156,7 @@ def leaderboard(
     slice_ = _slice(_rows(values), task, preset)
     rows = slice_.rows
     rows = rows[rows["axis"].isna() & rows["n_context"].isna() & rows["status"].eq("ok")]
-    rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *INSIDE])]
+    rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     selection, title = {}, slice_.title
     for column, value, preferred in (
         ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
