@@ -153,7 +153,7 @@ def leaderboard(
     )
 
 
-def of_runs(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
+def run_leaderboard(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
     """The leaderboard of single runs on one prompt set: seeds are not averaged."""
     rows = values.assign(contestant=values["run"])
     results = Results(rows, EpisodeScores((), set()), tables.frame("costs", []))
