@@ -71,8 +71,8 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     Args:
         settings: settings of the subclass.
         shape: the task.
-        second: output width of the second encoder; None means the width of a representation.
-        second_read: width of what the decoder reads from the second encoder; None means the encoder's output width.
+        second_width: output width of the second encoder; None means the width of a representation.
+        read_width: width of what the decoder reads from the second encoder; None means the encoder's output width.
 
     Attributes:
         Pair: class of the encoders.
@@ -84,15 +84,15 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     samples: int = 1
 
     def __init__(
-        self, settings: _Settings, shape: TaskShape, second: int | None = None, second_read: int | None = None
+        self, settings: _Settings, shape: TaskShape, second_width: int | None = None, read_width: int | None = None
     ) -> None:
         super().__init__(settings, shape)
         width = settings.width
-        second = second or width
+        second_width = second_width or width
         features = self.x_features_dim + self.y_features_dim
-        self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second)  # type: ignore[arg-type]
+        self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second_width)  # type: ignore[arg-type]
         hidden = [settings.decoder_width or width] * (settings.decoder_depth - 1)
-        self.decoder = perceptron(width + (second_read or second) + self.x_features_dim, *hidden, shape.raw_dim)
+        self.decoder = perceptron(width + (read_width or second_width) + self.x_features_dim, *hidden, shape.raw_dim)
 
     def predict_next(
         self,
