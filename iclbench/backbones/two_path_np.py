@@ -44,7 +44,7 @@ class TwoPathSettings(SetSettings):
 
 
 class AttentiveSettings(TwoPathSettings):
-    """Settings of both encoders with attention."""
+    """Settings of two encoders that both use attention."""
 
     pre_depth: Annotated[int, Field(ge=3, le=1000)] = 4
     """Layers from a point to its representation; self-attention counts as the last two."""
@@ -56,7 +56,7 @@ class AttentiveSettings(TwoPathSettings):
 
 @dataclass(frozen=True)
 class Encoded(State):
-    """Summary of the context, and the points, from which an update recomputes it."""
+    """Summary of the context, and its points, from which an update recomputes the summary."""
 
     summary: Any
     context: Points
@@ -66,7 +66,7 @@ _Settings = TypeVar("_Settings", bound=TwoPathSettings)
 
 
 class TwoPathNP(SetBackbone[_Settings], abstract=True):
-    """Encoders, state and decoder.
+    """A neural process with two encoders of the context and one decoder.
 
     Args:
         settings: settings of the subclass.
@@ -102,7 +102,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         x_query: Float[Tensor, "B P Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """Predictions for every prefix as a masked episode, in batches that bound the memory."""
+        """Predict after each prefix as for an episode with masked later points, in batches that limit memory use."""
         x = points.x if x_query is None else x_query
         lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
         size = samples_per_pass(len(points) * points.count * self.samples)
