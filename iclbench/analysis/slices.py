@@ -279,7 +279,7 @@ class Slice:
         """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed;
         none if a run diverged."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
-        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~of_branches(failed_rows)]
+        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
         at_one_count = failed["n_related"].notna()
         rows = unfailed(self.without_diverged(rows), failed[~at_one_count], keys)
         return unfailed(rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
@@ -288,7 +288,7 @@ class Slice:
     def _target_rows(self) -> pd.DataFrame:
         rows = self.rows
         rows = rows[(rows["evaluator"] == "targets") & rows["n_related"].notna() & (rows["status"] == "ok")]
-        return rows[(rows["kind"] != "published") & ~of_branches(rows)]
+        return rows[(rows["kind"] != "published") & ~is_branch(rows)]
 
     @property
     def target_prompts(self) -> str | None:
@@ -358,7 +358,7 @@ def _pairs(rows: pd.DataFrame, keys: str, values: str) -> dict[str, Any]:
     return dict(zip(distinct[keys], distinct[values], strict=True))
 
 
-def of_branches(rows: pd.DataFrame) -> pd.Series:
+def is_branch(rows: pd.DataFrame) -> pd.Series:
     """Whether each row belongs to a shorter training run that branched off from a run."""
     return rows["axis"].eq("branch").fillna(False).astype(bool)
 

@@ -21,7 +21,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.metrics import metric as known_metric
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import Results, Slice, of_values
+from iclbench.report.data import Results, Slice, results_from_values
 from iclbench.report.figures import board
 from iclbench.report.sections import extrapolation as extrapolation_section
 from iclbench.report.sections import heat_map as heat_map_section
@@ -231,7 +231,7 @@ def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
     """The results of the rows. Rows whose prompts differ from those of most rows are omitted, with a warning."""
-    results = of_values(rows)
+    results = results_from_values(rows)
     for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
             warnings.warn(f"not in the chart: {line}", stacklevel=_STACK_LEVEL)

@@ -209,7 +209,7 @@ def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
     return set().union(*(by_name[canonical(name)] for name in names))
 
 
-def of_values(values: pd.DataFrame) -> Results:
+def results_from_values(values: pd.DataFrame) -> Results:
     """Results that have only rows of the table `values`, without a folder.
 
     Raises:
