@@ -179,7 +179,7 @@ def test_state_query_and_update_are_those_of_the_sampled_points(task: TaskConfig
     assert count_flops(phases["condition"]) > count_flops(phases["update"])
 
 
-def test_episodes_of_the_question_targets_have_the_given_number_of_points() -> None:
+def test_episodes_with_separate_targets_have_the_given_number_of_points() -> None:
     related = {"points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
     family = resolve_task("gp-mixture", "smoke", related)[0].build()
     episodes = costs._episodes(family, 3, 7)
