@@ -139,7 +139,7 @@ def _best(by_passes: Mapping[int, Pass]) -> int:
 
 
 def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:
-    """The prompt of each episode; with shared demonstrations only the first has them, the others are queries."""
+    """The prompt of each episode; with shared demonstrations, the first has them and the others are only queries."""
     texts = [""] * len(prompts.drawn_episodes)
     for index, (episode_index, prompt) in enumerate(zip(tokenised.episodes, tokenised.prompts, strict=True)):
         texts[episode_index] = prompt.text if index == 0 or prompts.shared is None else prompt.query
