@@ -180,8 +180,8 @@ def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
 
 
 def _questions(task: Slice) -> list[tuple[str, str]]:
-    """The pairs of evaluator and shift that have a leaderboard. Published results, diagnostics and rows with a further
-    coordinate (`axis`) are not in leaderboards."""
+    """The pairs of evaluator and shift that have a leaderboard. Published results, training, diagnostics and rows with
+    a further coordinate (`axis`) are not in leaderboards."""
     rows = task.rows
     rows = rows[rows["kind"].ne("published") & rows["axis"].isna() & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     questions = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
