@@ -13,7 +13,7 @@ import pandas as pd
 
 from iclbench.analysis.evaluators import is_test
 from iclbench.core.formats import plural, shared_words
-from iclbench.tables.evaluators import INSIDE, PROBES
+from iclbench.tables.evaluators import DIAGNOSTICS, PROBES
 from iclbench.tables.runs import replaced_rows
 
 # Relative difference of spans that is due to rounding on different machines; other prompts differ by more.
@@ -78,7 +78,7 @@ def on_one_prompt_set(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
     values, lines = _on_trained_data(values)
     is_measured = values["kind"] != "published"
     # Runs trained with different numbers of examples have different prompts, unless a shift sets the number for all.
-    has_trained_length = ~values["evaluator"].isin(INSIDE) & values["extrapolated_to"].isna()
+    has_trained_length = ~values["evaluator"].isin(DIAGNOSTICS) & values["extrapolated_to"].isna()
     lengths = trained_lengths(values).where(has_trained_length).fillna(0)
     values = values.assign(test=_prompt_groups(values), length=lengths)
     columns = ["task", "preset", "shift", "test", "length", "prompt_set"]
@@ -118,14 +118,16 @@ def _prompt_groups(values: pd.DataFrame) -> pd.Series:
     examples; rows during training have separate groups. All other evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
-    groups = groups.where(~values["evaluator"].isin(INSIDE), probes + " of n = " + values["n_context"].astype("string"))
+    groups = groups.where(
+        ~values["evaluator"].isin(DIAGNOSTICS), probes + " of n = " + values["n_context"].astype("string")
+    )
     groups = groups.fillna(values["evaluator"])
     return groups.where(values["axis"].ne("train_step").fillna(True).astype(bool), groups + " in training")
 
 
 def _repeating_verb(rows: pd.DataFrame) -> str:
     """The verb for what the user must repeat to get these rows."""
-    if rows["evaluator"].isin(INSIDE).any():
+    if rows["evaluator"].isin(DIAGNOSTICS).any():
         return "probe"
     return "train" if rows["axis"].eq("train_step").any() else "evaluate"
 
@@ -199,7 +201,9 @@ def trained_lengths(values: pd.DataFrame) -> pd.Series:
     backbones differ in it or if it is unknown.
     """
     is_backbone = values["kind"].eq("backbone") & values["trained_on"].isna()
-    is_curve = is_backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(INSIDE)
+    is_curve = (
+        is_backbone & (values["shift"] == "none") & values["axis"].isna() & ~values["evaluator"].isin(DIAGNOSTICS)
+    )
     keys = ["task", "preset", "run"]
     by_run = values[is_curve].groupby(keys)["n_context"].max().rename("length").reset_index()
     rows = values[[*keys, "prompt_set"]].merge(by_run, "left", keys).set_axis(values.index)

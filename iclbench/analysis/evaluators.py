@@ -10,7 +10,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.meaning import Meaning
 from iclbench.registry import TESTS
-from iclbench.tables.evaluators import INSIDE, QUESTIONS
+from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 
 log = logging.getLogger("iclbench")
 
@@ -42,4 +42,4 @@ def in_order(evaluators: pd.Series) -> list[str]:
 
 def is_test(evaluators: pd.Series) -> pd.Series:
     """Whether the evaluator of each row is a test of a family."""
-    return ~evaluators.isin(["train", *QUESTIONS, *INSIDE])
+    return ~evaluators.isin(["train", *QUESTIONS, *DIAGNOSTICS])

@@ -14,7 +14,7 @@ from iclbench.analysis.pairs import Difference, difference, score_difference
 from iclbench.analysis.separation import Separation, separation
 from iclbench.analysis.slices import Results, Slice, rows_of
 from iclbench.core.metrics import metric
-from iclbench.tables.evaluators import INSIDE, QUESTIONS
+from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
 
@@ -177,7 +177,7 @@ def _scores(task: Slice) -> pd.DataFrame:
     run; without tests that refine another one."""
     rows = task.rows
     is_score = rows["metric"].eq("score") & rows["status"].eq("ok") & rows["shift"].eq("none") & rows["axis"].isna()
-    is_measured = ~rows["evaluator"].isin(INSIDE) & rows["kind"].ne("published") & rows["trained_on"].isna()
+    is_measured = ~rows["evaluator"].isin(DIAGNOSTICS) & rows["kind"].ne("published") & rows["trained_on"].isna()
     rows = task.unfailed(rows[is_score & is_measured & rows["n_context"].isna()])
     finer_tests = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
     return rows[~rows["evaluator"].isin(finer_tests)]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.slices import of_branches
+from iclbench.analysis.slices import is_branch
 from iclbench.core.metrics import metric
 from iclbench.tables.means import over_seeds
 from iclbench.tables.related import without_related
@@ -28,9 +28,9 @@ def by_run(contest: Contest) -> pd.DataFrame:
     rows = contest.task.rows
     rows = rows[rows["evaluator"].eq(contest.evaluator) & rows["shift"].eq("none") & rows["status"].eq("ok")]
     rows = rows[rows["run"].isin(scores.index) & rows["trained_on"].isna() & rows["stratum"].isna()]
-    rows = without_related(rows[rows["axis"].isna() | of_branches(rows)])
+    rows = without_related(rows[rows["axis"].isna() | is_branch(rows)])
     rows = rows[rows["metric"].eq("auc" if contest.evaluator == "next" else contest.metric) & rows["n_context"].isna()]
-    final_values, branches = rows[rows["axis"].isna()].set_index("run")["value"].astype(float), rows[of_branches(rows)]
+    final_values, branches = rows[rows["axis"].isna()].set_index("run")["value"].astype(float), rows[is_branch(rows)]
     last_steps = _last_steps(contest)
     branches = branches[branches["run"].isin(final_values.index) & branches["run"].isin(list(last_steps))]
     if branches.empty or np.isnan(contest.span):

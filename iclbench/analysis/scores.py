@@ -17,11 +17,11 @@ from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, over_all_episodes
 from iclbench.core.formats import integer, signed, text
 from iclbench.core.metrics import GIVEN_TRUTH, curve_metric, metric
-from iclbench.tables.evaluators import HEADLINE, INSIDE
+from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
 from iclbench.tables.means import over_seeds
 from iclbench.tables.runs import are_tuned
 
-# The metric of a leaderboard where none is chosen: the first of these that was measured.
+# If the contestants do not share the chosen metric, a leaderboard uses the first of these that was measured.
 HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
 
 
@@ -82,7 +82,7 @@ _TYPES = {name: column.dtype for name, column in COLUMNS.items()}
 
 
 def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "score") -> pd.DataFrame:
-    """Scores, ranks and differences of all contestants, as one frame of leaderboards.
+    """Scores, ranks and differences of all contestants, as a frame that holds all leaderboards.
 
     Args:
         values: rows of the table `values`.
@@ -96,9 +96,10 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
         have the same), evaluator and shift. The question `targets` has a row for each number of related datasets in
         `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 
-        - contestant, kind, n_related, metric: contestants without the leaderboard's metric are last, with another one;
-        - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes; the interval of several seeds
-          is the envelope of theirs;
+        - contestant, kind, n_related, metric: contestants without the leaderboard's metric come last and show the
+          first of `HEADLINES` that they have;
+        - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes; the interval over several
+          seeds is the envelope of their intervals;
         - seeds: the number of trained runs; missing for classical methods;
         - different: whether the interval of `behind` excludes 0. A normalised score is compared by the metric that it
           is computed from;
@@ -115,8 +116,8 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
 
 
 def comparable_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The comparable rows, with a contestant for each variant of a backbone, and a line for each group of removed
-    rows."""
+    """The comparable rows, in which each variant of a backbone is a contestant, and one line of text for each group of
+    removed rows."""
     rows, other_prompts = on_one_prompt_set(name_variants(values))
     rows, other_scales = on_one_scale(rows)
     return rows, (*other_prompts, *other_scales)
@@ -153,7 +154,7 @@ def leaderboard(
     )
 
 
-def of_runs(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
+def run_leaderboard(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
     """The leaderboard of single runs on one prompt set: seeds are not averaged."""
     rows = values.assign(contestant=values["run"])
     results = Results(rows, EpisodeScores((), set()), tables.frame("costs", []))
@@ -179,9 +180,10 @@ def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
 
 
 def _questions(task: Slice) -> list[tuple[str, str]]:
-    """The evaluators and shifts with rows of one number per contestant."""
+    """The pairs of evaluator and shift that have a leaderboard. Published results, training, diagnostics and rows with
+    a further coordinate (`axis`) are not in leaderboards."""
     rows = task.rows
-    rows = rows[rows["kind"].ne("published") & rows["axis"].isna() & ~rows["evaluator"].isin(["train", *INSIDE])]
+    rows = rows[rows["kind"].ne("published") & rows["axis"].isna() & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     questions = rows[["evaluator", "shift"]].drop_duplicates().sort_values(["evaluator", "shift"])
     return [(str(evaluator), str(shift)) for evaluator, shift in questions.itertuples(index=False)]
 

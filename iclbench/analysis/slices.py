@@ -16,7 +16,7 @@ from iclbench import tables
 from iclbench.analysis.comparable import trained_lengths
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.core.formats import slug
-from iclbench.tables.evaluators import HEADLINE, INSIDE, PROBES
+from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE, PROBES
 from iclbench.tables.means import over_seeds, unfailed
 
 # Key columns of learning curves.
@@ -173,7 +173,7 @@ class Slice:
     def failed(self) -> pd.DataFrame:
         """Rows of failed and skipped evaluations: of all context sizes or (with `n_context`) of one."""
         rows = self.rows
-        return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(INSIDE)]
+        return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS)]
 
     @cached_property
     def diverged(self) -> pd.DataFrame:
@@ -181,7 +181,7 @@ class Slice:
         settings, such as a lower learning rate."""
         rows = self.rows
         failed_rows = rows[rows["evaluator"].eq("train") & rows["status"].eq("failed")]
-        in_training = rows["axis"].eq("train_step").fillna(False).astype(bool) | rows["evaluator"].isin(INSIDE)
+        in_training = rows["axis"].eq("train_step").fillna(False).astype(bool) | rows["evaluator"].isin(DIAGNOSTICS)
         is_finished = rows["kind"].eq("backbone") & rows["status"].eq("ok") & ~in_training
         if self.length is not None:
             is_finished &= self.results.trained_lengths[rows.index].notna()
@@ -246,7 +246,7 @@ class Slice:
         rows = rows[
             rows["axis"].isna() & rows["n_context"].notna() & (rows["status"] == "ok") & (rows["kind"] != "published")
         ]
-        return rows[~rows["evaluator"].isin(INSIDE)]
+        return rows[~rows["evaluator"].isin(DIAGNOSTICS)]
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
@@ -256,7 +256,7 @@ class Slice:
         rows = rows[
             rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")
         ]
-        rows = rows[~rows["evaluator"].isin(INSIDE) & rows["n_related"].isna()]
+        rows = rows[~rows["evaluator"].isin(DIAGNOSTICS) & rows["n_related"].isna()]
         return self.unfailed(over_seeds(rows, _CURVE_KEYS))
 
     @cached_property
@@ -279,7 +279,7 @@ class Slice:
         """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed;
         none if a run diverged."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
-        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~of_branches(failed_rows)]
+        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
         at_one_count = failed["n_related"].notna()
         rows = unfailed(self.without_diverged(rows), failed[~at_one_count], keys)
         return unfailed(rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
@@ -288,7 +288,7 @@ class Slice:
     def _target_rows(self) -> pd.DataFrame:
         rows = self.rows
         rows = rows[(rows["evaluator"] == "targets") & rows["n_related"].notna() & (rows["status"] == "ok")]
-        return rows[(rows["kind"] != "published") & ~of_branches(rows)]
+        return rows[(rows["kind"] != "published") & ~is_branch(rows)]
 
     @property
     def target_prompts(self) -> str | None:
@@ -307,7 +307,7 @@ class Slice:
         """
         rows = self.rows
         rows = rows[
-            (rows["metric"] == HEADLINE) & ~rows["evaluator"].isin(["next", *INSIDE]) & (rows["shift"] == "none")
+            (rows["metric"] == HEADLINE) & ~rows["evaluator"].isin(["next", *DIAGNOSTICS]) & (rows["shift"] == "none")
         ]
         rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
         keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
@@ -358,7 +358,7 @@ def _pairs(rows: pd.DataFrame, keys: str, values: str) -> dict[str, Any]:
     return dict(zip(distinct[keys], distinct[values], strict=True))
 
 
-def of_branches(rows: pd.DataFrame) -> pd.Series:
+def is_branch(rows: pd.DataFrame) -> pd.Series:
     """Whether each row belongs to a shorter training run that branched off from a run."""
     return rows["axis"].eq("branch").fillna(False).astype(bool)
 

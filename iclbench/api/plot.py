@@ -21,14 +21,14 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.metrics import metric as known_metric
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import Results, Slice, of_values
+from iclbench.report.data import Results, Slice, results_from_values
 from iclbench.report.figures import board
 from iclbench.report.sections import extrapolation as extrapolation_section
 from iclbench.report.sections import heat_map as heat_map_section
 from iclbench.report.sections import learning_curves as curves_section
 from iclbench.report.sections import probing as probing_section
 from iclbench.report.sections import shifts as shifts_section
-from iclbench.tables.evaluators import INSIDE, QUESTIONS
+from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 
 # Vega-Lite keys that are allowed at the top level only.
 _TOP_LEVEL = ("$schema", "config", "params")
@@ -156,7 +156,7 @@ def leaderboard(
     slice_ = _slice(_rows(values), task, preset)
     rows = slice_.rows
     rows = rows[rows["axis"].isna() & rows["n_context"].isna() & rows["status"].eq("ok")]
-    rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *INSIDE])]
+    rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     selection, title = {}, slice_.title
     for column, value, preferred in (
         ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
@@ -231,7 +231,7 @@ def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
     """The results of the rows. Rows whose prompts differ from those of most rows are omitted, with a warning."""
-    results = of_values(rows)
+    results = results_from_values(rows)
     for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
             warnings.warn(f"not in the chart: {line}", stacklevel=_STACK_LEVEL)

@@ -55,7 +55,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         latent = settings.latent or settings.width
-        super().__init__(settings, shape, second=2 * latent, second_read=latent)
+        super().__init__(settings, shape, second_width=2 * latent, read_width=latent)
         self.samples = settings.samples
         table = torch.randn(self.samples, latent, generator=stream(0, "latents"), device="cpu")
         self.register_buffer("normals", table, persistent=False)

@@ -44,7 +44,7 @@ class TwoPathSettings(SetSettings):
 
 
 class AttentiveSettings(TwoPathSettings):
-    """Settings of both encoders with attention."""
+    """Settings of two encoders that both use attention."""
 
     pre_depth: Annotated[int, Field(ge=3, le=1000)] = 4
     """Layers from a point to its representation; self-attention counts as the last two."""
@@ -56,7 +56,7 @@ class AttentiveSettings(TwoPathSettings):
 
 @dataclass(frozen=True)
 class Encoded(State):
-    """Summary of the context, and the points, from which an update recomputes it."""
+    """Summary of the context, and its points, from which an update recomputes the summary."""
 
     summary: Any
     context: Points
@@ -66,13 +66,13 @@ _Settings = TypeVar("_Settings", bound=TwoPathSettings)
 
 
 class TwoPathNP(SetBackbone[_Settings], abstract=True):
-    """Encoders, state and decoder.
+    """A neural process with two encoders of the context and one decoder.
 
     Args:
         settings: settings of the subclass.
         shape: the task.
-        second: output width of the second encoder; None means the width of a representation.
-        second_read: width of what the decoder reads from the second encoder; None means the encoder's output width.
+        second_width: output width of the second encoder; None means the width of a representation.
+        read_width: width of what the decoder reads from the second encoder; None means the encoder's output width.
 
     Attributes:
         Pair: class of the encoders.
@@ -84,15 +84,15 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     samples: int = 1
 
     def __init__(
-        self, settings: _Settings, shape: TaskShape, second: int | None = None, second_read: int | None = None
+        self, settings: _Settings, shape: TaskShape, second_width: int | None = None, read_width: int | None = None
     ) -> None:
         super().__init__(settings, shape)
         width = settings.width
-        second = second or width
+        second_width = second_width or width
         features = self.x_features_dim + self.y_features_dim
-        self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second)  # type: ignore[arg-type]
+        self.encoders: Any = self.Pair(self.x_features_dim, features, settings, second_width)  # type: ignore[arg-type]
         hidden = [settings.decoder_width or width] * (settings.decoder_depth - 1)
-        self.decoder = perceptron(width + (second_read or second) + self.x_features_dim, *hidden, shape.raw_dim)
+        self.decoder = perceptron(width + (read_width or second_width) + self.x_features_dim, *hidden, shape.raw_dim)
 
     def predict_next(
         self,
@@ -102,7 +102,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         x_query: Float[Tensor, "B P Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """Predictions for every prefix as a masked episode, in batches that bound the memory."""
+        """Predict after each prefix as for an episode with masked later points, in batches that limit memory use."""
         x = points.x if x_query is None else x_query
         lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
         size = samples_per_pass(len(points) * points.count * self.samples)

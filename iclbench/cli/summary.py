@@ -14,7 +14,7 @@ from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten_oracles
-from iclbench.analysis.scores import of_runs
+from iclbench.analysis.scores import run_leaderboard
 from iclbench.cli.accuracy_table import has_labels, print_accuracies
 from iclbench.cli.result_rows import interval, print_failed, print_shipped, short, styled_name, with_terminal_columns
 from iclbench.cli.terminal import out, print_rows, table
@@ -147,7 +147,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
     sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)
-    ranking = of_runs(values, "next", by="auc")
+    ranking = run_leaderboard(values, "next", by="auc")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
     ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
@@ -180,7 +180,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
     related_counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
-    ranking = of_runs(values, "targets", by="log_likelihood").drop_duplicates("contestant")
+    ranking = run_leaderboard(values, "targets", by="log_likelihood").drop_duplicates("contestant")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
     ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()

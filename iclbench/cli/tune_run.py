@@ -28,8 +28,8 @@ _RATES = "1e-3,3e-3,1e-2"
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
     """A function that makes the search of these options from a curve and the sign of the objective."""
     if trials is None:
-        typed_rates = _rates(rates or _RATES)
-        return lambda curve, sign: RateSearch(typed_rates, sign)
+        requested_rates = _rates(rates or _RATES)
+        return lambda curve, sign: RateSearch(requested_rates, sign)
     if rates is not None:
         raise UsageError("--trials draws the learning rates; leave out --rates", code="conflict")
     check_optuna()
@@ -59,15 +59,15 @@ def pairs_of(
     context: Context,
 ) -> list[Pair]:
     """One pair per contestant and task. Without `tasks`, it uses all tasks with this preset whose data can be read."""
-    typed_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
-    task_names = typed_tasks or [name for name in names("tasks") if preset in load_task(name)[1].presets]
+    requested_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
+    task_names = requested_tasks or [name for name in names("tasks") if preset in load_task(name)[1].presets]
     contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
     pairs: list[Pair] = []
     for task in dict.fromkeys(task_names):
         try:
             objective, all_curves = curves(task, contestant_names, preset, seeds, context)
         except DataError as error:
-            if typed_tasks:
+            if requested_tasks:
                 raise
             say(f"skipped {task}: {error}")
             continue

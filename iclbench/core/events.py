@@ -117,7 +117,7 @@ class EventPrediction(Prediction):
         return event if bool(is_event.all()) else torch.where(is_event, event, self.log_survival(gap))
 
     def released_log_survival(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """`log_survival` as computed by the released code of a head, only for `nll_published`."""
+        """`log_survival` as computed by the code released with a head, only for `nll_published`."""
         return self.log_survival(gap)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -142,7 +142,8 @@ class EventPrediction(Prediction):
     def sequence_scores(
         self, y: Float[Tensor, "B N 3"], scored: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> dict[str, Float[Tensor, " B"]]:
-        """Two scores as defined in the released code of Meta TPP (Bae et al. 2023), and the open interval.
+        """Two scores as defined in the released code of Meta TPP (Bae et al. 2023), and the score of the
+        open interval.
 
         `nll_published` skips the first event and scores the last gap by its log-survival (`released_log_survival`).
         `squared_sum_error` adds the errors of all gaps except the first before squaring; the RMSE in the paper is the
@@ -306,7 +307,8 @@ class HazardEvent(EventPrediction):
         return self.base + self.excited * torch.exp(-self.decay * gap).unsqueeze(-1)
 
     def compensator(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """Integral of the total rate over a gap. Over the next gap, it is exponential with mean 1 (time rescaling)."""
+        """Integral of the total rate over a gap. Over the next gap, it is exponentially distributed with mean 1 (time
+        rescaling)."""
         u = self.decay * gap
         # (1 - exp(-u)) / u, whose limit at 0 is 1
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))
@@ -398,28 +400,28 @@ class MixedEvent(EventPrediction):
         raise NotImplementedError("the answer of an oracle is not read from a network's outputs")
 
     def log_density(self, gap: Tensor) -> Tensor:
-        return self._either(self.lognormal.log_density(gap), self.hazard.log_density(gap))
+        return self._select(self.lognormal.log_density(gap), self.hazard.log_density(gap))
 
     def log_survival(self, gap: Tensor) -> Tensor:
-        return self._either(self.lognormal.log_survival(gap), self.hazard.log_survival(gap))
+        return self._select(self.lognormal.log_survival(gap), self.hazard.log_survival(gap))
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        return self._either(self.lognormal.log_marks(gap), self.hazard.log_marks(gap), of_marks=True)
+        return self._select(self.lognormal.log_marks(gap), self.hazard.log_marks(gap), of_marks=True)
 
     def mark_probabilities(self) -> Tensor:
         answers = self.lognormal.mark_probabilities(), self.hazard.mark_probabilities()
-        return self._either(*answers, of_marks=True)
+        return self._select(*answers, of_marks=True)
 
     def mean(self) -> Tensor:
-        return self._either(self.lognormal.mean(), self.hazard.mean())
+        return self._select(self.lognormal.mean(), self.hazard.mean())
 
     def quantile(self, level: float) -> Tensor:
-        return self._either(self.lognormal.quantile(level), self.hazard.quantile(level))
+        return self._select(self.lognormal.quantile(level), self.hazard.quantile(level))
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
-        return self._either(self.lognormal.sample_gaps(n, generator), self.hazard.sample_gaps(n, generator))
+        return self._select(self.lognormal.sample_gaps(n, generator), self.hazard.sample_gaps(n, generator))
 
-    def _either(self, lognormal: Tensor, hazard: Tensor, of_marks: bool = False) -> Tensor:
+    def _select(self, lognormal: Tensor, hazard: Tensor, of_marks: bool = False) -> Tensor:
         return torch.where(self.renewal.unsqueeze(-1) if of_marks else self.renewal, lognormal, hazard)
 
 

@@ -1,6 +1,6 @@
 """A hash of a plug-in's source code, so that results of edited code are not mistaken for those of the trained run.
 
-Files are read and never imported. Comments, docstrings and layout do not count.
+Files are read and never imported. Comments, docstrings and layout do not affect the hash.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _files(target: str) -> list[tuple[str, Path]]:
     spec = PathFinder.find_spec(top) or _spec_of_other_finders(top) or PathFinder.find_spec(top, [""])
     if spec is None:
         raise UsageError(
-            f"cannot load '{target}': no module '{top}'; install its package, or go to its folder and give --trust "
+            f"cannot load '{target}': no module '{top}'; install its package, or change to its folder and give --trust "
             f"{top}",
             code="unknown-name",
         )
@@ -91,7 +91,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _code(path: Path) -> str:
-    """The syntax tree of a file as text, without docstrings, comments and layout."""
+    """The syntax tree of a file as text, without docstrings, comments or layout."""
     return _tree_text(_parsed(path))
 
 

@@ -1,8 +1,8 @@
 """Frozen prompt sets: the episodes of a task, a shift and a seed on which all contestants are evaluated.
 
 A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed. Its name
-contains a hash of them. It is sampled in blocks, each from its own random stream, so the first 64 episodes of a
-larger set are the smaller set.
+contains a hash of them. It is sampled in blocks, each from its own random stream, so a set of
+complete blocks is the beginning of every larger set.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class PromptSet:
 
     @property
     def trained_data(self) -> str | None:
-        """Fingerprint of the run's training data, if the episodes have other data."""
+        """Fingerprint of the run's training data, if the episodes come from other data."""
         return self.family.trained_data
 
     @property
@@ -120,7 +120,7 @@ class PromptSet:
 
     @property
     def headline(self) -> str:
-        """The main metric of the task, which is also that of the row of a failed contestant."""
+        """The main metric of the task; the row of a failed contestant has it, too."""
         return HEADS[self.task.head].headline
 
     @cached_property
@@ -131,8 +131,8 @@ class PromptSet:
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The frozen episodes, on the CPU. Groups are complete. The number is limited by the task and by the number of
-        different episodes of the family."""
+        """The frozen episodes, on the CPU. All groups are complete. The number is limited by the task and by the number
+        of different episodes of the family."""
         groups = max(1, self.task.episodes // self.group_size)
         number = min(groups * self.group_size, self.family.max_prompts or groups * self.group_size)
         return self.draw(self.stream, number, self.task.point_count(self.context_points))

@@ -27,8 +27,8 @@ class TargetScores:
 
     Attributes:
         n_related: numbers of related datasets, ascending.
-        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN without a
-            score. If a test groups episodes, each row is a group.
+        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN if there
+            is no score. If a test groups episodes, each row is a group.
         normaliser: the divisor of squared errors.
         skipped: mask of episodes or groups, `(episodes,)`, with a context that is longer than the contestant allows;
             they have no scores.
@@ -63,7 +63,7 @@ def target_scores(
 
     Args:
         predictor: the predictor; backbones must already be on `device`. A predictor that does not use related datasets
-            is evaluated without them only.
+            is evaluated only without them.
         prompts: the prompt set.
         device: device of the computation.
         episodes_at_most: number of episodes to evaluate, from the first (default: all).
@@ -168,14 +168,15 @@ def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.
 
 
 def _failure(
-    all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], numbers: np.ndarray
+    all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], episode_indices: np.ndarray
 ) -> str | None:
-    """One line about the first score that is not finite; None if all are. `numbers` are the numbers of the episodes."""
+    """One line about the first score that is not finite; None if all are. Row i of the scores is that of episode
+    `episode_indices[i]` of the prompt set."""
     if not failed.any():
         return None
-    episode, column = np.argwhere(failed)[0]
-    metric, value = next((m, s[episode, column]) for m, s in all_scores.items() if not np.isfinite(s[episode, column]))
+    row, column = np.argwhere(failed)[0]
+    metric, value = next((m, s[row, column]) for m, s in all_scores.items() if not np.isfinite(s[row, column]))
     return (
         f"{metric} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, first in episode "
-        f"{numbers[episode]} with {counts[column]} related datasets"
+        f"{episode_indices[row]} with {counts[column]} related datasets"
     )

@@ -11,7 +11,7 @@ change inputs and labels, not the functions. The papers evaluate all of them on 
 trained on skewed inputs (appendix A.1.3; the released evaluation fixes Gaussian data). Here, too, kinds that constrain
 directions start from N(0, I). The other kinds use the inputs of the task; `isotropic+` gives the inputs of the papers:
 
-- `isotropic`, `skewed`: inputs from N(0, I), or from the skewed family;
+- `isotropic`, `skewed`: inputs from N(0, I), or from the skewed distribution of the papers;
 - `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional
   subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
 - `orthants`: all context inputs of an episode in one random orthant, the query unconstrained;
@@ -292,8 +292,8 @@ def repeat_earlier_points(context: Points, generator: torch.Generator) -> tuple[
 
 
 def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-    """Row n of `queries` projected to be orthogonal to the first n rows of `x`, with its length; unchanged from row D
-    on."""
+    """Row n of `queries`, projected to be orthogonal to the first n rows of `x` and rescaled to its original length.
+    Rows from D on are unchanged."""
     dim = x.shape[-1]
     # The first n columns of Q span the first n inputs, for every n at once.
     basis = torch.linalg.qr(x[:, :dim].double().transpose(1, 2)).Q

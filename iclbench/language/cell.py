@@ -36,7 +36,7 @@ def cell_tables(
         inputs = [e.query.x for e in prompts.drawn_episodes]
         return _tables(contestant, prompts, Outcome(majority_answers, reason, texts=inputs), []), reason
     model, method = contestant.model, contestant.method
-    session = Session(model, method, batches, overlength, cache, contestant.compared)
+    session = Session(model, method, batches, overlength, cache, contestant.compared_methods)
     tokenised = session.tokenised(prompts)
     if method.settings.thinks:
         outcome = session.outcome(prompts, tokenised)

@@ -26,19 +26,19 @@ class LanguageContestant(Contestant):
     Attributes:
         model: None for the baseline.
         method: None for the baseline.
-        compared: methods that it is compared with on the same demonstrations.
+        compared_methods: methods that it is compared with on the same demonstrations.
     """
 
     model: LanguageModel | None = None
     method: Method | None = None
-    compared: tuple[Method, ...] = ()
+    compared_methods: tuple[Method, ...] = ()
 
 
 def contestant(
-    model: LanguageModel, method: Method, overlength: Overlength, compared: Sequence[Method] = ()
+    model: LanguageModel, method: Method, overlength: Overlength, compared_methods: Sequence[Method] = ()
 ) -> LanguageContestant:
     """A model with a method, compared with other methods."""
-    others = tuple({other.hash: other for other in compared if other.hash != method.hash}.values())
+    others = tuple({other.hash: other for other in compared_methods if other.hash != method.hash}.values())
     # With `drop`, the compared methods determine how many demonstrations fit: `times` and `passes` set their lengths.
     lengths = {(other.times, min(other.passes, 2)) for other in others} - {(method.times, min(method.passes, 2))}
     lengths_to_fit = sorted(lengths) if overlength == "drop" else []
@@ -56,7 +56,7 @@ def contestant(
         libraries=libraries,
         model=model,
         method=method,
-        compared=others,
+        compared_methods=others,
     )
 
 

@@ -109,11 +109,13 @@ class _Contestants:
     def __init__(self, model: LanguageModel, method: Method, controls: bool, overlength: Overlength) -> None:
         self.controls, self.method = controls, method
         icl, control_methods = method_named("icl"), method.controls if controls else ()
-        compared = [method, icl, *control_methods] if controls else [method]
-        self.main = contestant(model, method, overlength, compared)
-        self.plain = contestant(model, icl, overlength, compared) if controls else self.main
+        compared_methods = [method, icl, *control_methods] if controls else [method]
+        self.main = contestant(model, method, overlength, compared_methods)
+        self.plain = contestant(model, icl, overlength, compared_methods) if controls else self.main
         control_contestants = [
-            contestant(model, each, overlength, compared) for each in control_methods if each.hash != method.hash
+            contestant(model, each, overlength, compared_methods)
+            for each in control_methods
+            if each.hash != method.hash
         ]
         self.others = (*control_contestants, majority_baseline()) if controls else ()
 

@@ -60,14 +60,14 @@ class PooledPair(nn.Module):
         x_dim: width of an input's features.
         inputs: width of a point's features.
         sizes: the settings.
-        second: E, width of the second encoder's representation.
+        second_width: E, width of the second encoder's representation.
     """
 
-    def __init__(self, x_dim: int, inputs: int, sizes: Sizes, second: int) -> None:
+    def __init__(self, x_dim: int, inputs: int, sizes: Sizes, second_width: int) -> None:
         super().__init__()
         depths = sizes.pre_depth, sizes.post_depth
         self.first = PoolingEncoder(inputs, sizes.width, sizes.width, *depths)
-        self.second = PoolingEncoder(inputs, sizes.width, second, *depths)
+        self.second = PoolingEncoder(inputs, sizes.width, second_width, *depths)
 
     def represent(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D2"]:
         """Representations of each point by both encoders; 0 for invalid points."""
@@ -97,11 +97,11 @@ class AttentivePair(nn.Module):
     """Cross-attention of targets to points, and a pooling encoder with self-attention among the points. The arguments
     are those of `PooledPair`."""
 
-    def __init__(self, x_dim: int, inputs: int, sizes: AttentiveSizes, second: int) -> None:
+    def __init__(self, x_dim: int, inputs: int, sizes: AttentiveSizes, second_width: int) -> None:
         super().__init__()
         depths_and_heads = sizes.pre_depth, sizes.post_depth, sizes.heads
         self.first = CrossAttentionEncoder(x_dim, inputs, sizes.width, *depths_and_heads)
-        self.second = PoolingEncoder(inputs, sizes.width, second, *depths_and_heads)
+        self.second = PoolingEncoder(inputs, sizes.width, second_width, *depths_and_heads)
 
     def summarise(
         self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]

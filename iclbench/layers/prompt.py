@@ -48,8 +48,8 @@ class Prompt(TensorRecord):
         ):
             if related_values.shape[3:] != context_values.shape[2:]:
                 raise UsageError(
-                    f"related datasets have {name} of dimension {_dimension(related_values, 3)}, the context of "
-                    f"dimension {_dimension(context_values, 2)}; give related datasets of the same task",
+                    f"related datasets have {name} of dimension {_dimension(related_values, 3)}, but those of the "
+                    f"context have dimension {_dimension(context_values, 2)}; give related datasets of the same task",
                     code="bad-value",
                 )
         with_separators = related.map(_with_extra_point)
@@ -97,5 +97,5 @@ def _dimension(t: Tensor, axis: int) -> int:
 
 
 def _with_extra_point(t: Tensor) -> Tensor:
-    """One more point at the end of every related dataset, `(B, J, N + 1, ...)`."""
+    """The tensor with a further point of zeros at the end of every related dataset, `(B, J, N + 1, ...)`."""
     return torch.cat([t, t.new_zeros(*t.shape[:2], 1, *t.shape[3:])], 2)

@@ -20,7 +20,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.report.language import PRESET, Language, answers, prepare_rows
 from iclbench.report.style import Look, looks
-from iclbench.tables.evaluators import INSIDE
+from iclbench.tables.evaluators import DIAGNOSTICS
 
 log = logging.getLogger("iclbench")
 
@@ -94,7 +94,7 @@ class Slice(slices.Slice):
     def examples(self) -> pd.DataFrame:
         """Points and predictions of the first few episodes of this slice's prompt sets."""
         rows = self.rows
-        return self._examples_of(rows[~rows["evaluator"].isin(INSIDE)])
+        return self._examples_of(rows[~rows["evaluator"].isin(DIAGNOSTICS)])
 
     @cached_property
     def features(self) -> pd.DataFrame:
@@ -209,7 +209,7 @@ def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
     return set().union(*(by_name[canonical(name)] for name in names))
 
 
-def of_values(values: pd.DataFrame) -> Results:
+def results_from_values(values: pd.DataFrame) -> Results:
     """Results that have only rows of the table `values`, without a folder.
 
     Raises:

@@ -48,12 +48,14 @@ def outlook_of(plan: Plan, context: Context) -> Outlook:
     # The costs of a backbone do not depend on its weights.
     failing = {cell.hash for cell in plan.todo if cell.run in refusals and cell.kind != "cost"}
     excluded = failing | {cell.hash for cell in plan.repeated}
-    existing = [cell for cell in plan.todo if cell.hash not in excluded and not cell.reason and _exists(cell, context)]
-    settled = failing | {cell.hash for cell in existing}
+    existing = [
+        cell for cell in plan.todo if cell.hash not in excluded and not cell.reason and _has_results(cell, context)
+    ]
+    removed_hashes = failing | {cell.hash for cell in existing}
     rest = replace(
         plan,
         states={**plan.states, **{cell.hash: "done" for cell in existing}},
-        todo=tuple(cell for cell in plan.todo if cell.hash not in settled),
+        todo=tuple(cell for cell in plan.todo if cell.hash not in removed_hashes),
     )
     counts = Counter(cell.kind for cell in existing)
     by_kind: dict[str, int] = {kind: counts[kind] for kind in KINDS if counts[kind]}
@@ -107,14 +109,14 @@ def refusal(results: Path, cell: GridCell) -> str | None:
 
 
 def conflict_message(error: SettingsChangedError) -> str:
-    """The message about another run in a folder that a grid needs, with the fix."""
+    """The message that a folder of the grid holds another run, with advice."""
     return (
-        f"{error.run.path} holds a run of this name that was trained with other settings: move it away, or delete "
-        f"it with iclbench rm {error.run.name}, and the same command trains the run ({error.difference})"
+        f"{error.run.path} holds a run of this name that was trained with other settings ({error.difference}); move "
+        f"it away or delete it with iclbench rm {error.run.name}, then run the same command again"
     )
 
 
-def _exists(cell: GridCell, context: Context) -> bool:
+def _has_results(cell: GridCell, context: Context) -> bool:
     """Whether the results of a cell exist."""
     if cell.kind == "train":
         return Run(context.results / "runs" / cell.run).is_intact

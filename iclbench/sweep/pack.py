@@ -37,7 +37,7 @@ from iclbench.store.runs import Run, check_name, writing
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.tables import TableName
 from iclbench.tables.curves import heights
-from iclbench.tables.evaluators import HEADLINE, INSIDE
+from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
 
 log = logging.getLogger("iclbench")
 
@@ -339,7 +339,7 @@ def _cell_kinds(values: pd.DataFrame) -> pd.Series:
         values["metric"].isin(tables.COMPARISON_METRICS) | values["run"].eq("chance") | values["kind"].eq("published")
     )
     trained = values["evaluator"].eq("train") | values["axis"].eq("train_step").fillna(False).astype(bool)
-    masks = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(INSIDE).to_numpy(bool)]
+    masks = [summary.to_numpy(bool), trained.to_numpy(bool), values["evaluator"].isin(DIAGNOSTICS).to_numpy(bool)]
     return pd.Series(np.select(masks, [SUMMARY, "train", "probe"], "evaluate"), index=values.index)
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.scores import metric_of_curves, of_runs, scores
+from iclbench.analysis.scores import metric_of_curves, run_leaderboard, scores
 from iclbench.analysis.slices import Results, Slice
 
 EPISODES, SIZES = 60, (0, 1, 2)
@@ -119,7 +119,7 @@ def test_a_contestant_with_a_failed_seed_has_a_reason_and_no_value() -> None:
     assert (last["contestant"], last["failed_seeds"], last["reason"]) == ("gpt2", 1, REASON)
     assert last[["value", "rank", "different"]].isna().all()
     assert scores(values, errors)["failed_seeds"].tolist() == [0] * (len(CONTESTANTS) - 1) + [1]
-    runs = of_runs(values, "next").set_index("contestant")
+    runs = run_leaderboard(values, "next").set_index("contestant")
     assert pd.notna(runs.loc["gpt2-s0", "value"]) and runs.loc["gpt2-s1", "reason"] == REASON
 
 

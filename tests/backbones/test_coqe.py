@@ -1,4 +1,4 @@
-"""CoQE for regression: a simple reference, the dependencies of predictions, and their factors for task and sample."""
+"""CoQE for regression: predictions compared with a simple reference, what they depend on, and how they factor."""
 
 import pytest
 import torch
@@ -104,7 +104,7 @@ def test_predictions_equal_those_of_the_reference(settings: dict[str, object]) -
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("forked", [False, True])
 def test_no_prediction_depends_on_its_label_or_later_ones(settings: dict[str, object], forked: bool) -> None:
-    """d pred[i] / d y_j is 0 for all j >= i, including the empty context, and nonzero for all j < i."""
+    """The derivative of prediction i by label j is 0 for all j >= i and nonzero for all j < i."""
     ours, points = model(**settings), draw(batch=1)
     x_query = points.x.flip(1) if forked else None
 
@@ -158,10 +158,10 @@ def test_sizes_are_those_of_the_paper() -> None:
     assert not ours.predict_next(Points.full(torch.randn(2, 3, 10), torch.randn(2, 3, 1))).mean[:, 0].any()
 
 
-def test_learned_positions_end_with_the_trained_length() -> None:
+def test_learned_positions_limit_the_length_to_the_trained_one() -> None:
     assert model(positions="learned").longest == N
     assert model(positions="sinusoidal").longest is None
 
 
-def test_no_points_have_no_predictions() -> None:
+def test_an_empty_sequence_has_no_predictions() -> None:
     assert model().predict_next(draw(count=0)).mean.shape == (3, 0, 1)

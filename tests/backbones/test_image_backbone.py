@@ -22,7 +22,7 @@ from tests.refusals import refused
 
 SIDE = 12
 SHAPE = TaskShape(x_dim=SIDE * SIDE, points=6, classes=5, head="categorical", question="targets", x_shape=(SIDE, SIDE))
-VECTORS = TaskShape(x_dim=3, points=6)
+VECTOR_SHAPE = TaskShape(x_dim=3, points=6)
 SMALL = {"layers": 2, "width": 16, "heads": 2}
 
 
@@ -52,19 +52,19 @@ def test_images_are_unflattened_row_by_row() -> None:
 
 
 # One backbone for each way of encoding images is always tested. `make test-slow` tests the others.
-EVERY_RUN = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
+ALWAYS_TESTED = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl-tnp", "cmanp"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in EVERY_RUN else pytest.mark.slow)
+        pytest.param(name, marks=[] if name in ALWAYS_TESTED else pytest.mark.slow)
         for name in BACKBONES.architectures()
         if not BACKBONES.get(name).events_only
     ],
 )
 def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:
-    """Its running mean after one loss is that of all images, including queries."""
+    """After one training loss, its running mean is 0.1 times the mean of all images, including queries."""
     model, episodes = (
         small_backbone(name, replace(SHAPE, related=2, related_points=6)).train(),
         image_episodes(related=2),
@@ -92,8 +92,8 @@ def test_a_state_holds_features() -> None:
 
 def test_an_encoder_on_vectors_is_refused() -> None:
     with refused("not-applicable", "backbone.encoder=contours-64", 3):
-        small_backbone("mamba", VECTORS, "contours-64")
-    assert not isinstance(small_backbone("mamba", VECTORS, None), ImageBackbone)
+        small_backbone("mamba", VECTOR_SHAPE, "contours-64")
+    assert not isinstance(small_backbone("mamba", VECTOR_SHAPE, None), ImageBackbone)
 
 
 def test_colour_images_and_other_sizes_are_refused() -> None:
@@ -103,7 +103,7 @@ def test_colour_images_and_other_sizes_are_refused() -> None:
         ImageEncoder("resnet-64", (12, 12))(torch.rand(2, 100))
 
 
-class ReadsPixels(Backbone):
+class PixelBackbone(Backbone):
     """A backbone of another package whose settings have no encoder."""
 
     Settings = BaseSettings
@@ -114,9 +114,9 @@ class ReadsPixels(Backbone):
 
 
 def test_a_backbone_without_an_encoder_setting_reads_pixels() -> None:
-    model = for_task(ReadsPixels, BaseSettings(), SHAPE)
+    model = for_task(PixelBackbone, BaseSettings(), SHAPE)
     episodes = image_episodes()
-    assert isinstance(model, ReadsPixels) and episodes.targets is not None
+    assert isinstance(model, PixelBackbone) and episodes.targets is not None
     model.predict_targets(episodes.context, episodes.targets.x)
 
 

@@ -124,7 +124,7 @@ def test_choices_exclude_all_other_labels():
     assert restricted.logits.softmax(-1)[0, 0, 0] == 0
 
 
-def test_intervals_are_around_a_mean_far_from_0():
+def test_intervals_are_centred_on_a_mean_far_from_0():
     prediction = Gaussian(Y + 100, torch.full_like(Y, 0.1))
     assert [float(prediction.scores(y)["covered_90"].mean()) for y in (Y + 100, -Y - 100)] == [1.0, 0.0]
 
@@ -191,7 +191,7 @@ def test_samples_of_gaussians_points_and_classes_have_their_distributions():
 
 
 @pytest.mark.parametrize("name", sorted(HEADS))
-def test_all_predictions_have_a_point_and_those_with_a_spread_an_interval(name):
+def test_all_predictions_have_a_point_and_distributions_of_numbers_have_an_interval(name):
     prediction = HEADS[name].from_raw(raw(HEADS[name], 2), 2)
     assert prediction.point().shape == ((3, 4) if name == "categorical" else (3, 4, 2))
     ends = prediction.interval(0.9)

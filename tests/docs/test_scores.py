@@ -14,15 +14,15 @@ QUESTIONS = {"next": (next_section, "auc"), "targets": (targets_section, "log_li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("evaluator", QUESTIONS)
-def test_leaderboards_hold_the_same_order_ranks_and_differences(reference: Reference, evaluator: str) -> None:
+def test_the_report_has_the_order_ranks_and_differences_of_leaderboards(reference: Reference, evaluator: str) -> None:
     section, by = QUESTIONS[evaluator]
-    shown = [
+    sections = [
         (task, leaderboard_section)
         for task in reference.results.slices
         if (leaderboard_section := section.section(task)) is not None
     ]
-    assert len(shown) > 2
-    for task, leaderboard_section in shown:
+    assert len(sections) > 2
+    for task, leaderboard_section in sections:
         board = next(block for block in leaderboard_section.walk() if isinstance(block, Table)).frame
         expected = leaderboard(task, evaluator, by=by)
         metric = expected["metric"].iloc[0]

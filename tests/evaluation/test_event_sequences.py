@@ -57,7 +57,7 @@ def test_gaps_are_differences_to_the_oracle_after_each_number_of_events(
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
-    """Two episodes after 0, 1 and 2 events. The height of a packed oracle is the mean of its trapezoids."""
+    """Two episodes after 0, 1 and 2 events. A packed oracle has the mean height of its curve (trapezoidal rule)."""
     nll = {
         "model": np.array([[3.0, 2.0, 1.0], [5.0, 4.0, 5.0]]),
         "oracle": np.array([[1.0, 1.0, 1.0], [2.0, 3.0, 2.0]]),
@@ -87,7 +87,7 @@ def test_gaps_are_paired_by_episode(is_packed: bool) -> None:
 
 
 @pytest.mark.slow
-def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
+def test_a_packed_oracle_gives_an_added_model_only_its_gap_over_all_events(
     prompts: PromptSet, values: pd.DataFrame
 ) -> None:
     def errors(run: str, packed: bool) -> pd.DataFrame:
@@ -117,7 +117,7 @@ def test_an_added_model_has_the_gap_of_its_mean_height_to_a_packed_oracle(
     assert gaps(errors("renewal", True), packed_oracle).empty, "packed results have the gap of a packed model"
 
 
-def test_the_gaps_of_packed_contestants_are_not_lost_without_another_contestant(
+def test_gaps_of_packed_contestants_remain_if_no_other_contestant_is_evaluated(
     prompts: PromptSet, tmp_path: Path
 ) -> None:
     """Packed errors have no rows after single events, so their gaps cannot be computed again."""
@@ -136,9 +136,7 @@ def test_the_gaps_of_packed_contestants_are_not_lost_without_another_contestant(
 
 
 @pytest.mark.slow
-def test_a_poisson_process_scores_0_and_the_oracle_that_has_to_infer_1(
-    prompts: PromptSet, values: pd.DataFrame
-) -> None:
+def test_a_poisson_process_scores_0_and_the_bayes_oracle_scores_1(prompts: PromptSet, values: pd.DataFrame) -> None:
     scores = values[values["metric"].eq("score")].set_index("run")
     assert scores.loc["poisson", "value"] == 0
     assert scores.loc["oracle-bayes-events", "value"] == 1
@@ -165,7 +163,7 @@ def test_without_an_oracle_the_best_baseline_scores_1() -> None:
 def test_all_events_of_sequences_of_different_lengths_have_equal_weight(tmp_path: Path) -> None:
     times, marks = sequence_files.sequences(count=60, longest=9)
     (tmp_path / "events").mkdir()
-    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(when[-1]) + 1 for when in times])
+    sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, [float(t[-1]) + 1 for t in times])
     task, _ = resolve_task("events", "smoke")
     prompts = PromptSet(task, "smoke", data_dir=tmp_path)
     (poisson,) = baselines(prompts, ["poisson"])
@@ -208,7 +206,7 @@ def test_all_baselines_are_scored_by_the_same_events_of_sequences_of_different_l
 def test_open_intervals_count_if_some_blocks_have_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times, marks = sequence_files.sequences(count=20, longest=6)
     (tmp_path / "events").mkdir()
-    ends = [None if index % 2 else float(when[-1]) + 1 for index, when in enumerate(times)]
+    ends = [None if index % 2 else float(t[-1]) + 1 for index, t in enumerate(times)]
     sequence_files.write_jsonl(tmp_path / "events" / "own.jsonl", times, marks, ends)
     prompts = PromptSet(resolve_task("events", "smoke", {"episodes": 8})[0], "smoke", data_dir=tmp_path)
     has_end = (prompts.episodes.context.mask & ~prompts.episodes.scored).any(1)

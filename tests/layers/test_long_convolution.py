@@ -32,7 +32,7 @@ def test_long_sequences_use_the_fft() -> None:
     assert torch.equal(long_convolution(*long), by_fft(*long))
 
 
-def test_first_and_second_derivatives_of_the_product() -> None:
+def test_first_and_second_derivatives_of_the_toeplitz_algorithm_are_correct() -> None:
     inputs = [t.requires_grad_() for t in random_inputs(2, 3, 5)]
     assert torch.autograd.gradcheck(by_toeplitz, inputs)
     assert torch.autograd.gradgradcheck(by_toeplitz, inputs)

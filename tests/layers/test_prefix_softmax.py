@@ -88,7 +88,7 @@ def test_scores_of_ten_thousand_are_finite_and_exact() -> None:
     torch.testing.assert_close(states.log_c, expected.log_c, rtol=1e-10, atol=1e-10)
 
 
-def test_no_points_have_no_prefixes_and_do_not_change_the_state() -> None:
+def test_an_empty_sequence_has_no_prefixes_and_does_not_change_the_state() -> None:
     queries, keys, values, mask = random_inputs()
     before = attend(queries, keys, values, mask)
     states, last = prefix_states(before, queries, keys[..., :0, :], values[..., :0, :], mask[:, :0])

@@ -17,12 +17,12 @@ class Command:
 
     Attributes:
         text: the command without a trailing comment.
-        shown: the lines below the command.
+        output: the lines below the command.
         line: index of the first of these lines in the page.
     """
 
     text: str
-    shown: tuple[str, ...]
+    output: tuple[str, ...]
     line: int
 
 
@@ -65,13 +65,13 @@ class Block:
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    """All fenced code blocks, in order. Directives of Sphinx are not code blocks."""
+    """All fenced code blocks, in order. Sphinx directives are not code blocks."""
     lines = markdown.split("\n")
     index = 0
     while index < len(lines):
         if not (fence := _FENCE.match(lines[index])):
-            inside = re.match(r" *(```+)", lines[index])
-            index = _end(lines, index + 1, inside[1]) + 1 if inside else index + 1
+            other_fence = re.match(r" *(```+)", lines[index])
+            index = _end(lines, index + 1, other_fence[1]) + 1 if other_fence else index + 1
             continue
         start, end = index + 1, _end(lines, index + 1, fence["fence"])
         caption = ""

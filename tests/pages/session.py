@@ -92,10 +92,10 @@ class Session:
                 lines = tuple(line.rstrip() for line in out.rstrip("\n").split("\n"))
                 message = errors.strip().split("\n")[-1]
                 # A page may show an error message.
-                is_expected = bool(command.shown) and bool(code) and command.shown[0].startswith("error: ")
+                is_expected = bool(command.output) and bool(code) and command.output[0].startswith("error: ")
                 lines = tuple(errors.rstrip().split("\n")) if is_expected else lines
                 failure = f"exit code {code}: {message}" if code and not is_expected else ""
-                shown = tuple(command.shown)
+                shown = tuple(command.output)
                 while shown and not shown[-1].strip():
                     shown = shown[:-1]
                 yield Output(command.line, shown, lines, f"$ {command.text}", failure)

@@ -8,7 +8,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Table, Text
-from iclbench.report.data import Results, load, of_values
+from iclbench.report.data import Results, load, results_from_values
 from iclbench.report.sections import coverage, missing
 from tests.report.synthetic_grid import FAILED, SKIPPED, TASKS, Grid
 
@@ -92,7 +92,7 @@ def test_missing_shift_beyond_trained_length_has_shift_option(grid: Grid, tmp_pa
 
 def test_missing_section_refers_to_coverage_if_cells_failed(grid: Grid) -> None:
     values, cells = tables.read_all("values", grid.folder), tables.read_all("cells", grid.folder)
-    one_baseline = of_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
+    one_baseline = results_from_values(values[values["run"].eq("knn-3") & values["task"].eq("linear")])
     done = cells[cells["status"].eq("done")].head(2)
     for statuses, has_reference in ((["done", "skipped"], False), (["done", "failed"], True)):
         (text,) = missing.section(replace(one_baseline, cells=done.assign(status=statuses))).blocks

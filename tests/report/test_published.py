@@ -5,7 +5,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Table, Text
-from iclbench.report.data import of_values
+from iclbench.report.data import results_from_values
 from iclbench.report.exports import latex, markdown
 from iclbench.report.sections.published import all_tasks, comparison, section
 
@@ -34,7 +34,7 @@ def events(preset: str = "paper", data: str = "path=mooc.npz") -> pd.DataFrame:
 
 
 def test_errors_have_ratio_and_other_metrics_difference() -> None:
-    (task,) = of_values(events()).slices
+    (task,) = results_from_values(events()).slices
     frame = comparison(task)
     assert frame is not None
     by_metric = frame.set_index("metric")
@@ -47,7 +47,7 @@ def test_errors_have_ratio_and_other_metrics_difference() -> None:
 
 @pytest.mark.parametrize("change", [{"preset": "small"}, {"data": "path=retweets.npz"}])
 def test_numbers_of_other_preset_or_data_have_no_difference(change: dict[str, str]) -> None:
-    (task,) = of_values(events(**change)).slices
+    (task,) = results_from_values(events(**change)).slices
     frame = comparison(task)
     assert frame is not None
     assert frame.set_index("metric")["ours"].to_dict() == OURS
@@ -56,10 +56,10 @@ def test_numbers_of_other_preset_or_data_have_no_difference(change: dict[str, st
 
 def test_numbers_without_ours_are_listed_by_paper() -> None:
     rows = events()
-    part = all_tasks(of_values(rows))
+    part = all_tasks(results_from_values(rows))
     assert part is not None and not any(isinstance(block, Text) for block in part.blocks)
     is_ours = rows["kind"].eq("backbone") & rows["metric"].ne("accuracy")
-    part = all_tasks(of_values(rows[~is_ours]))
+    part = all_tasks(results_from_values(rows[~is_ours]))
     assert part is not None
     (text,) = (block for block in part.blocks if isinstance(block, Text))
     (item,) = text.items
@@ -69,13 +69,13 @@ def test_numbers_without_ours_are_listed_by_paper() -> None:
 def test_the_section_of_a_task_has_a_row_per_measured_number_and_a_line_per_paper() -> None:
     rows = events()
     is_missing = rows["kind"].eq("backbone") & rows["metric"].eq("accuracy")
-    (task,) = of_values(rows[~is_missing]).slices
+    (task,) = results_from_values(rows[~is_missing]).slices
     part = section(task)
     assert part is not None
     table, text = part.blocks
     assert isinstance(table, Table) and set(table.frame["metric"]) == PUBLISHED.keys() - {"accuracy"}
     assert isinstance(text, Text) and [item.split(" of ")[0] for item in text.items] == ["table 3: 1 number"]
-    (task,) = of_values(rows.assign(shift=rows["shift"].mask(rows["kind"].eq("backbone"), "noisy-1"))).slices
+    (task,) = results_from_values(rows.assign(shift=rows["shift"].mask(rows["kind"].eq("backbone"), "noisy-1"))).slices
     part = section(task)
     assert part is not None and [type(block) for block in part.blocks] == [Text]
 
@@ -83,7 +83,7 @@ def test_the_section_of_a_task_has_a_row_per_measured_number_and_a_line_per_pape
 def test_sources_are_footnotes() -> None:
     rows = events()
     reason = rows["reason"].mask(rows["metric"].eq("accuracy") & rows["reason"].notna(), "table 4; as printed")
-    part = all_tasks(of_values(rows.assign(reason=reason)))
+    part = all_tasks(results_from_values(rows.assign(reason=reason)))
     assert part is not None
     (table,) = (block for block in part.blocks if isinstance(block, Table))
     assert set(table.notes) == {"table 3", "table 4"}

@@ -148,7 +148,7 @@ def test_prune_removes_unneeded_files(results: Path, capsys: pytest.CaptureFixtu
     assert command("prune", results=results) == 0
     out = capsys.readouterr().out
     assert "2 temporary files: 100 B" in out and "1 unusable checkpoint: 4.00 KiB" in out
-    # A cost cell does not need the run.
+    # The row of the cost cell is not removed, because costs do not need the run.
     removed = {path.relative_to(results) for path in (dead_file, packed_file, unusable, *removed_run_files[:3])}
     assert before - files(results) == removed
     assert command("prune", results=results) == 0 and before - files(results) == removed

@@ -40,16 +40,16 @@ def finished(original: Run, tmp_path: Path) -> Run:
     return Run(Path(shutil.copytree(original.path, tmp_path / "copied" / "runs" / original.name)))
 
 
-def flip(path: Path, place: float) -> None:
+def flip_bit(path: Path, fraction: float) -> None:
     content = path.read_bytes()
-    position = int(place * len(content))
+    position = int(fraction * len(content))
     path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
 
 
-@pytest.mark.parametrize("place", [0.5, 0.99])
-def test_weights_with_a_flipped_bit_are_refused(finished: Run, place: float) -> None:
+@pytest.mark.parametrize("fraction", [0.5, 0.99])
+def test_weights_with_a_flipped_bit_are_refused(finished: Run, fraction: float) -> None:
     finished.load()
-    flip(finished.weights, place)
+    flip_bit(finished.weights, fraction)
     with pytest.raises(UsageError, match=r"model\.safetensors"):
         finished.load()
 
@@ -136,7 +136,7 @@ def test_nothing_is_written_into_the_folder_of_another_run(card_path: Path, tmp_
 
 
 def test_the_configuration_of_a_run_in_training_is_not_replaced(card_path: Path, tmp_path: Path) -> None:
-    """Before the first checkpoint, another command with the same name could replace it."""
+    """Before the first checkpoint, a command with the same name of the run could otherwise replace it."""
     run = new_run(card_path, tmp_path)
     config_before = (run.path / "config.toml").read_text()
     with run.lock():

@@ -1,7 +1,7 @@
 """Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 5.1 and appendix G.1).
 
 Every episode has a kernel (RBF or periodic) and a log-uniform lengthscale. Context and targets are one function of that
-process, and every related dataset is another one. All outputs, including the targets, have noise of standard
+process, and every related dataset is another function of it. All outputs, including the targets, have noise of standard
 deviation 0.2.
 
 Functions are sampled with the cosine series of the kernels (`kernels`), in float64 and without covariance matrices.

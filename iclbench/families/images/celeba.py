@@ -28,7 +28,7 @@ from iclbench.families.images.image_sets import ImageSet, Part, folder_of
 ALIGNED = (178, 218)
 
 _HOME = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
-_ADVICE = f"expected img_align_celeba/*.jpg and list_eval_partition.txt there, as in {_HOME}"
+_ADVICE = f"the folder 'celeba' must contain img_align_celeba/*.jpg and list_eval_partition.txt of {_HOME}"
 # In the data set, 0 is the training partition, 1 validation and 2 test.
 _PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 

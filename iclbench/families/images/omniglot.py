@@ -2,7 +2,8 @@
 each.
 
 It is read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659),
-or from folders of these names with the same content, `ALPHABET/characterNN/NNNN_DD.png`: 105 x 105 pixels, 1 bit.
+or from the unpacked folders `images_background` and `images_evaluation`. Drawings are files
+`ALPHABET/characterNN/NNNN_DD.png` of 105 x 105 pixels with 1 bit.
 Reading takes seconds, so the result is cached in a file (`iclbench.families.images.array_cache`).
 """
 
@@ -30,8 +31,8 @@ ALL_CLASSES, DRAWINGS, SIZE = sum(CLASSES.values()), 20, 105
 _MAX_DRAWING, _MAX_PART = 65_536, 100_000_000
 
 _ADVICE = (
-    "put images_background.zip and images_evaluation.zip there, as the Omniglot page of Brenden Lake offers them "
-    "(github.com/brendenlake/omniglot), and point --data-dir or ICLBENCH_DATA at the folder that holds 'omniglot'"
+    "download images_background.zip and images_evaluation.zip from github.com/brendenlake/omniglot into a folder "
+    "'omniglot', and set --data-dir or ICLBENCH_DATA to the folder that contains it"
 )
 _Reader = Callable[[str], bytes]
 
@@ -98,7 +99,10 @@ def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105
 
 
 def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
-    """The sizes of the files of an archive, by name. Only deflate can be unpacked step by step."""
+    """The sizes of the files of an archive, by name.
+
+    Raises `DataError` for compression methods other than deflate, because `zipfile` cannot limit how much it unpacks.
+    """
     for info in zipped.infolist():
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise DataError(
@@ -112,7 +116,7 @@ def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
 
 
 def _read_bounded(zipped: zipfile.ZipFile, name: str) -> bytes:
-    """A file of an archive up to the largest size of a drawing, since the size in the archive may be wrong."""
+    """A file of an archive, up to one byte more than the largest drawing: the size in the archive may be wrong."""
     with zipped.open(name) as file:
         return file.read(_MAX_DRAWING + 1)
 
@@ -142,15 +146,15 @@ def _drawings(
             code="too-large",
         )
     if len(characters) != CLASSES[part]:
-        missing_number = "".join(
-            f"; number {number:04d} is missing" for number in sorted(_character_numbers(part) - numbers)[:1]
+        missing = "".join(
+            f"; character {number:04d} is missing" for number in sorted(_character_numbers(part) - numbers)[:1]
         )
-        raise DataError(f"{path} has {len(characters)} characters, expected {CLASSES[part]}{missing_number}; {_ADVICE}")
+        raise DataError(f"{path} has {len(characters)} characters, expected {CLASSES[part]}{missing}; {_ADVICE}")
     images = np.empty((len(characters), DRAWINGS, SIZE, SIZE), np.uint8)
     for row, (character, drawings) in enumerate(sorted(characters.items())):
-        missing = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
-        if missing:
-            raise DataError(f"{path}: drawing {missing[0]:02d} of '{character}' is missing; {_ADVICE}")
+        missing_drawings = sorted({*range(1, DRAWINGS + 1)} - {*drawings})
+        if missing_drawings:
+            raise DataError(f"{path}: drawing {missing_drawings[0]:02d} of '{character}' is missing; {_ADVICE}")
         for drawer in range(DRAWINGS):
             images[row, drawer] = _ink(path, drawings[drawer + 1], read)
     return images

@@ -60,7 +60,7 @@ class Session:
     """A model that answers prompt sets, and its method of reading demonstrations.
 
     Attributes:
-        compared: the other methods, whose prompts have to fit into the model too.
+        compared_methods: the other methods, whose prompts have to fit into the model too.
     """
 
     model: LanguageModel
@@ -68,11 +68,11 @@ class Session:
     batches: Batches
     overlength: Overlength
     cache: PromptCache
-    compared: Sequence[Method] = ()
+    compared_methods: Sequence[Method] = ()
 
     def tokenised(self, prompts: LanguagePrompts) -> TokenisedPrompts:
         """The tokenised prompts that fit into the model."""
-        return fitting_prompts(self.cache, self.model, self.method, prompts, self.overlength, self.compared)
+        return fitting_prompts(self.cache, self.model, self.method, prompts, self.overlength, self.compared_methods)
 
     def outcome(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> Outcome:
         """The answers to these prompts."""
@@ -139,7 +139,7 @@ def _best(by_passes: Mapping[int, Pass]) -> int:
 
 
 def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:
-    """The prompt of each episode; with shared demonstrations only the first has them, the others are queries."""
+    """The prompt of each episode; with shared demonstrations, the first has them and the others are only queries."""
     texts = [""] * len(prompts.drawn_episodes)
     for index, (episode_index, prompt) in enumerate(zip(tokenised.episodes, tokenised.prompts, strict=True)):
         texts[episode_index] = prompt.text if index == 0 or prompts.shared is None else prompt.query

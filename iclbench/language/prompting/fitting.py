@@ -83,7 +83,7 @@ def fitting_prompts(
     method: Method,
     prompts: LanguagePrompts,
     overlength: Overlength,
-    compared: Sequence[Method] = (),
+    compared_methods: Sequence[Method] = (),
 ) -> TokenisedPrompts:
     """The prompts that fit into the model. With `drop`, these are all prompts, some with fewer demonstrations: this
     method and the compared ones drop the same number.
@@ -93,7 +93,7 @@ def fitting_prompts(
     """
     tokenised = cache.tokenised(model, prompts, method.times)
     if overlength == "drop":
-        return _with_fewer_demonstrations(cache, tokenised, model, method, prompts, compared)
+        return _with_fewer_demonstrations(cache, tokenised, model, method, prompts, compared_methods)
     reasons = _too_long(tokenised, method, model)
     if not reasons:
         return tokenised
@@ -124,11 +124,13 @@ def _with_fewer_demonstrations(
     model: LanguageModel,
     method: Method,
     prompts: LanguagePrompts,
-    compared: Sequence[Method],
+    compared_methods: Sequence[Method],
 ) -> TokenisedPrompts:
     """All prompts, with as few demonstrations dropped as necessary."""
     too_long = _too_long(all_prompts, method, model)
-    others = [(other, cache.tokenised(model, prompts, other.times)) for other in compared if other.hash != method.hash]
+    others = [
+        (other, cache.tokenised(model, prompts, other.times)) for other in compared_methods if other.hash != method.hash
+    ]
     long_places = sorted({*too_long, *(i for other, tokenised in others for i in _too_long(tokenised, other, model))})
     shared = prompts.shared is not None
     groups = [list(range(len(all_prompts.episodes)))] * bool(long_places) if shared else [[i] for i in long_places]

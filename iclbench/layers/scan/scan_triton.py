@@ -205,7 +205,7 @@ def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _kernel_layout(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """Tensors in the layout of the kernels; copied only if they have another one."""
+    """Tensors in the layout of the kernels; copied only if they have another layout."""
     return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
 
 

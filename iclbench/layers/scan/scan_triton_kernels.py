@@ -102,7 +102,7 @@ def backward_chunk(
 
     The gradient g_t of h_t is g_t = C_t dy_t + decay_{t+1} g_{t+1}, a scan from the end. The log-decay dt_t A has
     gradient g_t z_t, where z_t = decay_t h_{t-1} is the decayed state. A separate scan computes z_t = decay_t (z_{t-1}
-    + x_{t-1} B_{t-1}), because the difference of h_t and its added term loses digits if the decay is strong.
+    + dt_{t-1} u_{t-1} B_{t-1}), because the difference of h_t and its added term loses digits if the decay is strong.
     """
     blocks = tl.cdiv(D, BLOCK_D)
     block = tl.program_id(0) % blocks

@@ -14,7 +14,7 @@ from iclbench.report.figures import curves
 from iclbench.report.figures.marks import Marks
 from iclbench.report.style import CONFIG, Look
 
-# A linear axis extends beyond the range of the better half of the contestants by up to this multiple of the range.
+# A linear axis extends beyond the range of the better half of the contestants by up to this multiple of that range.
 _REACH = 3.0
 
 
@@ -31,7 +31,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
         title: title of the chart.
     """
     order = rows.sort_values(["value", "contestant"], ascending=[measure.lower_is_better, True])["contestant"].tolist()
-    # The area under a curve has the kind of axis of the curve.
+    # An area under a curve has a logarithmic axis if the curve has one.
     is_area = any(curve.area == measure.name and curve.logarithmic for curve in METRICS.values())
     axis_measure = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))
     low, high = curves.domain(rows, axis_measure) if axis_measure.logarithmic else _linear_range(rows, measure)

@@ -137,7 +137,7 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
         f"{task.id}-examples-mismatch",
         f"{task.task}: mismatched related datasets",
         f"Predictions of {most.contestant} with {most.n_related} related datasets from the process of the "
-        "context or from another one, one episode per row.",
+        "context or from another process, one episode per row.",
         panels,
         _oracle(task, rows),
         task.looks,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
-from iclbench.tables.evaluators import INSIDE
+from iclbench.tables.evaluators import DIAGNOSTICS
 
 # Metrics that scores of the questions `next` and `targets` are computed from.
 _SCORED_METRICS = ("squared_error", "log_likelihood", "nll")
@@ -70,7 +70,7 @@ def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
     Failed cells are not gaps.
     """
     evaluated = task.rows[
-        ~_in_training(task) & ~task.rows["evaluator"].isin(INSIDE) & task.rows["kind"].ne("published")
+        ~_in_training(task) & ~task.rows["evaluator"].isin(DIAGNOSTICS) & task.rows["kind"].ne("published")
     ]
     gaps = [
         *_missing_evaluations(task, evaluated),

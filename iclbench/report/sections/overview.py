@@ -10,7 +10,7 @@ from iclbench.analysis import accuracies
 from iclbench.core.formats import Number, fixed
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.tables.evaluators import HEADLINE, INSIDE
+from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (
@@ -40,7 +40,7 @@ def section(results: Results) -> Section | None:
 def reading(results: Results) -> Text:
     """How to read the numbers: metrics, the normaliser of the squared error, intervals and scores."""
     rows = results.rows
-    rows = rows[(rows["shift"] == "none") & ~rows["evaluator"].isin(INSIDE) & rows["axis"].isna()]
+    rows = rows[(rows["shift"] == "none") & ~rows["evaluator"].isin(DIAGNOSTICS) & rows["axis"].isna()]
     n_episodes = sorted(int(n) for n in rows["n_episodes"].dropna().unique())
     range_text = " to ".join(f"{n:,}" for n in dict.fromkeys([n_episodes[0], n_episodes[-1]])) if n_episodes else "all"
     measured = rows[rows["kind"] != "published"]

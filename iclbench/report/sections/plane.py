@@ -46,8 +46,8 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     looks |= {NEAREST: results.looks[NEAREST]} if has_nearest else {}
     looks |= {GUESSING: ZERO}
     name = f"plane-{slug(family, preset)}"
-    reading = f"horizontal lines: guessing{f' and {NEAREST}' if has_nearest else ''}."
-    yield plane.figure(name, f"{family}, {preset}: ICL against IWL", reading, data, panels, looks)
+    caption = f"horizontal lines: guessing{f' and {NEAREST}' if has_nearest else ''}."
+    yield plane.figure(name, f"{family}, {preset}: ICL against IWL", caption, data, panels, looks)
     frame = pd.concat([_table_rows(task) for task in tasks], ignore_index=True)
     columns = (
         Column("contestant", "contestant"),
@@ -56,8 +56,8 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
         Column("icl", "ICL", fixed, True, "icl_low", "icl_high"),
         Column("iwl", "IWL", fixed, True, "iwl_low", "iwl_high"),
         Column("peak", "highest ICL", fixed, numeric=True),
-        Column("iwl_at_peak", "IWL then", fixed, numeric=True),
         Column("step", "at step", integer, numeric=True),
+        Column("iwl_at_peak", "IWL at that step", fixed, numeric=True),
     )
     yield Table(
         name=f"{name}-numbers",

@@ -37,7 +37,7 @@ def fix_measurements(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak
     monkeypatch.setattr(costs, "peak_of", lambda work, device: peak)
 
 
-def test_every_column_of_a_row_of_costs(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_costs_have_all_columns(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fix_measurements(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     gpt2 = replace(contestant("gpt2", heads=2), variant="as trained")
@@ -148,7 +148,7 @@ def test_flops_are_counted_on_the_cpu(task: TaskConfig) -> None:
     assert [cost.phase for cost in counts] == ["condition", "query", "update"] and not reasons
 
 
-class OnArrays(Predictor):
+class NumPyMean(Predictor):
     """The mean of the outputs, computed by NumPy."""
 
     def predict_targets(self, context, x_target, related=None):
@@ -157,7 +157,7 @@ class OnArrays(Predictor):
 
 
 def test_a_phase_that_cannot_be_counted_has_one_message_for_all_sizes(task: TaskConfig) -> None:
-    mean = PredictorContestant("mean", "mean", "baseline", "", predictor=OnArrays())
+    mean = PredictorContestant("mean", "mean", "baseline", "", predictor=NumPyMean())
     counts, reasons = counted_costs(mean, task.build(), task, None, Sizes([3, 5], episodes=4))
     assert {cost.phase for cost in counts} == {"condition", "update"}
     (reason,) = reasons
@@ -166,9 +166,9 @@ def test_a_phase_that_cannot_be_counted_has_one_message_for_all_sizes(task: Task
 
 def test_state_query_and_update_are_those_of_the_sampled_points(task: TaskConfig) -> None:
     gpt2, family = contestant("gpt2", heads=2), task.build()
-    state, works, left_out = costs._answering_setup(gpt2, family, 5, Sizes([5], episodes=4))
+    state, works, messages = costs._answering_setup(gpt2, family, 5, Sizes([5], episodes=4))
     phases = {work.phase: work.call for work in works}
-    assert not left_out
+    assert not messages
     episodes = family.sample_all_related(Request(4, 6, costs.generator(0, "costs", 5), shift="none"))
     expected = gpt2.predictor.condition(episodes.context.span(0, 5))
     assert state.nbytes == expected.nbytes
@@ -179,7 +179,7 @@ def test_state_query_and_update_are_those_of_the_sampled_points(task: TaskConfig
     assert count_flops(phases["condition"]) > count_flops(phases["update"])
 
 
-def test_episodes_of_the_question_targets_have_the_given_number_of_points() -> None:
+def test_episodes_with_separate_targets_have_the_given_number_of_points() -> None:
     related = {"points": 12, "targets": 5, "max_related": 2, "related_points": [4, 9]}
     family = resolve_task("gp-mixture", "smoke", related)[0].build()
     episodes = costs._episodes(family, 3, 7)

@@ -56,9 +56,9 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
         (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
         (mamba, dict.fromkeys((5, 12), LAYERS * (3 + 4) * 2 * WIDTH * 4)),
     ):
-        path, left_out, _ = measure_costs(Context(tmp_path), model, task, "smoke", Sizes([5, 12], episodes=EPISODES))
+        path, lines, _ = measure_costs(Context(tmp_path), model, task, "smoke", Sizes([5, 12], episodes=EPISODES))
         rows = rows_of(path)
-        assert not left_out
+        assert not lines
         assert rows["model", "parameters", None] == sum(p.numel() for p in model.predictor.parameters())
         for n, size in expected.items():
             assert rows["condition", "state_bytes", n] == size
