@@ -32,16 +32,13 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points, take
-from iclbench.core.errors import UsageError
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import BaseSettings, NonNegativeFloat, SeedInt
 from iclbench.families.base import Evaluator, Family
-from iclbench.families.images.bursty_draws import ClassSplit
+from iclbench.families.images.bursty_draws import ClassSplit, coins, number_of_pairs, shuffled
+from iclbench.families.images.bursty_parameters import TEST_CONTEXT
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
-
-# Number of items in the context of every test: four of each of two classes.
-TEST_CONTEXT = 8
 
 
 class BurstyVectorParameters(BaseSettings):
@@ -123,7 +120,7 @@ class BurstyVectors(Family):
         query = take(bursty, torch.randint(groups, (episodes, 1), generator=generator, device=generator.device))
         further = split.zipf((episodes, max(0, points - groups * copies)), generator)
         context = torch.cat([bursty.repeat_interleave(copies, 1)[:, :points], further], 1)
-        ranks = torch.cat([_shuffled(context, generator), query], 1)
+        ranks = torch.cat([shuffled(context, generator), query], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         ranks = torch.where(is_bursty, ranks, split.zipf((episodes, points + 1), generator))
         classes = split.labels_by_rank[ranks]
@@ -138,12 +135,7 @@ class BurstyVectors(Family):
             case "icl":
                 sequences = self._icl(episodes, generator)
             case "icl_paired":
-                if episodes % 2:
-                    raise UsageError(
-                        f"icl_paired needs an even number of episodes, got {episodes}; change task.episodes",
-                        code="bad-value",
-                    )
-                sequences = _exchanged(self._icl(episodes // 2, generator))
+                sequences = _exchanged(self._icl(number_of_pairs(episodes), generator))
             case "flip":
                 sequences = self._flip(episodes, generator)
             case _:
@@ -189,8 +181,7 @@ class BurstyVectors(Family):
     ) -> Sequences:
         """Equal numbers of items of both classes with these labels, shuffled, and a query of either class."""
         position = (torch.arange(TEST_CONTEXT, device=labels.device) % 2).expand(len(labels), TEST_CONTEXT)
-        query = torch.randint(2, (len(labels), 1), generator=generator, device=labels.device)
-        position = torch.cat([_shuffled(position, generator), query], 1)
+        position = torch.cat([shuffled(position, generator), coins(len(labels), generator)], 1)
         x = self._items(take(means, position), generator)
         return Sequences(x, take(classes, position), take(labels, position), labels)
 
@@ -230,8 +221,3 @@ def _two_labels(episodes: int, labels: int, generator: torch.Generator) -> Int[T
     first = torch.randint(labels, (episodes, 1), generator=generator, device=generator.device)
     offset = torch.randint(1, labels, (episodes, 1), generator=generator, device=generator.device)
     return torch.cat([first, (first + offset) % labels], 1)
-
-
-def _shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
-    """Every row in an independent random order."""
-    return take(t, torch.rand(t.shape, generator=generator, device=generator.device).argsort(1))

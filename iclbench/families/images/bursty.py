@@ -40,10 +40,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from iclbench.core.episodes import Episodes, Points, take
+from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.families.base import Evaluator, Family
-from iclbench.families.images.bursty_draws import ClassSplit, distinct_drawings
+from iclbench.families.images.bursty_draws import ClassSplit, coins, distinct_drawings, number_of_pairs, shuffled
 from iclbench.families.images.bursty_parameters import TEST_CONTEXT, BurstyParameters
 from iclbench.families.images.character_sets import CharacterSet, omniglot_characters, procedural_characters
 from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS
@@ -165,8 +165,8 @@ class Bursty(Family):
         # Ranks count modulo the number of classes, but drawings are distinct only within equal ranks. So adding the
         # number of classes keeps the classes and lets their drawings repeat those of the pair.
         further_ranks = further_ranks + split.n_training * anchor
-        context = _shuffled(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
-        bursty = torch.cat([context, pair.gather(1, _coins(episodes, generator))], 1)
+        context = shuffled(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
+        bursty = torch.cat([context, pair.gather(1, coins(episodes, generator))], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         independent = split.zipf((episodes, points + 1), generator)
         sequences = self._with_trained_labels(torch.where(is_bursty, bursty, independent), generator)
@@ -187,12 +187,7 @@ class Bursty(Family):
             case "icl":
                 sequences = self._icl(episodes, generator)
             case "icl_paired":
-                if episodes % 2:
-                    raise UsageError(
-                        f"icl_paired needs an even number of episodes, got {episodes}; change task.episodes",
-                        code="bad-value",
-                    )
-                sequences = self._exchanged(self._icl(episodes // 2, generator))
+                sequences = self._exchanged(self._icl(number_of_pairs(episodes), generator))
             case "flip":
                 # Two different classes: the trained label of a single class would be right for context and weights.
                 pair = self.split(generator.device).labels_by_rank[self._pair(episodes, generator, are_different=True)]
@@ -232,7 +227,7 @@ class Bursty(Family):
     ) -> Sequences:
         """Equal numbers of images of both classes with these labels, shuffled, and a query of either class."""
         pair_index = (torch.arange(TEST_CONTEXT, device=pair.device) % 2).expand(len(pair), TEST_CONTEXT)
-        pair_index = torch.cat([_shuffled(pair_index, generator), _coins(len(pair), generator)], 1)
+        pair_index = torch.cat([shuffled(pair_index, generator), coins(len(pair), generator)], 1)
         classes = pair.gather(1, pair_index)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
         drawing_numbers = distinct_drawings(classes, drawings, generator)
@@ -289,12 +284,3 @@ class Bursty(Family):
             choices=sequences.choices,
             truth={"class": data_classes, "drawing": sequences.drawings},
         )
-
-
-def _coins(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
-    return torch.randint(2, (episodes, 1), generator=generator, device=generator.device)
-
-
-def _shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
-    """Every row in an independent random order."""
-    return take(t, torch.rand(t.shape, generator=generator, device=generator.device).argsort(1))

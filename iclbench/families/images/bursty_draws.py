@@ -1,4 +1,4 @@
-"""Random parts of bursty sequences: the split of the classes, Zipf draws of classes, and drawings without repetition.
+"""Random parts of bursty sequences: the split of the classes, Zipf draws, drawings without repetition, and orders.
 
 Labels are positions in a seeded permutation of the classes of the data: rare classes first, then common classes, then
 held-out classes, which have no label in training. Ranks order the training classes by frequency. The common classes
@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from iclbench.core.episodes import take
+from iclbench.core.errors import UsageError
 from iclbench.core.records import TensorRecord
 from iclbench.core.seeds import generator as stream
 
@@ -104,6 +106,29 @@ def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: tor
     occurrence = torch.where(occurrence < drawings, occurrence, repeated_occurrence)
     drawing_order = order.gather(1, first_position.unsqueeze(2).expand(shape))
     return drawing_order.gather(2, occurrence.unsqueeze(2)).squeeze(2).roll(-1, 1)
+
+
+def shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
+    """Every row in an independent random order."""
+    return take(t, torch.rand(t.shape, generator=generator, device=generator.device).argsort(1))
+
+
+def coins(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
+    """0 or 1 for every episode."""
+    return torch.randint(2, (episodes, 1), generator=generator, device=generator.device)
+
+
+def number_of_pairs(episodes: int) -> int:
+    """The number of pairs of episodes of the test `icl_paired`.
+
+    Raises:
+        UsageError: the number of episodes is odd.
+    """
+    if episodes % 2:
+        raise UsageError(
+            f"icl_paired needs an even number of episodes, got {episodes}; change task.episodes", code="bad-value"
+        )
+    return episodes // 2
 
 
 def _random_below(limit: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
