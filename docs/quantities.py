@@ -93,6 +93,7 @@ class Reference:
                 "POINTS": [preset.points for preset in cards],
                 "PAIRS": grid("reference").pairs,
                 "PAIRS_TESTED": sum(len(named.tasks) for named in grid("reference").pairs),
+                "PAIR_SEEDS": max(len(named.seeds) for named in grid("reference").pairs),
                 "CLASSES": [c.title for c in self._contests("grid") if c.evaluator == "next"],
                 "BACKBONES": self.contestants("grid"),
                 "SEQUENCE": self._sequence_models(),
