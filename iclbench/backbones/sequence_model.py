@@ -124,7 +124,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         depth = self.depth(settings)
         if len(mixers) > depth:
             raise UsageError(
-                f"backbone.mixers has {plural(len(mixers), 'mixer')} for {plural(depth, 'layer')}; give "
+                f"backbone.mixers has {plural(len(mixers), 'mixer')} for {plural(depth, 'layer')}; pass "
                 f"-o backbone.layers={len(mixers)} or a shorter list",
                 code="conflict",
             )
@@ -181,7 +181,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         if max_points is not None and max_points < trained_points:
             raise UsageError(
                 f"backbone.max_points={max_points} is less than the {trained_points} points of the longest sequence, "
-                f"including the query; give -o backbone.max_points={trained_points} or leave it out",
+                f"including the query; pass -o backbone.max_points={trained_points} or leave it out",
                 code="bad-value",
             )
         return max_points or trained_points

@@ -113,7 +113,7 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
     try:
         file = path.open(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise cannot_read(path, error, "give --csv a file, or - for stdin") from error
+        raise cannot_read(path, error, "pass --csv a file, or - for stdin") from error
     with file:
         yield file
 

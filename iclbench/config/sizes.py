@@ -230,7 +230,7 @@ def missing_size(
     ]
     return (
         f"preset '{canonical(preset)}' of task '{name}' has no size for '{backbone}' (default: "
-        f"{', '.join(f'{key} {value}' for key, value in sizes) or 'set by its class'}); give "
+        f"{', '.join(f'{key} {value}' for key, value in sizes) or 'set by its class'}); pass "
         + " ".join(f"-o backbone.{key}=N" for key in keys)
         + (f", or --preset {' or '.join(sized_presets)}" if sized_presets else "")
     )

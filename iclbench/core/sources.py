@@ -43,7 +43,7 @@ def _files(target: str) -> list[tuple[str, Path]]:
     spec = PathFinder.find_spec(top) or _spec_of_other_finders(top) or PathFinder.find_spec(top, [""])
     if spec is None:
         raise UsageError(
-            f"cannot load '{target}': no module '{top}'; install its package, or change to its folder and give --trust "
+            f"cannot load '{target}': no module '{top}'; install its package, or change to its folder and pass --trust "
             f"{top}",
             code="unknown-name",
         )

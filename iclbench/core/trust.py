@@ -121,7 +121,7 @@ def require(target: str) -> None:
         _refused_packages.add(package)
     raise UntrustedError(
         f"'{target}' is code from outside iclbench and its installed plug-ins, and loading it would run it; read it, "
-        f"then give --trust {package} (or set {VARIABLE}={package})"
+        f"then pass --trust {package} (or set {VARIABLE}={package})"
     )
 
 

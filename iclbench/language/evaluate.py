@@ -146,7 +146,7 @@ def _comparisons(
 
     if 0 in shots and contestants.method.name != "icl":
         raise UsageError(
-            f"task '{zero_shot.task.name}': method '{contestants.method.name}' needs demonstrations; give --shots 1 or "
+            f"task '{zero_shot.task.name}': method '{contestants.method.name}' needs demonstrations; pass --shots 1 or "
             "more",
             code="conflict",
         )
@@ -211,6 +211,6 @@ def _check_model(model: LanguageModel, method: Method) -> None:
         )
     if method.settings.thinks and model.memory_obstacle:
         raise UsageError(
-            f"'{model.name}' does not support Deep-Thinking: {model.memory_obstacle}; give --method icl or repeat",
+            f"'{model.name}' does not support Deep-Thinking: {model.memory_obstacle}; pass --method icl or repeat",
             code="not-applicable",
         )

@@ -47,7 +47,7 @@ def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
         with path.open(encoding="utf-8", errors="replace") as file:
             lines = list(columns.read(limits.lines(file, str(path)), str(path)))
     except OSError as error:
-        raise cannot_read(path, error, "give --related a file of points") from error
+        raise cannot_read(path, error, "pass --related a file of points") from error
     query_number = next((line.number for line in lines if line.y is None), None)
     if query_number is not None:
         raise DataError(f"{path}, line {query_number}: related datasets may not have queries")

@@ -133,7 +133,7 @@ def check_state(state: State, window: int | None) -> None:
         return
     if size is None:
         raise DataError("the state was saved without --window; leave --window out", code="conflict")
-    raise DataError(f"the state has a window of {plural(size, 'point')}; give --window {size}", code="conflict")
+    raise DataError(f"the state has a window of {plural(size, 'point')}; pass --window {size}", code="conflict")
 
 
 def _drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:

@@ -176,7 +176,7 @@ def check_count(count: int, device: str) -> None:
     """Raise `UsageError` for more processes than available cores or GPUs, or for several processes on one GPU."""
     if count > 1 and device.startswith("cuda:"):
         raise UsageError(
-            f"--processes {count} needs a GPU for each process; give --device cuda, not {device}", code="conflict"
+            f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
         )
     available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
     if count > available:

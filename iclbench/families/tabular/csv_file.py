@@ -63,7 +63,7 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
     first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
     if header is None and not has_header and _may_be_header(first_line, columns):
         raise DataError(
-            f"{path}: the first line '{as_one_line(','.join(first_line))}' may be a header or a row; give --header or "
+            f"{path}: the first line '{as_one_line(','.join(first_line))}' may be a header or a row; pass --header or "
             "--no-header with --csv, or give the columns names that are not numbers",
             code="missing-value",
         )

@@ -40,7 +40,7 @@ def check_causal(model: Model) -> None:
     logits, changed_logits = plain(model, ids), plain(model, changed_ids)
     if not bool(logits.isfinite().all()):
         raise DataError(
-            f"the logits of '{model.name}' are not finite in {str(model.dtype).removeprefix('torch.')}; give --dtype "
+            f"the logits of '{model.name}' are not finite in {str(model.dtype).removeprefix('torch.')}; pass --dtype "
             "float32, or check whether the checkpoint is damaged",
             code="not-finite",
         )

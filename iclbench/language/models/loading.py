@@ -272,7 +272,7 @@ def _configuration(source: Source, raw_config: dict[str, Any]) -> Any:
 
 def _untrusted(source: Source, classes: str = "") -> UsageError:
     return UsageError(
-        f"'{source.name}' runs custom code{classes}; review the code and give --trust-remote-code to allow it",
+        f"'{source.name}' runs custom code{classes}; review the code and pass --trust-remote-code to allow it",
         code="untrusted",
     )
 
@@ -293,7 +293,7 @@ def _tokenizer(source: Source) -> Any:
 
 
 def _too_large(source: Source, device: str) -> DoesNotFitError:
-    return DoesNotFitError(f"'{source.name}' does not fit on {device}; give --dtype bfloat16 or another --device")
+    return DoesNotFitError(f"'{source.name}' does not fit on {device}; pass --dtype bfloat16 or another --device")
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class LanguageModel:
         past_length = 0 if after is None else after.length
         if first not in (None, past_length) and not self.uses_positions:
             raise UsageError(
-                f"'{self.name}' does not take positions; give -o method.positions=continue", code="not-applicable"
+                f"'{self.name}' does not take positions; pass -o method.positions=continue", code="not-applicable"
             )
         cache = caches.cache_of(None) if after is None else self._cache(after, len(ids))
         last_place = torch.full((len(ids), 1), ids.shape[1] - 1)

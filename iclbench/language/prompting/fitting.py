@@ -140,7 +140,7 @@ def _with_fewer_demonstrations(
         if dropped_alone is None:
             reason = next(iter(too_long.values()))
             raise _too_long_error(
-                prompts, model, f"{reason}, and dropping demonstrations is not enough; give --overlength skip"
+                prompts, model, f"{reason}, and dropping demonstrations is not enough; pass --overlength skip"
             )
         # A method that does not fit without demonstrations fails, but does not affect the other methods.
         dropped_by_others = [

@@ -246,7 +246,7 @@ class LanguagePrompts:
         examples = self.pool.development if self._has_own_demonstrations else self.pool.splits[2]
         if not examples:
             raise UsageError(
-                f"task '{self.task.name}' has no development examples; give -o method.passes=5", code="not-applicable"
+                f"task '{self.task.name}' has no development examples; pass -o method.passes=5", code="not-applicable"
             )
         order = self._rng("development").permutation(len(examples))
         return tuple(examples[i] for i in order[: self.episodes])

@@ -56,7 +56,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
         gaps = np.diff(values, axis=1, prepend=0.0)[mask]
     elif times is None and _is_increasing(values, mask):
         raise DataError(
-            f"{path}: 'times' never decrease, so they seem to be absolute; give -o task.times=absolute to convert them "
+            f"{path}: 'times' never decrease, so they seem to be absolute; pass -o task.times=absolute to convert them "
             "to gaps, or -o task.times=gaps if they are gaps",
             code="missing-value",
         )
