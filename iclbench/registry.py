@@ -301,7 +301,7 @@ class Backbones(Registry):
             return variant
         if canonical(variant.backbone) not in self.architectures():
             raise UsageError(
-                f"the backbone '{variant.backbone}' of variant '{name}' (from {entry.package}) does not exist; pass "
+                f"the backbone '{variant.backbone}' of variant '{name}' (from {entry.package}) does not exist; name "
                 f"one of {', '.join(self.architectures())}",
                 code="plugin",
             )
