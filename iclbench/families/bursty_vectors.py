@@ -35,7 +35,7 @@ from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import BaseSettings, NonNegativeFloat, SeedInt
 from iclbench.families.base import Evaluator, Family
-from iclbench.families.images.bursty_draws import ClassSplit, coins, number_of_pairs, shuffled
+from iclbench.families.images.bursty_draws import ClassSplit, number_of_pairs, places_in_pair, shuffled, two_labels
 from iclbench.families.images.bursty_parameters import TEST_CONTEXT
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
@@ -157,7 +157,7 @@ class BurstyVectors(Family):
 
     def _icl(self, episodes: int, generator: torch.Generator) -> Sequences:
         means = normal((episodes, 2, self.x_dim), generator) / self.x_dim**0.5
-        labels = _two_labels(episodes, self.parameters.labels, generator)
+        labels = two_labels(episodes, self.parameters.labels, generator)
         return self._two_classes(means, torch.full_like(labels, -1), labels, generator)
 
     def _flip(self, episodes: int, generator: torch.Generator) -> Sequences:
@@ -180,8 +180,7 @@ class BurstyVectors(Family):
         generator: torch.Generator,
     ) -> Sequences:
         """Equal numbers of items of both classes with these labels, shuffled, and a query of either class."""
-        position = (torch.arange(TEST_CONTEXT, device=labels.device) % 2).expand(len(labels), TEST_CONTEXT)
-        position = torch.cat([shuffled(position, generator), coins(len(labels), generator)], 1)
+        position = places_in_pair(len(labels), generator)
         x = self._items(take(means, position), generator)
         return Sequences(x, take(classes, position), take(labels, position), labels)
 
@@ -214,10 +213,3 @@ def _exchanged(sequences: Sequences) -> Sequences:
     x, classes, labels, admitted = (t.repeat_interleave(2, 0) for t in sequences if t is not None)
     is_second = (torch.arange(len(x), device=x.device) % 2 == 1).unsqueeze(1)
     return Sequences(x, classes, torch.where(is_second, admitted.sum(1, keepdim=True) - labels, labels), admitted)
-
-
-def _two_labels(episodes: int, labels: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
-    """Two different random labels."""
-    first = torch.randint(labels, (episodes, 1), generator=generator, device=generator.device)
-    offset = torch.randint(1, labels, (episodes, 1), generator=generator, device=generator.device)
-    return torch.cat([first, (first + offset) % labels], 1)

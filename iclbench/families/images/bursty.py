@@ -43,7 +43,15 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.families.base import Evaluator, Family
-from iclbench.families.images.bursty_draws import ClassSplit, coins, distinct_drawings, number_of_pairs, shuffled
+from iclbench.families.images.bursty_draws import (
+    ClassSplit,
+    coins,
+    distinct_drawings,
+    number_of_pairs,
+    places_in_pair,
+    shuffled,
+    two_labels,
+)
 from iclbench.families.images.bursty_parameters import TEST_CONTEXT, BurstyParameters
 from iclbench.families.images.character_sets import CharacterSet, omniglot_characters, procedural_characters
 from iclbench.families.images.omniglot import ALL_CLASSES, DRAWINGS
@@ -215,9 +223,7 @@ class Bursty(Family):
     def _icl_labels(self, episodes: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
         split, choice = self.split(generator.device), self.parameters.icl_labels
         if choice == "random":
-            first_label = torch.randint(split.n_training, (episodes, 1), generator=generator, device=generator.device)
-            offset = torch.randint(1, split.n_training, (episodes, 1), generator=generator, device=generator.device)
-            return torch.cat([first_label, (first_label + offset) % split.n_training], 1)
+            return two_labels(episodes, split.n_training, generator)
         pairs = {"first": torch.arange(2), "rarest": split.labels_by_rank[-2:], "common": split.labels_by_rank[:2]}
         pair = pairs[choice] if isinstance(choice, str) else torch.tensor(choice)
         return pair.to(generator.device).expand(episodes, 2)
@@ -226,8 +232,7 @@ class Bursty(Family):
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
         """Equal numbers of images of both classes with these labels, shuffled, and a query of either class."""
-        pair_index = (torch.arange(TEST_CONTEXT, device=pair.device) % 2).expand(len(pair), TEST_CONTEXT)
-        pair_index = torch.cat([shuffled(pair_index, generator), coins(len(pair), generator)], 1)
+        pair_index = places_in_pair(len(pair), generator)
         classes = pair.gather(1, pair_index)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
         drawing_numbers = distinct_drawings(classes, drawings, generator)

@@ -21,6 +21,7 @@ from iclbench.core.episodes import take
 from iclbench.core.errors import UsageError
 from iclbench.core.records import TensorRecord
 from iclbench.core.seeds import generator as stream
+from iclbench.families.images.bursty_parameters import TEST_CONTEXT
 
 # The approximate sum of the weights: large enough that rounding does not matter, and exact in float64.
 _TOTAL = 2**50
@@ -116,6 +117,20 @@ def shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "
 def coins(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
     """0 or 1 for every episode."""
     return torch.randint(2, (episodes, 1), generator=generator, device=generator.device)
+
+
+def two_labels(episodes: int, labels: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
+    """Two different random labels for every episode."""
+    first = torch.randint(labels, (episodes, 1), generator=generator, device=generator.device)
+    offset = torch.randint(1, labels, (episodes, 1), generator=generator, device=generator.device)
+    return torch.cat([first, (first + offset) % labels], 1)
+
+
+def places_in_pair(episodes: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+    """The place in a pair of classes, 0 or 1, of every item of a test: equally often in the context, in random order,
+    and at random for the query, which is the last item."""
+    places = (torch.arange(TEST_CONTEXT, device=generator.device) % 2).expand(episodes, TEST_CONTEXT)
+    return torch.cat([shuffled(places, generator), coins(episodes, generator)], 1)
 
 
 def number_of_pairs(episodes: int) -> int:
