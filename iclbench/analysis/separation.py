@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy.special import stdtr
 
 # Scores separate contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
 MIN_RATIO = 2.0
@@ -75,13 +74,15 @@ def separation(scores: pd.Series) -> Separation | None:
 
 def _welch(by_contestant: Any) -> Float[np.ndarray, " pairs"]:
     """The p-value of Welch's test of every pair of contestants with at least two seeds each (`pairs.welch`)."""
+    from scipy.stats import ttest_ind_from_stats  # slow to import
+
     statistics = by_contestant.agg(["mean", "var", "count"]).query("count > 1")
     mean, variance, count = (statistics[name].to_numpy(float) for name in ("mean", "var", "count"))
     first, second = np.triu_indices(len(mean), 1)
-    squares = variance / count  # squared standard errors of the means
-    total = squares[first] + squares[second]
-    with np.errstate(divide="ignore", invalid="ignore"):  # without any spread: see below
-        t = np.abs(mean[first] - mean[second]) / np.sqrt(total)
-        terms = squares**2 / (count - 1)
-        p = 2 * stdtr(total**2 / (terms[first] + terms[second]), -t)
-    return np.where(total > 0, p, mean[first] == mean[second])
+    with np.errstate(divide="ignore", invalid="ignore"):  # without any spread, p is 0, or NaN if the means are equal
+        test = ttest_ind_from_stats(
+            *(each[first] for each in (mean, np.sqrt(variance), count)),
+            *(each[second] for each in (mean, np.sqrt(variance), count)),
+            equal_var=False,
+        )
+    return np.asarray(test.pvalue)
