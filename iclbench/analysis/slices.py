@@ -158,8 +158,7 @@ class Slice:
     @cached_property
     def related_processes(self) -> dict[str, str]:
         """The shifts that set the process of related datasets: this process by the shift's name."""
-        shift_rows = self.rows[self.rows["related_from"].notna()].drop_duplicates("shift")
-        return dict(zip(shift_rows["shift"], shift_rows["related_from"], strict=True))
+        return _pairs(self.rows[self.rows["related_from"].notna()], "shift", "related_from")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
