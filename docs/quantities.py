@@ -104,7 +104,7 @@ class Reference:
         )
 
     def _functions(self) -> list[str]:
-        """The classes of functions with all backbones of the core; not `tabular`, whose rows are not drawn anew."""
+        """The classes of functions with all backbones of the core; not `tabular`, whose episodes share real rows."""
         core = load_grid("reference")[1].parts[0]
         contestants = {each.title: set(each.rows["contestant"]) for each in self._contests("grid")}
         known = {task for task, names in contestants.items() if set(core.backbones) <= names}

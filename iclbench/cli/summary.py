@@ -133,7 +133,7 @@ def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
 def score_notes(values: pd.DataFrame) -> list[str]:
     """What scores 1 on one prompt set, unless it is a contestant of the table."""
     references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
-    return [f"score: 1 is {reference}" for reference in references[:1] if reference not in set(values["run"].unique())]
+    return [f"score 1: {reference}" for reference in references[:1] if reference not in set(values["run"].unique())]
 
 
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:

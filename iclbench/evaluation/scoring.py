@@ -27,8 +27,8 @@ class TargetScores:
 
     Attributes:
         n_related: numbers of related datasets, ascending.
-        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN if there
-            is no score. If a test groups episodes, each row is a group.
+        scores: scores by metric, `(episodes, n_related)`, with squared errors divided by the normaliser; NaN for a
+            missing score. If a test groups episodes, each row is a group.
         normaliser: the divisor of squared errors.
         skipped: mask of episodes or groups, `(episodes,)`, with a context that is longer than the contestant allows;
             they have no scores.

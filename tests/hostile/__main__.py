@@ -38,7 +38,7 @@ TRIALS = 500
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of one trial, which succeeds if there are no complaints."""
+    """The outcome of one trial, which succeeds without complaints."""
 
     category: str
     index: int
