@@ -222,7 +222,7 @@ def parameters(name: str, layers: int, width: int, dim: int) -> int:
     settings |= {"layers": layers} if "layers" in fields else {}
     settings = {key: value for key, value in settings.items() if value is not None}
     shape = TaskShape(x_dim=dim, y_dim=1, points=8)
-    if cls.events_only:
+    if cls.reads_only_events():
         shape = TaskShape(x_dim=0, y_dim=3, points=8, marks=dim, head="event")
     model = measured(lambda: cls(cls.Settings(**settings), shape), name, memory=False)
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -237,7 +237,7 @@ def formula(name: str) -> str:
 
     It is fitted to some sizes and checked on others. If the check fails, the text gives the number at one size.
     """
-    letters = "LDK" if BACKBONES.get(name).events_only else "LDd"
+    letters = "LDK" if BACKBONES.get(name).reads_only_events() else "LDd"
     sizes = [(n, w, d) for d in _DIMS for n in (2, 4) for w in _WIDTHS]
     counts = [parameters(name, *size) for size in sizes]
     matrix = [[Fraction(n**i * w**j * d**k) for i, j, k in _TERMS] for n, w, d in sizes]

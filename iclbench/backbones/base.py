@@ -25,7 +25,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
 from iclbench.core.records import read_about
 from iclbench.core.settings import BaseSettings
-from iclbench.core.task import TaskShape
+from iclbench.core.task import InputKind, TaskShape
 from iclbench.layers.vision.image_encoder import EncoderName
 
 
@@ -88,6 +88,15 @@ _AT_BUDGET = {
 SMALLEST_BUDGET, SMALL_BUDGET = _LIMITS[:2]
 
 
+def _not_applicable(cls: type[Backbone[Any]], inputs: InputKind) -> str:
+    """Why a backbone does not apply to a task with these inputs."""
+    name = cls.__name__
+    if inputs not in ("tokens", "vectors"):
+        return f"{name} reads only event sequences; train it on point-process or events"
+    reason = "does not read the order of its points" if cls.order == "set" else "needs inputs"
+    return f"{name} {reason}, and {inputs} are a sequence without inputs; choose a causal sequence model, like gpt2"
+
+
 class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     """A trainable predictor.
 
@@ -100,7 +109,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         default_encoder: image encoder if the settings name none.
         grows: settings that are searched to meet the budget of a preset, from coarse to fine; those that the backbone
             does not have are skipped (`iclbench.config.sizes`).
-        events_only: whether it reads only event sequences.
+        input_kinds: the kinds of inputs (`TaskShape.inputs`) that it reads.
         own_context_targets: the setting that scores context points in training, for a backbone that would read each
             of them twice with the task's `context_targets`.
         head_step: factor of the width of a head in a search over widths.
@@ -110,20 +119,22 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     computed_by: ClassVar[frozenset[str]] = frozenset()
     default_encoder: ClassVar[EncoderName] = "resnet-64"
     grows: ClassVar[tuple[str, ...]] = ("width", "feedforward", "hidden", "pseudo_tokens", "latents", "state")
-    events_only: ClassVar[bool] = False
+    input_kinds: ClassVar[frozenset[InputKind]] = frozenset({"features", "images", "events"})
     own_context_targets: ClassVar[str | None] = None
     head_step: ClassVar[int] = 1
     heads = tuple(HEADS)
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__()
-        if self.events_only and shape.marks is None:
-            raise UsageError(
-                f"{type(self).__name__} reads only event sequences; train it on point-process or events",
-                code="not-applicable",
-            )
+        if shape.inputs not in self.input_kinds:
+            raise UsageError(_not_applicable(type(self), shape.inputs), code="not-applicable")
         self.settings = settings
         self.shape = shape
+
+    @classmethod
+    def reads_only_events(cls) -> bool:
+        """Whether it reads event sequences and no other inputs."""
+        return cls.input_kinds == {"events"}
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:

@@ -34,6 +34,11 @@ class Elements(ABC, Generic[_ReadIn]):
     has_inputs: ClassVar[bool]
     read_in_name: ClassVar[str] = "read_in"
 
+    def pairs_of_positions(self, elements: int) -> int:
+        """Half the number of rows of the table of learned positions for a sequence of this many elements. The table of
+        events is that of pairs, and half of it is not used."""
+        return elements
+
     @abstractmethod
     def make_read_in(self, shape: TaskShape, width: int) -> _ReadIn:
         """A new read-in, which maps elements to tokens."""

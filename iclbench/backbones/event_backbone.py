@@ -50,7 +50,7 @@ class EventBackbone(Backbone[_Settings], abstract=True):
     """
 
     heads = ("event",)
-    events_only = True
+    input_kinds = frozenset({"events"})
 
     def __init__(self, settings: _Settings, shape: TaskShape, summary: int) -> None:
         super().__init__(settings, shape)

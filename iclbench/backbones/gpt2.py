@@ -94,7 +94,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
         self.build(
             **sizes,
-            points=points,
+            points=self.elements.pairs_of_positions(points),
             positions=settings.positions,
             init_std=settings.init_std,
             feedforward=settings.feedforward,

@@ -1,7 +1,7 @@
 """Causal sequence models: a trunk between a read-in and a read-out.
 
 A subclass implements the trunk (`causal_trunk`). The task determines the elements of the sequence (`elements`): pairs
-of an input and an output, or events.
+of an input and an output, or the events, tokens or vectors of a stream.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from torch import Tensor, nn
 
 from iclbench.backbones.causal_trunk import CausalTrunk
 from iclbench.backbones.elements import Elements
-from iclbench.backbones.event_sequence import Events
 from iclbench.backbones.pair_sequence import Pairs
+from iclbench.backbones.stream_elements import Events, Tokens, Vectors
 from iclbench.core.episodes import Points, take
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.settings import BaseSettings
-from iclbench.core.task import TaskShape
+from iclbench.core.task import InputKind, TaskShape
 from iclbench.layers.prompt import Marks
 
 # Elements by `TaskShape.inputs`. Images become features by an encoder.
-_ELEMENTS: dict[str, type[Elements[Any]]] = {"features": Pairs, "images": Pairs, "events": Events}
+_ELEMENTS: dict[InputKind, type[Elements[Any]]] = {
+    "features": Pairs,
+    "images": Pairs,
+    "events": Events,
+    "tokens": Tokens,
+    "vectors": Vectors,
+}
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
@@ -40,6 +46,7 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     """
 
     order = "causal"
+    input_kinds = frozenset(_ELEMENTS)
     uses_related = True
 
     def __init__(self, settings: _Settings, shape: TaskShape, width: int) -> None:

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALLEST_BUDGET
 from iclbench.backbones.event_backbone import EventBackbone, EventSettings
-from iclbench.backbones.event_sequence import SEGMENT
+from iclbench.backbones.stream_elements import SEGMENT
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.events import events_of
 from iclbench.core.predictions import Prediction

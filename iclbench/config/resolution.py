@@ -52,7 +52,7 @@ def backbone_class(name: str) -> type[Backbone]:
 
 def unfit_reason(backbone: str, task: str, head: str) -> str | None:
     """The reason why a backbone cannot be trained on a task with this head; None if it can."""
-    if head == "event" or not backbone_class(backbone).events_only:
+    if head == "event" or not backbone_class(backbone).reads_only_events():
         return None
     return f"backbone '{backbone}' reads event sequences only; choose another task than '{task}', like point-process"
 

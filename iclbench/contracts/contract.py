@@ -11,7 +11,7 @@ from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import shortened
-from iclbench.core.events import MARK
+from iclbench.core.events import GAP, MARK, TIME
 from iclbench.core.guard import guarded
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor, State
@@ -89,7 +89,7 @@ def example_episodes(
     marks: int | None = None,
 ) -> Episodes:
     """Three random episodes for the checks: noisy linear functions; random labels if `classes` is given; events at
-    random times if `marks` is given.
+    random times if `marks` is given. With `dim=0` they are streams of random vectors or tokens.
 
     With `related`, the first episode has this many datasets of the same function, and each further episode one less.
     The datasets have different sizes.
@@ -155,7 +155,7 @@ def other_labels(y: Tensor, episodes: Episodes) -> Tensor:
     """Outputs that differ from `y` everywhere: other numbers, other labels, or later events with other marks."""
     if episodes.classes is not None:
         return (y + 1) % episodes.classes
-    if episodes.context.x.shape[-1]:
+    if episodes.context.x.shape[-1] or y.shape[-1] != len((GAP, MARK, TIME)):
         return 3 - 2 * y
     later_events = 2 * y + 0.5
     later_events[..., MARK] = torch.where(y[..., MARK] > 0, y[..., MARK] - 1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -43,10 +44,20 @@ def example_shape(head: str, related: int = 0) -> TaskShape:
     )
 
 
+def stream_shape(head: str) -> TaskShape:
+    """The shape of a stream for the contracts: tokens with the head `categorical`, otherwise vectors."""
+    return replace(example_shape(head), x_dim=0)
+
+
 def episodes_of(shape: TaskShape) -> Episodes:
     """Random episodes of a task."""
     return example_episodes(
-        points=CONTEXT, outputs=shape.y_dim, classes=shape.classes, marks=shape.marks, related=shape.related
+        dim=shape.x_dim,
+        points=CONTEXT,
+        outputs=shape.y_dim,
+        classes=shape.classes,
+        marks=shape.marks,
+        related=shape.related,
     )
 
 

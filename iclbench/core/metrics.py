@@ -27,8 +27,8 @@ class Metric:
         is_share: whether the mean is between 0 and 1.
         show: formats a value.
         per_event: whether it is a sum over a sequence, divided by the mean number of scored positions.
-        of_sequences: whether its curves are those of event sequences. They differ in length, so each event has the same
-            weight.
+        of_sequences: whether its curves are those of streams. These may differ in length or score some positions only,
+            so each scored position has the same weight.
         of_windows: whether its sum over a sequence includes the open interval at the end of an observation window.
         of_intervals: whether it describes predictive intervals. It is not reported for observation windows: the end of
             a window cuts off long gaps, so observed gaps are too short.
@@ -100,7 +100,7 @@ _ENTRIES = (
     ),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
-    Metric("cross_entropy", "cross-entropy", "nats"),
+    Metric("cross_entropy", "cross-entropy", "nats", area="auc", of_sequences=True, guesses=("uniform",)),
     Metric("nll_time", "negative log-likelihood of the time per event", "nats", of_windows=True),
     Metric("nll_mark", "negative log-likelihood of the mark per event", "nats"),
     Metric(
@@ -157,7 +157,7 @@ _CURVES = tuple(entry.name for entry in _ENTRIES if entry.area)
 def curve_metric(measured: Iterable[str]) -> str:
     """The metric among `measured` whose learning curve has its mean height in the metric `auc`.
 
-    >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["cross_entropy"])
+    >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["log_likelihood"])
     ('nll', 'squared_error')
     """
     names = set(measured)

@@ -8,13 +8,15 @@ from typing import Any, Literal
 from iclbench.core.heads import HEADS
 from iclbench.core.predictions import HeadSettings, Prediction
 
+InputKind = Literal["features", "images", "events", "tokens", "vectors"]
+
 
 @dataclass(frozen=True)
 class TaskShape:
     """The properties of a task that a backbone is built for.
 
     Attributes:
-        x_dim: input dimension Dx.
+        x_dim: input dimension Dx; 0 for streams, whose elements have no input.
         points: number of points of the longest training sequence, including the query of the question `next`; for the
             question `targets`, of the largest context.
         y_dim: output dimension Dy of a regression task.
@@ -45,10 +47,13 @@ class TaskShape:
     marks: int | None = None
 
     @property
-    def inputs(self) -> Literal["features", "images", "events"]:
-        """The kind of inputs: rows of features, images or events."""
+    def inputs(self) -> InputKind:
+        """The kind of inputs: rows of features or images, or the elements of a stream without inputs: events, tokens
+        or vectors."""
         if self.marks is not None:
             return "events"
+        if not self.x_dim:
+            return "vectors" if self.classes is None else "tokens"
         return "features" if self.x_shape is None else "images"
 
     @property

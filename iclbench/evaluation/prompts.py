@@ -17,6 +17,7 @@ from iclbench.core.answers import check_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.guard import guarded
 from iclbench.core.heads import HEADS
+from iclbench.core.metrics import curve_metric
 from iclbench.core.plugins import plugin_errors
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator
@@ -121,7 +122,8 @@ class PromptSet:
     @property
     def headline(self) -> str:
         """The main metric of the task; the row of a failed contestant has it, too."""
-        return HEADS[self.task.head].headline
+        head = HEADS[self.task.head]
+        return curve_metric(head.metrics) if self.task.question == "next" else head.headline
 
     @cached_property
     def id(self) -> str:

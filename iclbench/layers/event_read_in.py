@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from iclbench.core.events import GAP, TIME, marks_of
 from iclbench.layers.label_embedding import label_embedding
+from iclbench.layers.stream_read_in import StreamReadIn, linear_start
 
 # Shorter gaps count as this one: the logarithm of a gap of 0 (padding) must be finite.
 _MIN_GAP = 1e-12
@@ -34,7 +35,7 @@ def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*
     return torch.cat([event_features(y, marks), y[..., TIME : TIME + 1]], -1)
 
 
-class EventReadIn(nn.Module):
+class EventReadIn(StreamReadIn):
     """Tokens of a sequence model: a linear map of the gap and its logarithm, plus an embedding of the mark. The
     absolute time is not read, so a stream may have any length.
 
@@ -46,8 +47,7 @@ class EventReadIn(nn.Module):
         super().__init__()
         self.gaps = nn.Linear(2, width)
         self.marks = label_embedding(marks, width)
-        # As large as the output of a linear read-in with PyTorch's default initial weights.
-        self.start = nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
+        self.start = linear_start(width)
 
     def forward(self, y: Float[Tensor, "B N 3"]) -> Float[Tensor, "B N D"]:
         return self.gaps(gap_features(y)) + self.marks(marks_of(y))

@@ -72,7 +72,7 @@ class Objective:
         family = task.build(data_dir).validation()
         tests = [name for name in task.evaluator_names(family, task.evaluators) if not meaning(name).finer]
         sets = tuple(ValidationSet(task, preset, built_family=family, evaluator=name) for name in tests or [""])
-        area = metric(HEADS[task.head].headline).area if task.question == "next" else ""
+        area = metric(sets[0].headline).area if task.question == "next" else ""
         likelihood = "log_likelihood" if "log_likelihood" in HEADS[task.head].metrics else sets[0].headline
         return cls(HEADLINE if tests else area or likelihood, sets)
 

@@ -49,7 +49,7 @@ _TASKS = [
 
 
 def _reads_task(task: str, name: str) -> bool:
-    return (task == "point-process") == BACKBONES.get(name).events_only
+    return (task == "point-process") == BACKBONES.get(name).reads_only_events()
 
 
 def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
@@ -64,7 +64,7 @@ def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
         pytest.param(task, preset, name, marks=_marks(preset, name))
         for task, preset in _TASKS
         for name in sorted(BACKBONES.shipped)
-        if (task == "point-process" or not BACKBONES.get(name).events_only)
+        if (task == "point-process" or not BACKBONES.get(name).reads_only_events())
         # At `grid` only variants, since tests/test_equal_budget.py tests architectures on all its cards.
         and (name not in BACKBONES.architectures() or (preset == "small" and _reads_task(task, name)))
     ],

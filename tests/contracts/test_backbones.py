@@ -162,7 +162,7 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
     """The head with which all settings of a backbone except the first are checked."""
-    if BACKBONES.get(name).events_only:
+    if BACKBONES.get(name).reads_only_events():
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
 

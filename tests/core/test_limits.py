@@ -197,7 +197,7 @@ def test_a_billion_layers_or_a_width_of_a_billion_are_refused_before_anything_is
 ) -> None:
     monkeypatch.setenv(limits.VARIABLE, "32M")
     fields = backbone_class(name).Settings.model_fields
-    task = "point-process" if backbone_class(name).events_only else "linear"
+    task = "point-process" if backbone_class(name).reads_only_events() else "linear"
     for key in {"layers", "width"} & fields.keys():
         one_head = ["backbone.heads=1"] if "heads" in fields else []
         with refused("too-large", f"'{name}'", "layers", "width", *LIMIT_SETTINGS):

@@ -162,7 +162,7 @@ def backbone(name: str, data_dir: Path) -> Answers:
     cls = BACKBONES.get(name)
     fields = cls.Settings.model_fields
     sizes = {key: value for key, value in (_SIZES | _SIZES_OF.get(name, {})).items() if key in fields}
-    task = "point-process" if cls.events_only else "linear"
+    task = "point-process" if cls.reads_only_events() else "linear"
     head = {"head": _HEADS[name]} if name in _HEADS else {}
     config = resolve_tables(task, name, "smoke", tables={"task": head, "backbone": sizes, "train": {"batch": 8}})
     built_family = config.task.build(data_dir)
@@ -184,7 +184,9 @@ def backbone(name: str, data_dir: Path) -> Answers:
             "next": _of_prediction(model.eval().predict_next(points)),
         }
     return (
-        golden_answers if cls.events_only else {**golden_answers, "labels": _of_labels(cls, config.backbone.settings)}
+        golden_answers
+        if cls.reads_only_events()
+        else {**golden_answers, "labels": _of_labels(cls, config.backbone.settings)}
     )
 
 

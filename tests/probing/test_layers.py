@@ -22,7 +22,8 @@ NUMERIC = [head for head in HEADS if head not in ("categorical", "event")]
 LAYERED = [
     name
     for name in BACKBONES.architectures()
-    if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer and not BACKBONES.get(name).events_only
+    if BACKBONES.get(name).predict_by_layer is not Backbone.predict_by_layer
+    and not BACKBONES.get(name).reads_only_events()
 ]
 
 

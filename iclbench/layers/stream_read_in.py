@@ -1,0 +1,53 @@
+"""Elements of a stream to tokens: one token per element, and a learned token before the first element."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class StreamReadIn(nn.Module, ABC):
+    """The tokens of the elements of a stream.
+
+    Attributes:
+        start: the token before the first element.
+    """
+
+    start: nn.Parameter
+
+    @abstractmethod
+    def forward(self, y: Tensor) -> Float[Tensor, "B N D"]:
+        """Tokens of the elements, `(B, N, ...)`."""
+
+
+def linear_start(width: int) -> nn.Parameter:
+    """A start token as large as the output of a linear read-in with PyTorch's default initial weights."""
+    return nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
+
+
+class TokenReadIn(StreamReadIn):
+    """One vector per token of the vocabulary. All vectors start with a norm of about 1."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        self.start = nn.Parameter(torch.randn(width) * width**-0.5)
+
+    def forward(self, y: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        return self.embedding(y)
+
+
+class VectorReadIn(StreamReadIn):
+    """A linear map of the vector."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, width)
+        self.start = linear_start(width)
+
+    def forward(self, y: Float[Tensor, "B N Dy"]) -> Float[Tensor, "B N D"]:
+        return self.linear(y)
