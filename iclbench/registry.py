@@ -365,6 +365,8 @@ FAMILIES = Registry(
         "bursty-vectors": Entry(
             "iclbench.families.bursty_vectors:BurstyVectors", "the same for vectors, in minutes (Reddy 2024)"
         ),
+        "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: values of keys in the context"),
+        "recall-vectors": Entry("iclbench.families.streams.recall_vectors:RecallVectors", "the same for vectors"),
     },
     "iclbench.families.base:Family",
 )
@@ -598,6 +600,12 @@ ESTIMATORS = Registry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
         ),
         "climate-oracle": Entry("iclbench.families.climate.oracle:ClimateOracle", "posterior under the true climate"),
+        "recall-oracle": Entry(
+            "iclbench.families.streams.recall_oracle:RecallOracle", "value after the last occurrence of the key"
+        ),
+        "recall-vector-oracle": Entry(
+            "iclbench.families.streams.recall_oracle:RecallVectorOracle", "value of the nearest earlier key"
+        ),
         "event-oracle": Entry("iclbench.families.events.oracle:EventOracle", "next event under the true point process"),
         "event-bayes-oracle": Entry(
             "iclbench.families.events.bayes:BayesEvents",

@@ -1,0 +1,1 @@
+"""Streams: sequences of tokens or vectors without inputs."""

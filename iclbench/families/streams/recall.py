@@ -1,0 +1,311 @@
+"""Associative recall: pairs of a key and a value, then queries, each answered by the value of its key.
+
+A sequence of tokens has n pairs (key, value) and then queries (key, value) up to its end; only the values of queries
+are scored. The plain task is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). Variants:
+
+- `overwrite`: a pair repeats the key of an earlier pair with another value, and the last value counts;
+- compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
+- fuzzy recall (`key_tokens` and `value_tokens` from 1 to 3; Poli et al. 2024, MAD, arXiv 2403.17844);
+- `gap_power`: fillers between queries, as in the released code of Zoology. Every key is queried once, and the distances
+  of queries have a power law.
+
+Keys, values and the filler are different tokens, and no filler is ever a key. In the released code of Zoology, random
+fillers can overwrite keys of the context, and the value of a query is only a label, not an element of the sequence.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.settings import BaseSettings, PositiveFloat
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+from iclbench.families.shifts import Kind, Number, Shift
+
+Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+_NUMBER_OF_PAIRS = "the number of pairs"
+# Key spaces up to this size are drawn from without replacement; from larger ones, repeated keys are drawn again.
+_SMALL_SPACE = 1 << 14
+# Largest numbers of pairs of the strata of results.
+STRATA = (8, 16, 32, 64, 128)
+
+
+class RecallParameters(BaseSettings):
+    """Tokens and sizes; every range is (smallest, largest).
+
+    Attributes:
+        keys: number of key tokens.
+        values: number of value tokens.
+        key_tokens: number of tokens of a key.
+        value_tokens: number of tokens of a value.
+        pairs: number of pairs of an episode.
+        overwrite: probability that a pair repeats an earlier key with another value.
+        gap_power: exponent of the power law of the distances of queries; by default, queries follow without gaps.
+    """
+
+    keys: Annotated[int, Field(ge=2, le=100_000)] = 128
+    values: Annotated[int, Field(ge=2, le=100_000)] = 128
+    key_tokens: Length = (1, 1)
+    value_tokens: Length = (1, 1)
+    pairs: Annotated[tuple[Count, Count], Field(strict=False)] = (4, 32)
+    overwrite: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gap_power: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> RecallParameters:
+        for name in ("key_tokens", "value_tokens", "pairs"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
+        if self.gap_power is not None and not self.has_fixed_lengths:
+            raise ValueError("gap_power: expected keys and values of fixed lengths; leave it out")
+        self.check_pairs(self.pairs[1])
+        return self
+
+    @property
+    def has_fixed_lengths(self) -> bool:
+        """Whether all keys have the same number of tokens, and all values."""
+        return len(set(self.key_tokens)) == len(set(self.value_tokens)) == 1
+
+    @property
+    def longest_pair(self) -> int:
+        """Largest number of tokens of a pair."""
+        return self.key_tokens[1] + self.value_tokens[1]
+
+    @property
+    def different_keys(self) -> int:
+        """Number of different keys."""
+        shortest, longest = self.key_tokens
+        return sum(self.keys**length for length in range(shortest, longest + 1))
+
+    def check_pairs(self, pairs: int) -> None:
+        """Raise `ValueError` if there are fewer different keys than pairs."""
+        if pairs > self.different_keys:
+            raise ValueError(f"{pairs} pairs need more than {self.different_keys} different keys; raise task.keys")
+
+
+class Pairs(NamedTuple):
+    """The pairs of episodes.
+
+    Attributes:
+        count: number of pairs of each episode; later pairs are not used.
+        tokens: the tokens of the key, followed by those of the value.
+        key_lengths, value_lengths: their numbers of tokens.
+        latest: the last pair with the same key.
+    """
+
+    count: Int[Tensor, " B"]
+    tokens: Int[Tensor, "B P L"]
+    key_lengths: Int[Tensor, "B P"]
+    value_lengths: Int[Tensor, "B P"]
+    latest: Int[Tensor, "B P"]
+
+
+class Layout(NamedTuple):
+    """The pair of every position, or -1 for a filler; the offset in the pair; and whether it belongs to a query."""
+
+    pair: Int[Tensor, "B N"]
+    offset: Int[Tensor, "B N"]
+    is_query: Bool[Tensor, "B N"]
+
+
+class Recall(Family):
+    """Tokens of pairs and queries; the question is `next`, and only values of queries are scored.
+
+    Tokens 0 to `keys` - 1 are keys, the next `values` tokens are values, and the last token is the filler. `truth` has
+    the number of pairs.
+
+    Shifts: with `pairs-N` all episodes have N pairs; `overwrite-P` sets the probability that a pair repeats a key.
+    """
+
+    Parameters = RecallParameters
+    shift_kinds = {
+        "pairs": Kind((_NUMBER_OF_PAIRS,), Number(is_integer=True)),
+        "overwrite": Kind(("repeated keys",), Number()),
+    }
+    questions = frozenset({"next"})
+    oracles = frozenset({"oracle-recall"})
+    parameters: RecallParameters
+
+    def __init__(self, parameters: RecallParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self.classes = parameters.keys + parameters.values + 1
+
+    @property
+    def x_dim(self) -> int:
+        return 0
+
+    @property
+    def filler(self) -> int:
+        """The token between queries."""
+        return self.parameters.keys + self.parameters.values
+
+    def parse_shift(self, name: str) -> Shift:
+        shift = super().parse_shift(name)
+        if shift.value("overwrite", 0.0) >= 1:
+            raise UsageError(f"shift '{name}': expected a probability below 1", code="bad-value")
+        try:
+            self.parameters.check_pairs(int(shift.value("pairs", 1.0)))
+        except ValueError as error:
+            raise UsageError(f"shift '{name}': {error}", code="bad-value") from None
+        return shift
+
+    def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
+        """Episodes by number of pairs."""
+        pairs, low = episodes.truth["pairs"], 0
+        strata = {}
+        for high in STRATA:
+            strata[f"up-to-{high}-pairs"] = (pairs > low) & (pairs <= high)
+            low = high
+        return {name: rows for name, rows in strata.items() if bool(rows.any())}
+
+    def sample(self, request: Request) -> Episodes:
+        parameters, generator = self.parameters, request.generator
+        shift = self.parse_shift(request.shift)
+        smallest, largest = parameters.pairs
+        if shift.part("pairs"):
+            smallest = largest = int(shift.value("pairs", 1.0))
+        if request.points < (longest := (largest + 1) * parameters.longest_pair):
+            raise UsageError(
+                f"{largest} pairs and a query need {longest} tokens, and the sequence has {request.points}; add the "
+                f"shift points-{longest - 1} or lower task.pairs",
+                code="conflict",
+            )
+        count = torch.randint(smallest, largest + 1, (request.episodes,), generator=generator, device=generator.device)
+        pairs = self._pairs(count, largest, shift.value("overwrite", parameters.overwrite), generator)
+        if parameters.gap_power is None:
+            layout = _layout(pairs, request.points, generator)
+        else:
+            layout = _layout_with_gaps(pairs, request.points, parameters.gap_power, generator)
+        index = layout.pair.clamp_min(0)
+        rows = torch.arange(request.episodes, device=generator.device).unsqueeze(1)
+        tokens = pairs.tokens[rows, index, layout.offset].masked_fill(layout.pair < 0, self.filler)
+        scored = layout.is_query & (layout.offset >= pairs.key_lengths[rows, index])
+        context = Points.full(torch.empty((*tokens.shape, 0), device=generator.device), tokens)
+        return Episodes(context=context, scored=scored, classes=self.classes, truth={"pairs": count})
+
+    def _pairs(self, count: Int[Tensor, " B"], largest: int, overwrite: float, generator: torch.Generator) -> Pairs:
+        parameters, shape = self.parameters, (len(count), largest)
+        keys, key_lengths = self._different_keys(shape, generator)
+        shortest, longest = parameters.value_tokens
+        value_lengths = _integers(shortest, longest, shape, generator)
+        values = _integers(0, parameters.values - 1, (*shape, longest), generator)
+        is_repeated = torch.rand(shape, generator=generator, device=generator.device) < overwrite
+        source = torch.arange(largest, device=generator.device).expand(shape).clone()
+        if overwrite:
+            steps = _integers(1, parameters.values - 1, shape, generator)
+            for i in range(1, largest):
+                earlier = source.gather(1, _integers(0, i - 1, (len(count), 1), generator)).squeeze(1)
+                source[:, i] = torch.where(is_repeated[:, i], earlier, i)
+                _change_value(values, source, i, steps[:, i], parameters.values)
+            keys = keys.gather(1, source.unsqueeze(-1).expand_as(keys))
+            key_lengths = key_lengths.gather(1, source)
+        latest = _last_with_same(source, count)
+        position = torch.arange(parameters.longest_pair, device=generator.device)
+        value_position = (position - key_lengths.unsqueeze(-1)).clamp(0, longest - 1)
+        key_position = position.clamp_max(keys.shape[-1] - 1).expand_as(value_position)
+        is_key = position < key_lengths.unsqueeze(-1)
+        tokens = torch.where(is_key, keys.gather(2, key_position), parameters.keys + values.gather(2, value_position))
+        return Pairs(count, tokens, key_lengths, value_lengths, latest)
+
+    def _different_keys(
+        self, shape: tuple[int, int], generator: torch.Generator
+    ) -> tuple[Int[Tensor, "B P Lk"], Int[Tensor, "B P"]]:
+        """Different keys of each episode, and their numbers of tokens."""
+        (shortest, longest), size = self.parameters.key_tokens, self.parameters.keys
+        place = size ** torch.arange(longest, device=generator.device)
+        if shortest == longest and size**longest <= _SMALL_SPACE:
+            uniform = torch.rand((shape[0], size**longest), generator=generator, device=generator.device)
+            codes = uniform.topk(shape[1], 1).indices
+            return codes.unsqueeze(-1) // place % size, torch.full(shape, longest, device=generator.device)
+        lengths = _integers(shortest, longest, shape, generator)
+        keys = _integers(0, size - 1, (*shape, longest), generator)
+        while bool((repeated := _repeats(_codes(keys, lengths, size))).any()):
+            new_lengths = _integers(shortest, longest, shape, generator)
+            new_keys = _integers(0, size - 1, (*shape, longest), generator)
+            lengths = torch.where(repeated, new_lengths, lengths)
+            keys = torch.where(repeated.unsqueeze(-1), new_keys, keys)
+        return keys, lengths
+
+
+def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "*shape"]:
+    """Uniform integers from `low` to `high`."""
+    return torch.randint(low, high + 1, shape, generator=generator, device=generator.device)
+
+
+def _change_value(
+    values: Int[Tensor, "B P Lv"], source: Int[Tensor, "B P"], i: int, step: Int[Tensor, " B"], size: int
+) -> None:
+    """If an earlier pair has the key of pair i, move the first value token of pair i by `step` from that of the last
+    such pair, so that it is one of the other tokens."""
+    index = torch.arange(1, i + 1, device=source.device)
+    previous = ((source[:, :i] == source[:, i : i + 1]) * index).amax(1) - 1
+    previous_value = values[..., 0].gather(1, previous.clamp_min(0).unsqueeze(1)).squeeze(1)
+    values[:, i, 0] = torch.where(previous >= 0, (previous_value + step) % size, values[:, i, 0])
+
+
+def _codes(keys: Int[Tensor, "B P Lk"], lengths: Int[Tensor, "B P"], size: int) -> Int[Tensor, "B P"]:
+    """A number for each key; two keys are equal if their numbers are."""
+    position = torch.arange(keys.shape[-1], device=keys.device)
+    digits = torch.where(position < lengths.unsqueeze(-1), keys + 1, 0)
+    return (digits * (size + 1) ** position).sum(-1)
+
+
+def _repeats(codes: Int[Tensor, "B P"]) -> Bool[Tensor, "B P"]:
+    """Whether an earlier entry of the row is equal."""
+    return (codes.unsqueeze(2) == codes.unsqueeze(1)).tril(-1).any(2)
+
+
+def _last_with_same(source: Int[Tensor, "B P"], count: Int[Tensor, " B"]) -> Int[Tensor, "B P"]:
+    """For each pair, the last of the first `count` pairs with the same entry."""
+    index = torch.arange(source.shape[1], device=source.device)
+    same = (source.unsqueeze(2) == source.unsqueeze(1)) & (index < count[:, None, None])
+    return (same * index).amax(2)
+
+
+def _layout(pairs: Pairs, points: int, generator: torch.Generator) -> Layout:
+    """Pairs and queries without gaps. Each query has the key of a random pair."""
+    batch, largest = pairs.latest.shape
+    lengths = pairs.key_lengths + pairs.value_lengths
+    segments = points // int(lengths.amin()) + 1
+    index = torch.arange(segments, device=generator.device)
+    uniform = torch.rand((batch, segments), generator=generator, device=generator.device)
+    query = pairs.latest.gather(1, (uniform * pairs.count.unsqueeze(1)).long())
+    is_pair = index < pairs.count.unsqueeze(1)
+    pair_of_segment = torch.where(is_pair, index.clamp_max(largest - 1), query)
+    ends = lengths.gather(1, pair_of_segment).cumsum(1)
+    position = torch.arange(points, device=generator.device).expand(batch, points).contiguous()
+    segment = torch.searchsorted(ends, position, right=True)
+    starts = ends - lengths.gather(1, pair_of_segment)
+    return Layout(pair_of_segment.gather(1, segment), position - starts.gather(1, segment), ~is_pair.gather(1, segment))
+
+
+def _layout_with_gaps(pairs: Pairs, points: int, power: float, generator: torch.Generator) -> Layout:
+    """Pairs, then one query of each pair in slots drawn without replacement with weights slot^(power - 1)."""
+    batch, largest = pairs.latest.shape
+    length = int(pairs.key_lengths[0, 0] + pairs.value_lengths[0, 0])
+    slots = points // length
+    count, slot = pairs.count.unsqueeze(1), torch.arange(slots, device=generator.device)
+    # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement.
+    rank_in_queries = (slot - count + 1).clamp_min(1)
+    uniform = torch.rand((batch, slots), generator=generator, device=generator.device).clamp_min(1e-12)
+    weights = (power - 1) * rank_in_queries.log() - (-uniform.log()).log()
+    order = weights.masked_fill(slot < count, -torch.inf).argsort(1, descending=True)
+    rank = torch.empty_like(order).scatter_(1, order, slot.expand_as(order))
+    query = pairs.latest.gather(1, rank.clamp_max(largest - 1)).masked_fill(rank >= count, -1)
+    pair_of_slot = torch.where(slot < count, slot.clamp_max(largest - 1), query)
+    position = torch.arange(points, device=generator.device)
+    index = (position // length).clamp_max(slots - 1)
+    is_complete = position < slots * length
+    pair = pair_of_slot[:, index].masked_fill(~is_complete, -1)
+    offset = (position % length).expand(batch, points)
+    return Layout(pair, offset, (index >= count) & (pair >= 0))

@@ -1,0 +1,116 @@
+"""The exact answers to recall: the value after the last earlier occurrence of the key."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iclbench.core.episodes import Points, take
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical, Point, Prediction
+from iclbench.core.predictor import Predictor
+from iclbench.core.records import cat
+from iclbench.core.settings import BaseSettings, NoSettings
+from iclbench.core.task import TaskFacts
+from iclbench.families.base import Family
+from iclbench.families.streams.recall import Recall
+from iclbench.families.streams.recall_vectors import RecallVectors
+
+# The logit of a certain token; all other tokens have logit 0.
+_CERTAIN = 50.0
+_EPISODES_AT_ONCE = 32
+
+
+class _RecallOracle(Predictor, abstract=True):
+    """Base of both oracles, which read only the sequence; raises `UsageError` for other families."""
+
+    Settings: ClassVar[type[BaseSettings]] = NoSettings
+    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class: ClassVar[type[Family]]
+    order = "causal"
+
+    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
+        self.settings = settings or NoSettings()
+        self.facts = facts or TaskFacts()
+        if not isinstance(self.facts.family, self.family_class):
+            raise UsageError(
+                f"{type(self).__name__} requires a task of the family {self.family_class.__name__}; choose another "
+                "oracle",
+                code="not-applicable",
+            )
+
+    @abstractmethod
+    def answer(self, y: Tensor) -> Prediction:
+        """Predictions of all elements of sequences `(B, N, ...)`, each from the elements before it."""
+
+    def predict_next(
+        self,
+        points: Points,
+        related: Points | None = None,
+        *,
+        x_query: Float[Tensor, "B N 0"] | None = None,
+        prefixes: Sequence[int] | None = None,
+    ) -> Prediction:
+        points, order = points.compact()
+        answers = cat([self.answer(y) for y in points.y.split(_EPISODES_AT_ONCE)])
+        back = torch.argsort(order, dim=1)
+        answer = answers.map(lambda t: take(t, back))
+        return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=back.device).long())
+
+
+class RecallOracle(_RecallOracle):
+    """The value token that followed the key, if the key has occurred, otherwise equal probabilities.
+
+    Whether a key or a value is complete is not predicted: an answer is that of a key which ends with the last token, or
+    of a value that continues. It is therefore exact at the scored positions, which are those of values.
+    """
+
+    family_class = Recall
+    heads = ("categorical",)
+
+    def answer(self, y: Int[Tensor, "B N"]) -> Categorical:
+        parameters = self.facts.family.parameters
+        classes = parameters.keys + parameters.values + 1
+        logits = torch.zeros((*y.shape, classes), device=y.device)
+        if y.shape[1] > 2:
+            is_key, is_value = y < parameters.keys, (y >= parameters.keys) & (y < classes - 1)
+            code, offset = torch.zeros_like(y), torch.zeros_like(y)
+            for i in range(y.shape[1]):
+                in_key = is_key[:, i - 1] if i else torch.zeros_like(is_key[:, 0])
+                previous, steps = (code[:, i - 1], offset[:, i - 1]) if i else (code[:, 0], offset[:, 0])
+                key_code = torch.where(in_key, previous, 0) * (parameters.keys + 1) + y[:, i] + 1
+                code[:, i] = torch.where(is_key[:, i], key_code, torch.where(is_value[:, i], previous, 0))
+                offset[:, i] = torch.where(is_value[:, i], steps + 1, 0)
+            index = torch.arange(y.shape[1] - 1, device=y.device)
+            before = slice(0, -1)  # the tokens that are followed by another one
+            same = (code[:, before, None] == code[:, None, before]) & (code[:, before, None] > 0)
+            same &= offset[:, before, None] == offset[:, None, before]
+            same &= is_value[:, None, 1:] & (index < index.unsqueeze(1))
+            last = (same * (index + 1)).amax(2) - 1
+            answer = y.gather(1, (last + 1).clamp_min(0))
+            certain = torch.where(last >= 0, _CERTAIN, 0.0)
+            logits[:, 1:].scatter_(2, answer.unsqueeze(-1), certain.unsqueeze(-1))
+        return Categorical(logits)
+
+
+class RecallVectorOracle(_RecallOracle):
+    """The value of the nearest earlier key at positions of values, and 0 at positions of keys."""
+
+    family_class = RecallVectors
+
+    def answer(self, y: Float[Tensor, "B N Dy"]) -> Point:
+        mean = torch.zeros_like(y)
+        keys, values = y[:, ::2], y[:, 1::2]
+        pairs = values.shape[1]
+        if pairs > 1:
+            distance = torch.cdist(keys[:, :pairs], keys[:, :pairs])
+            index = torch.arange(pairs, device=y.device)
+            distance = distance.masked_fill(index >= index.unsqueeze(1), torch.inf)
+            nearest = distance[:, 1:].argmin(2)
+            mean[:, 3::2] = take(values, nearest)
+        return Point(mean)

@@ -1,0 +1,87 @@
+"""Associative recall with vectors (Park et al. 2024, MambaFormer, arXiv 2402.04248, vector-valued MQAR).
+
+A sequence has n pairs of a key and a value, both vectors, and then queries, each a key of the context followed by its
+value; only the values of queries are scored. Keys are uniform on the sphere of radius sqrt(d); values are standard
+normal. In the released code of MambaFormer, the query is a copy of its own pair with probability 1/(n + 1); here every
+query comes after all pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from pydantic import Field, model_validator
+
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.settings import BaseSettings
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+from iclbench.families.sampling import normal
+from iclbench.families.shifts import Kind, Number
+from iclbench.families.streams.recall import Count
+
+
+class RecallVectorParameters(BaseSettings):
+    """Dimension d of keys and values, and the smallest and largest number of pairs of an episode."""
+
+    dim: Annotated[int, Field(ge=1, le=10_000)] = 20
+    pairs: Annotated[tuple[Count, Count], Field(strict=False)] = (4, 32)
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> RecallVectorParameters:
+        if self.pairs[0] > self.pairs[1]:
+            raise ValueError(f"pairs: expected the smaller number first, got {self.pairs[0]}, {self.pairs[1]}")
+        return self
+
+
+class RecallVectors(Family):
+    """Vectors of pairs and queries; the question is `next`, and only values of queries are scored.
+
+    `truth` has the number of pairs. With the shift `pairs-N` all episodes have N pairs.
+    """
+
+    Parameters = RecallVectorParameters
+    shift_kinds = {"pairs": Kind(("the number of pairs",), Number(is_integer=True))}
+    questions = frozenset({"next"})
+    oracles = frozenset({"oracle-recall-vectors"})
+    parameters: RecallVectorParameters
+
+    @property
+    def x_dim(self) -> int:
+        return 0
+
+    @property
+    def y_dim(self) -> int:  # type: ignore[override]
+        return self.parameters.dim
+
+    @property
+    def normaliser(self) -> float:
+        """The variance of a value, summed over its dimensions."""
+        return float(self.parameters.dim)
+
+    def sample(self, request: Request) -> Episodes:
+        (smallest, largest), dim = self.parameters.pairs, self.parameters.dim
+        generator, batch, shift = request.generator, request.episodes, self.parse_shift(request.shift)
+        if shift.part("pairs"):
+            smallest = largest = int(shift.value("pairs", 1.0))
+        if request.points < (longest := 2 * (largest + 1)):
+            raise UsageError(
+                f"{largest} pairs and a query need {longest} vectors, and the sequence has {request.points}; add the "
+                f"shift points-{longest - 1} or lower task.pairs",
+                code="conflict",
+            )
+        count = torch.randint(smallest, largest + 1, (batch,), generator=generator, device=generator.device)
+        keys, values = normal((batch, largest, dim), generator), normal((batch, largest, dim), generator)
+        keys = keys * (math.sqrt(dim) / keys.norm(dim=-1, keepdim=True))
+        slots = -(-request.points // 2)
+        slot = torch.arange(slots, device=generator.device)
+        uniform = torch.rand((batch, slots), generator=generator, device=generator.device)
+        is_query = slot >= count.unsqueeze(1)
+        pair = torch.where(is_query, (uniform * count.unsqueeze(1)).long(), slot.clamp_max(largest - 1))
+        index = pair.unsqueeze(-1).expand(-1, -1, dim)
+        y = torch.stack([keys.gather(1, index), values.gather(1, index)], 2).flatten(1, 2)[:, : request.points]
+        scored = torch.stack([torch.zeros_like(is_query), is_query], 2).flatten(1, 2)[:, : request.points]
+        return Episodes(context=Points.full(y.new_empty(*y.shape[:2], 0), y), scored=scored, truth={"pairs": count})

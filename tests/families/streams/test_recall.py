@@ -1,0 +1,219 @@
+"""Recall: sampled sequences agree with a parser in plain Python, and the oracle with a dictionary."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from iclbench.core.episodes import Episodes
+from iclbench.core.settings import validate
+from iclbench.core.task import TaskFacts
+from iclbench.families.request import Request
+from iclbench.families.streams.recall import Recall, RecallParameters
+from iclbench.families.streams.recall_oracle import RecallOracle, RecallVectorOracle
+from iclbench.families.streams.recall_vectors import RecallVectorParameters, RecallVectors
+from tests.refusals import refused
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "overwrite": {"overwrite": 0.3},
+    "compound": {"keys": 16, "values": 32, "key_tokens": [2, 2], "pairs": [4, 24]},
+    "fuzzy": {"keys": 16, "values": 16, "key_tokens": [1, 3], "value_tokens": [1, 3], "pairs": [2, 8]},
+    "gaps": {"gap_power": 0.01, "pairs": [4, 8]},
+}
+POINTS = 96
+
+
+def family(**parameters: object) -> Recall:
+    return Recall(validate(RecallParameters, parameters, "task"))
+
+
+def sample(recall: Recall, episodes: int = 64, points: int = POINTS, shift: str = "none", seed: int = 0) -> Episodes:
+    generator = torch.Generator().manual_seed(seed)
+    return recall.sample(Request(episodes, points, generator, shift=shift))
+
+
+def segments(recall: Recall, tokens: list[int]) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """Keys, values and the positions of the first value tokens of the pairs and queries of a sequence."""
+    keys, filler = recall.parameters.keys, recall.filler
+    parsed, key, value, start = [], [], [], 0
+    for position, token in enumerate([*tokens, filler]):
+        if token < keys or token == filler:
+            if value:
+                parsed.append((tuple(key), tuple(value), start))
+                key, value = [], []
+            if token == filler:
+                key = []
+            else:
+                key.append(token)
+        else:
+            if not value:
+                start = position
+            value.append(token)
+    return parsed
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_query_has_the_last_value_of_its_key_and_only_its_value_is_scored(name: str) -> None:
+    recall = family(**VARIANTS[name])
+    low, high = recall.parameters.pairs
+    episodes = sample(recall)
+    assert int(episodes.truth["pairs"].min()) >= low and int(episodes.truth["pairs"].max()) <= high
+    for y, scored, count in zip(episodes.context.y, episodes.scored, episodes.truth["pairs"], strict=True):
+        parsed = segments(recall, y.tolist())
+        pairs, queries = parsed[: int(count)], parsed[int(count) :]
+        values = {key: value for key, value, _ in pairs}
+        if not recall.parameters.overwrite:
+            assert len(values) == count  # all keys are different
+        assert queries
+        expected = torch.zeros_like(scored)
+        for key, value, start in queries:
+            is_last = start + len(value) == len(y)
+            assert values[key][: len(value)] == value if is_last else values[key] == value
+            expected[start : start + len(value)] = True
+        assert torch.equal(scored, expected)
+
+
+def test_lengths_of_fuzzy_keys_and_values_cover_their_ranges() -> None:
+    recall = family(**VARIANTS["fuzzy"])
+    episodes = sample(recall, 200)
+    parsed = [segments(recall, y.tolist())[:2] for y in episodes.context.y]
+    for part in (0, 1):
+        assert {len(segment[part]) for pairs in parsed for segment in pairs} == {1, 2, 3}
+
+
+def test_overwritten_pairs_have_their_share_and_another_value() -> None:
+    recall = family(overwrite=0.3, pairs=[32, 32], values=3)
+    repeats = total = 0
+    steps = torch.zeros(3)
+    for y in sample(recall, 500).context.y:
+        values: dict[int, int] = {}
+        for key, value in y[:64].view(32, 2).tolist():
+            if key in values:
+                repeats += 1
+                assert value != values[key]
+                steps[(value - values[key]) % 3] += 1
+            total += bool(values)
+            values[key] = value
+    standard_error = (0.3 * 0.7 / total) ** 0.5
+    assert repeats / total == pytest.approx(0.3, abs=4 * standard_error)
+    assert steps[1] / steps.sum() == pytest.approx(0.5, abs=4 * 0.5 / float(steps.sum()) ** 0.5)
+
+
+def test_every_token_of_a_compound_key_is_also_part_of_other_keys() -> None:
+    recall = family(**{**VARIANTS["compound"], "pairs": [32, 32]})
+    y = sample(recall, points=99).context.y[:, :96].view(64, 32, 3)
+    for first, second, _ in y.transpose(1, 2):
+        assert len(set(zip(first.tolist(), second.tolist(), strict=True))) == 32
+        assert len(first.unique()) < 32 and len(second.unique()) < 32
+
+
+def test_gaps_hold_the_filler_and_every_key_is_queried_once_at_distances_of_the_power_law() -> None:
+    recall = family(gap_power=0.01, pairs=[8, 8])
+    episodes = sample(recall, 2000, 128)
+    y = episodes.context.y.view(2000, 64, 2)
+    queries = y[:, 8:]
+    is_query = queries[..., 0] != recall.filler
+    assert (is_query.sum(1) == 8).all()
+    assert (queries[~is_query] == recall.filler).all()
+    assert torch.equal(torch.where(is_query, queries[..., 0], 1000).sort(1).values[:, :8], y[:, :8, 0].sort(1).values)
+    # A sequential draw without replacement, as `numpy.random.choice(replace=False, p=...)` makes.
+    weights = torch.arange(1, 57, dtype=torch.float64) ** (0.01 - 1)
+    reference = torch.multinomial(weights.expand(20_000, -1), 8, generator=torch.Generator().manual_seed(1))
+    expected = torch.zeros(20_000, 56).scatter_(1, reference, 1.0).mean(0)
+    assert (is_query.float().mean(0) - expected).abs().max() < 4 * 0.5 / 2000**0.5
+
+
+def test_sequences_do_not_depend_on_the_global_generator_and_repeat_with_their_seed() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = sample(family(**VARIANTS["fuzzy"]))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(first.context.y, sample(family(**VARIANTS["fuzzy"])).context.y)
+
+
+def test_shifts_set_pairs_and_overwriting() -> None:
+    assert (sample(family(), shift="pairs-7").truth["pairs"] == 7).all()
+    assert (sample(family(), points=160, shift="pairs-64").truth["pairs"] == 64).all()
+    y = sample(family(pairs=[32, 32]), shift="overwrite-0.9").context.y[:, :64:2]
+    assert max(len(row.unique()) for row in y) < 16
+
+
+def test_strata_are_episodes_by_number_of_pairs() -> None:
+    episodes = sample(family())
+    strata = family().strata(episodes)
+    assert list(strata) == ["up-to-8-pairs", "up-to-16-pairs", "up-to-32-pairs"]
+    assert sum(int(rows.sum()) for rows in strata.values()) == len(episodes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ({"keys": 16}, "task.keys"),
+        ({"keys": 2, "key_tokens": [1, 2], "pairs": [1, 7]}, "task.keys"),
+        ({"pairs": [8, 4]}, "pairs"),
+        ({"gap_power": 0.1, "key_tokens": [1, 2]}, "gap_power"),
+        ({"overwrite": 1.0}, "overwrite"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, object], name: str) -> None:
+    with refused("bad-value", name):
+        family(**parameters)
+
+
+def test_a_sequence_too_short_for_its_pairs_and_a_shift_with_too_many_pairs_are_refused() -> None:
+    with refused("conflict", "points-65", "task.pairs"):
+        sample(family(), points=64)
+    with refused("bad-value", "pairs-129", "task.keys"):
+        family().parse_shift("pairs-129")
+    with refused("bad-value", "overwrite-1"):
+        family().parse_shift("overwrite-1")
+
+
+def right(answer: Tensor, episodes: Episodes) -> Tensor:
+    return (answer == episodes.context.y)[episodes.scored]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_oracle_is_always_right_and_certain_at_scored_positions(name: str) -> None:
+    recall = family(**VARIANTS[name])
+    episodes = sample(recall)
+    answer = RecallOracle(facts=TaskFacts(family=recall)).ask(episodes, "next")
+    assert right(answer.point(), episodes).all()
+    assert float(answer.loss(episodes.context.y)[episodes.scored].max()) < 1e-6
+
+
+def test_the_oracle_has_equal_probabilities_for_a_new_key_and_agrees_with_a_dictionary_everywhere() -> None:
+    recall = family(overwrite=0.5, pairs=[8, 8])
+    episodes = sample(recall, 50, 40)
+    logits = RecallOracle(facts=TaskFacts(family=recall)).ask(episodes, "next").logits
+    for y, answer in zip(episodes.context.y.tolist(), logits, strict=True):
+        values: dict[int, int] = {}
+        for position in range(0, 40, 2):
+            key, value = y[position : position + 2]
+            if key in values:
+                assert int(answer[position + 1].argmax()) == values[key]
+            else:
+                assert (answer[position + 1] == 0).all()
+            values[key] = value
+
+
+def test_the_vector_oracle_has_no_error_at_scored_positions_and_keys_lie_on_the_sphere() -> None:
+    recall = RecallVectors(RecallVectorParameters())
+    episodes = recall.sample(Request(64, 96, torch.Generator().manual_seed(0)))
+    answer = RecallVectorOracle(facts=TaskFacts(family=recall)).ask(episodes, "next")
+    assert float(answer.scores(episodes.context.y)["squared_error"][episodes.scored].max()) == 0
+    keys = episodes.context.y[:, ::2]
+    torch.testing.assert_close(keys.norm(dim=-1), torch.full(keys.shape[:2], 20**0.5))
+    for y, count, scored in zip(episodes.context.y, episodes.truth["pairs"], episodes.scored, strict=True):
+        assert scored.nonzero().squeeze(1).tolist() == list(range(2 * int(count) + 1, 96, 2))
+        context = y[: 2 * int(count) : 2]
+        assert all(bool((context == query).all(1).any()) for query in y[2 * int(count) :: 2])
+
+
+def test_oracles_refuse_other_families() -> None:
+    with refused("not-applicable", "RecallOracle"):
+        RecallOracle()
+    with refused("not-applicable", "RecallVectorOracle"):
+        RecallVectorOracle(facts=TaskFacts(family=family()))
