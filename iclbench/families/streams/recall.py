@@ -33,8 +33,9 @@ from iclbench.families.shifts import Kind, Number, Shift
 Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 _NUMBER_OF_PAIRS = "the number of pairs"
-# Key spaces up to this size are drawn from without replacement; from larger ones, repeated keys are drawn again.
-_SMALL_SPACE = 1 << 14
+# Keys of one length are drawn by sorting all keys if there are fewer than this number times the square of the number of
+# pairs. Otherwise, repeated keys are drawn again: since all keys are exchangeable, all results are equally likely.
+_SORTED_BELOW = 0.5
 # Largest numbers of pairs of the strata of results.
 STRATA = (8, 16, 32, 64, 128)
 
@@ -199,9 +200,10 @@ class Recall(Family):
         shortest, longest = parameters.value_tokens
         value_lengths = _integers(shortest, longest, shape, generator)
         values = _integers(0, parameters.values - 1, (*shape, longest), generator)
-        is_repeated = torch.rand(shape, generator=generator, device=generator.device) < overwrite
-        source = torch.arange(largest, device=generator.device).expand(shape).clone()
+        latest = torch.arange(largest, device=generator.device).expand(shape)
         if overwrite:
+            is_repeated = torch.rand(shape, generator=generator, device=generator.device) < overwrite
+            source = latest.clone()
             steps = _integers(1, parameters.values - 1, shape, generator)
             for i in range(1, largest):
                 earlier = source.gather(1, _integers(0, i - 1, (len(count), 1), generator)).squeeze(1)
@@ -209,7 +211,7 @@ class Recall(Family):
                 _change_value(values, source, i, steps[:, i], parameters.values)
             keys = keys.gather(1, source.unsqueeze(-1).expand_as(keys))
             key_lengths = key_lengths.gather(1, source)
-        latest = _last_with_same(source, count)
+            latest = _last_with_same(source, count)
         position = torch.arange(parameters.longest_pair, device=generator.device)
         value_position = (position - key_lengths.unsqueeze(-1)).clamp(0, longest - 1)
         key_position = position.clamp_max(keys.shape[-1] - 1).expand_as(value_position)
@@ -223,7 +225,7 @@ class Recall(Family):
         """Different keys of each episode, and their numbers of tokens."""
         (shortest, longest), size = self.parameters.key_tokens, self.parameters.keys
         place = size ** torch.arange(longest, device=generator.device)
-        if shortest == longest and size**longest <= _SMALL_SPACE:
+        if shortest == longest and size**longest < _SORTED_BELOW * shape[1] ** 2:
             uniform = torch.rand((shape[0], size**longest), generator=generator, device=generator.device)
             codes = uniform.topk(shape[1], 1).indices
             return codes.unsqueeze(-1) // place % size, torch.full(shape, longest, device=generator.device)
@@ -295,13 +297,15 @@ def _layout_with_gaps(pairs: Pairs, points: int, power: float, generator: torch.
     length = int(pairs.key_lengths[0, 0] + pairs.value_lengths[0, 0])
     slots = points // length
     count, slot = pairs.count.unsqueeze(1), torch.arange(slots, device=generator.device)
-    # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement.
+    # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the order of
+    # the draws.
     rank_in_queries = (slot - count + 1).clamp_min(1)
-    uniform = torch.rand((batch, slots), generator=generator, device=generator.device).clamp_min(1e-12)
-    weights = (power - 1) * rank_in_queries.log() - (-uniform.log()).log()
-    order = weights.masked_fill(slot < count, -torch.inf).argsort(1, descending=True)
-    rank = torch.empty_like(order).scatter_(1, order, slot.expand_as(order))
-    query = pairs.latest.gather(1, rank.clamp_max(largest - 1)).masked_fill(rank >= count, -1)
+    uniform = torch.rand((batch, slots), generator=generator, device=generator.device).clamp_min_(1e-12)
+    weights = rank_in_queries.log().mul_(power - 1).sub_(uniform.log_().neg_().log_())
+    order = weights.masked_fill_(slot < count, -torch.inf).topk(largest, 1).indices
+    is_query = torch.arange(largest, device=generator.device) < count
+    query = torch.full((batch, slots), -1, device=generator.device)
+    query.scatter_(1, order, pairs.latest.masked_fill(~is_query, -1))
     pair_of_slot = torch.where(slot < count, slot.clamp_max(largest - 1), query)
     position = torch.arange(points, device=generator.device)
     index = (position // length).clamp_max(slots - 1)

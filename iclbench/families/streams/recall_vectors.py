@@ -1,9 +1,9 @@
 """Associative recall with vectors (Park et al. 2024, MambaFormer, arXiv 2402.04248, vector-valued MQAR).
 
 A sequence has n pairs of a key and a value, both vectors, and then queries, each a key of the context followed by its
-value; only the values of queries are scored. Keys are uniform on the sphere of radius sqrt(d); values are standard
-normal. In the released code of MambaFormer, the query is a copy of its own pair with probability 1/(n + 1); here every
-query comes after all pairs.
+value; only the values of queries are scored. Keys and values are uniform on the sphere of radius sqrt(d), as in the
+released code of MambaFormer. There, a sequence has one query, which is a copy of itself and not of a key with
+probability 1/(n + 1); here queries fill the sequence, and all are keys of the context.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RecallVectors(Family):
 
     @property
     def normaliser(self) -> float:
-        """The variance of a value, summed over its dimensions."""
+        """The squared norm of a value."""
         return float(self.parameters.dim)
 
     def sample(self, request: Request) -> Episodes:
@@ -74,8 +74,8 @@ class RecallVectors(Family):
                 code="conflict",
             )
         count = torch.randint(smallest, largest + 1, (batch,), generator=generator, device=generator.device)
-        keys, values = normal((batch, largest, dim), generator), normal((batch, largest, dim), generator)
-        keys = keys * (math.sqrt(dim) / keys.norm(dim=-1, keepdim=True))
+        directions = normal((2, batch, largest, dim), generator)
+        keys, values = directions * (math.sqrt(dim) / directions.norm(dim=-1, keepdim=True))
         slots = -(-request.points // 2)
         slot = torch.arange(slots, device=generator.device)
         uniform = torch.rand((batch, slots), generator=generator, device=generator.device)

@@ -204,8 +204,8 @@ def test_the_vector_oracle_has_no_error_at_scored_positions_and_keys_lie_on_the_
     episodes = recall.sample(Request(64, 96, torch.Generator().manual_seed(0)))
     answer = RecallVectorOracle(facts=TaskFacts(family=recall)).ask(episodes, "next")
     assert float(answer.scores(episodes.context.y)["squared_error"][episodes.scored].max()) == 0
-    keys = episodes.context.y[:, ::2]
-    torch.testing.assert_close(keys.norm(dim=-1), torch.full(keys.shape[:2], 20**0.5))
+    norms = episodes.context.y.norm(dim=-1)
+    torch.testing.assert_close(norms, torch.full_like(norms, 20**0.5))
     for y, count, scored in zip(episodes.context.y, episodes.truth["pairs"], episodes.scored, strict=True):
         assert scored.nonzero().squeeze(1).tolist() == list(range(2 * int(count) + 1, 96, 2))
         context = y[: 2 * int(count) : 2]
@@ -217,3 +217,15 @@ def test_oracles_refuse_other_families() -> None:
         RecallOracle()
     with refused("not-applicable", "RecallVectorOracle"):
         RecallVectorOracle(facts=TaskFacts(family=family()))
+
+
+@pytest.mark.parametrize("pairs", [2, 5])
+def test_all_sequences_of_different_keys_are_equally_likely(pairs: int) -> None:
+    """Both ways of drawing keys: by drawing repeated keys again (two pairs) and by sorting (five pairs)."""
+    recall = family(keys=5, values=2, pairs=[pairs, pairs])
+    y = sample(recall, 24_000, 2 * pairs + 2).context.y[:, : 2 * pairs : 2]
+    counts = torch.unique(y[:, :2], dim=0, return_counts=True)[1].double()
+    expected = 24_000 / 20
+    assert len(counts) == 20
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert chi_square < 43.8  # 0.1 % of the distribution with 19 degrees of freedom
