@@ -83,6 +83,11 @@ class RecallParameters(BaseSettings):
         return self.key_tokens[1] + self.value_tokens[1]
 
     @property
+    def shortest_pair(self) -> int:
+        """Smallest number of tokens of a pair."""
+        return self.key_tokens[0] + self.value_tokens[0]
+
+    @property
     def different_keys(self) -> int:
         """Number of different keys."""
         shortest, longest = self.key_tokens
@@ -109,14 +114,6 @@ class Pairs(NamedTuple):
     key_lengths: Int[Tensor, "B P"]
     value_lengths: Int[Tensor, "B P"]
     latest: Int[Tensor, "B P"]
-
-
-class Layout(NamedTuple):
-    """The pair of every position, or -1 for a filler; the offset in the pair; and whether it belongs to a query."""
-
-    pair: Int[Tensor, "B N"]
-    offset: Int[Tensor, "B N"]
-    is_query: Bool[Tensor, "B N"]
 
 
 class Recall(Family):
@@ -183,16 +180,27 @@ class Recall(Family):
             )
         count = torch.randint(smallest, largest + 1, (request.episodes,), generator=generator, device=generator.device)
         pairs = self._pairs(count, largest, shift.value("overwrite", parameters.overwrite), generator)
-        if parameters.gap_power is None:
-            layout = _layout(pairs, request.points, generator)
+        slots = -(-request.points // parameters.shortest_pair)
+        pair_of_slot = _pairs_of_slots(pairs, slots, parameters.gap_power, generator)
+        is_query = torch.arange(slots, device=generator.device) >= count.unsqueeze(1)
+        if parameters.has_fixed_lengths:
+            tokens, scored = self._slots(pairs, pair_of_slot, is_query)
+            tokens, scored = tokens[:, : request.points], scored[:, : request.points]
         else:
-            layout = _layout_with_gaps(pairs, request.points, parameters.gap_power, generator)
-        index = layout.pair.clamp_min(0)
-        rows = torch.arange(request.episodes, device=generator.device).unsqueeze(1)
-        tokens = pairs.tokens[rows, index, layout.offset].masked_fill(layout.pair < 0, self.filler)
-        scored = layout.is_query & (layout.offset >= pairs.key_lengths[rows, index])
+            tokens, scored = _segments(pairs, pair_of_slot, is_query, request.points)
         context = Points.full(torch.empty((*tokens.shape, 0), device=generator.device), tokens)
         return Episodes(context=context, scored=scored, classes=self.classes, truth={"pairs": count})
+
+    def _slots(
+        self, pairs: Pairs, pair_of_slot: Int[Tensor, "B S"], is_query: Bool[Tensor, "B S"]
+    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """Tokens and scored positions of sequences of slots of equal length; slots without a pair have fillers."""
+        length = pairs.tokens.shape[-1]
+        index = pair_of_slot.clamp_min(0).unsqueeze(-1).expand(-1, -1, length)
+        is_filler = (pair_of_slot < 0).unsqueeze(-1)
+        tokens = pairs.tokens.gather(1, index).masked_fill_(is_filler, self.filler)
+        is_value = torch.arange(length, device=tokens.device) >= self.parameters.key_tokens[0]
+        return tokens.flatten(1), (is_query.unsqueeze(-1) & ~is_filler & is_value).flatten(1)
 
     def _pairs(self, count: Int[Tensor, " B"], largest: int, overwrite: float, generator: torch.Generator) -> Pairs:
         parameters, shape = self.parameters, (len(count), largest)
@@ -274,42 +282,41 @@ def _last_with_same(source: Int[Tensor, "B P"], count: Int[Tensor, " B"]) -> Int
     return (same * index).amax(2)
 
 
-def _layout(pairs: Pairs, points: int, generator: torch.Generator) -> Layout:
-    """Pairs and queries without gaps. Each query has the key of a random pair."""
-    batch, largest = pairs.latest.shape
-    lengths = pairs.key_lengths + pairs.value_lengths
-    segments = points // int(lengths.amin()) + 1
-    index = torch.arange(segments, device=generator.device)
-    uniform = torch.rand((batch, segments), generator=generator, device=generator.device)
-    query = pairs.latest.gather(1, (uniform * pairs.count.unsqueeze(1)).long())
-    is_pair = index < pairs.count.unsqueeze(1)
-    pair_of_segment = torch.where(is_pair, index.clamp_max(largest - 1), query)
-    ends = lengths.gather(1, pair_of_segment).cumsum(1)
-    position = torch.arange(points, device=generator.device).expand(batch, points).contiguous()
-    segment = torch.searchsorted(ends, position, right=True)
-    starts = ends - lengths.gather(1, pair_of_segment)
-    return Layout(pair_of_segment.gather(1, segment), position - starts.gather(1, segment), ~is_pair.gather(1, segment))
+def _pairs_of_slots(
+    pairs: Pairs, slots: int, gap_power: float | None, generator: torch.Generator
+) -> Int[Tensor, "B S"]:
+    """The pair of every slot: first all pairs, then queries, -1 for a slot without a pair.
 
-
-def _layout_with_gaps(pairs: Pairs, points: int, power: float, generator: torch.Generator) -> Layout:
-    """Pairs, then one query of each pair in slots drawn without replacement with weights slot^(power - 1)."""
+    Without gaps, each query has the key of a random pair. With gaps, every pair has one query, in slots drawn without
+    replacement with weights r^(gap_power - 1), where r = 1, 2, ... after the pairs.
+    """
     batch, largest = pairs.latest.shape
-    length = int(pairs.key_lengths[0, 0] + pairs.value_lengths[0, 0])
-    slots = points // length
     count, slot = pairs.count.unsqueeze(1), torch.arange(slots, device=generator.device)
-    # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the order of
-    # the draws.
-    rank_in_queries = (slot - count + 1).clamp_min(1)
-    uniform = torch.rand((batch, slots), generator=generator, device=generator.device).clamp_min_(1e-12)
-    weights = rank_in_queries.log().mul_(power - 1).sub_(uniform.log_().neg_().log_())
-    order = weights.masked_fill_(slot < count, -torch.inf).topk(largest, 1).indices
-    is_query = torch.arange(largest, device=generator.device) < count
-    query = torch.full((batch, slots), -1, device=generator.device)
-    query.scatter_(1, order, pairs.latest.masked_fill(~is_query, -1))
-    pair_of_slot = torch.where(slot < count, slot.clamp_max(largest - 1), query)
-    position = torch.arange(points, device=generator.device)
-    index = (position // length).clamp_max(slots - 1)
-    is_complete = position < slots * length
-    pair = pair_of_slot[:, index].masked_fill(~is_complete, -1)
-    offset = (position % length).expand(batch, points)
-    return Layout(pair, offset, (index >= count) & (pair >= 0))
+    uniform = torch.rand((batch, slots), generator=generator, device=generator.device)
+    if gap_power is None:
+        query = pairs.latest.gather(1, uniform.mul_(count).long())
+    else:
+        # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the
+        # order of the draws.
+        rank = (slot - count + 1).clamp_min(1)
+        keys = rank.log().mul_(gap_power - 1).sub_(uniform.clamp_min_(1e-12).log_().neg_().log_())
+        order = keys.masked_fill_(slot < count, -torch.inf).topk(largest, 1).indices
+        has_query = torch.arange(largest, device=generator.device) < count
+        query = torch.full((batch, slots), -1, device=generator.device)
+        query.scatter_(1, order, pairs.latest.masked_fill(~has_query, -1))
+    return torch.where(slot < count, slot.clamp_max(largest - 1), query)
+
+
+def _segments(
+    pairs: Pairs, pair_of_segment: Int[Tensor, "B S"], is_query: Bool[Tensor, "B S"], points: int
+) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
+    """Tokens and scored positions of sequences of pairs of different lengths, cut at `points` tokens."""
+    batch, pair_length = len(pair_of_segment), pairs.tokens.shape[-1]
+    lengths = (pairs.key_lengths + pairs.value_lengths).gather(1, pair_of_segment)
+    ends = lengths.cumsum(1)
+    position = torch.arange(points, device=ends.device).expand(batch, points).contiguous()
+    segment = torch.searchsorted(ends, position, right=True)
+    pair = pair_of_segment.gather(1, segment)
+    offset = position - (ends - lengths).gather(1, segment)
+    tokens = pairs.tokens.flatten(1).gather(1, pair * pair_length + offset)
+    return tokens, is_query.gather(1, segment) & (offset >= pairs.key_lengths.gather(1, pair))
