@@ -137,8 +137,9 @@ def score_notes(values: pd.DataFrame) -> list[str]:
 
 
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the area under their curve, with the error at about `size_count` context
-    sizes. Contestants without an area, because some of their predictions are not numbers, come last."""
+    """Column names and rows: contestants by the area under their curve, with their accuracy on class labels, and the
+    error at about `size_count` context sizes. Contestants without an area, because some of their predictions are not
+    numbers, come last."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
     next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
@@ -146,6 +147,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     curves = ok[ok["metric"].eq(curve_metric(ok["metric"].unique())) & ok["n_context"].notna()]
     areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
+    accuracies = ok[ok["metric"].eq("accuracy") & ok["n_context"].isna()].set_index("run")["value"]
     sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)
     ranking = run_leaderboard(values, "next", by="auc")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
@@ -161,6 +163,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
                 styled_name(run, kinds[run]),
                 intervals[run],
                 f"{scores[run]:.3f}" if run in scores else "",
+                *([f"{accuracies[run]:.3f}" if run in accuracies else ""] if len(accuracies) else []),
                 *cells,
             ]
         )
@@ -169,8 +172,11 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     for run in failed_runs:
         status = str(statuses[run])
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
-        rows.append([styled_name(run, kinds[run]), status, "", *(status if pd.isna(v) else short(v) for v in at_sizes)])
-    columns = ["contestant", "area", "score", *[f"n={n}" for n in sizes]]
+        blanks = ["", ""] if len(accuracies) else [""]
+        cells = [status if pd.isna(v) else short(v) for v in at_sizes]
+        rows.append([styled_name(run, kinds[run]), status, *blanks, *cells])
+    accuracy = ["accuracy"] if len(accuracies) else []
+    columns = ["contestant", "area", "score", *accuracy, *[f"n={n}" for n in sizes]]
     return with_terminal_columns(columns, rows, ranking)
 
 

@@ -9,7 +9,7 @@ empty or `?`:
     0.5,2,?         a query
 
 Blank lines, and quotation marks around a field, are ignored. In classification, the only output is `label`, an integer
-from 0. For events, see `event_lines`.
+from 0; in a stream of tokens it is `token`, and there are no inputs. For events, see `event_lines`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class LineFormat:
 
     @classmethod
     def of(cls, shape: TaskShape, largest: float) -> LineFormat:
-        outputs = ("label",) if shape.classes is not None else _numbered("y", shape.y_dim)
+        label = "token" if shape.inputs == "tokens" else "label"
+        outputs = (label,) if shape.classes is not None else _numbered("y", shape.y_dim)
         return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest)
 
     def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
@@ -120,7 +121,7 @@ class LineFormat:
             return Line(index, x, None)
         y = [self._number(name, field) for name, field in zip(self.outputs, outputs, strict=True)]
         if self.classes is not None and not (y[0].is_integer() and 0 <= y[0] < self.classes):
-            raise DataError(f"label is {outputs[0]}; write an integer from 0 to {self.classes - 1}")
+            raise DataError(f"{self.outputs[0]} is {outputs[0]}; write an integer from 0 to {self.classes - 1}")
         return Line(index, x, y)
 
     def _number(self, column: str, field: str) -> float:

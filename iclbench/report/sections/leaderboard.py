@@ -116,7 +116,8 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     name = metric_of_curves(task, evaluator)
     ranking = leaderboard(task, evaluator, by="auc")
     frame = for_display(ranking).merge(_summary(summaries, "auc"), "left", "contestant")
-    frame = frame.merge(_summary(summaries, "score").drop(columns="run"), "left", "contestant")
+    for name_of_summary in ("score", "accuracy"):
+        frame = frame.merge(_summary(summaries, name_of_summary).drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = shown_columns(
@@ -124,6 +125,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         Column("auc", "area under curve", fixed, True, "auc_low", "auc_high"),
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
         Column("score", "score", fixed, True, "score_low", "score_high"),
+        Column("accuracy", "accuracy", fixed, True, "accuracy_low", "accuracy_high"),
         *map(cost_column, COSTS),
     )
     return Table(
