@@ -88,15 +88,6 @@ _AT_BUDGET = {
 SMALLEST_BUDGET, SMALL_BUDGET = _LIMITS[:2]
 
 
-def _not_applicable(cls: type[Backbone[Any]], inputs: InputKind) -> str:
-    """Why a backbone does not apply to a task with these inputs."""
-    name = cls.__name__
-    if inputs not in ("tokens", "vectors"):
-        return f"{name} reads only event sequences; train it on point-process or events"
-    reason = "does not read the order of its points" if cls.order == "set" else "needs inputs"
-    return f"{name} {reason}, and {inputs} are a sequence without inputs; choose a causal sequence model, like gpt2"
-
-
 class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     """A trainable predictor.
 
@@ -126,10 +117,20 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
         super().__init__()
-        if shape.inputs not in self.input_kinds:
-            raise UsageError(_not_applicable(type(self), shape.inputs), code="not-applicable")
+        if (reason := self.unfit_reason(shape.inputs)) is not None:
+            raise UsageError(reason, code="not-applicable")
         self.settings = settings
         self.shape = shape
+
+    @classmethod
+    def unfit_reason(cls, inputs: InputKind) -> str | None:
+        """Why it cannot read these inputs; None if it can."""
+        if inputs in cls.input_kinds:
+            return None
+        if cls.reads_only_events():
+            return f"{cls.__name__} reads event sequences only; choose a task like point-process"
+        reason = "does not read the order of its points" if cls.order == "set" else "needs inputs"
+        return f"{cls.__name__} {reason}, and {inputs} are a sequence without inputs; choose a causal model, like gpt2"
 
     @classmethod
     def reads_only_events(cls) -> bool:

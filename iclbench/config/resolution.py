@@ -33,7 +33,7 @@ from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, is_target, 
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
-    from iclbench.core.task import TaskShape
+    from iclbench.core.task import InputKind, TaskShape
     from iclbench.families.base import Family
 
 # The tables of `-o` and of a `--config` file.
@@ -50,11 +50,12 @@ def backbone_class(name: str) -> type[Backbone]:
     return BACKBONES.subclass(name)
 
 
-def unfit_reason(backbone: str, task: str, head: str) -> str | None:
-    """The reason why a backbone cannot be trained on a task with this head; None if it can."""
-    if head == "event" or not backbone_class(backbone).reads_only_events():
-        return None
-    return f"backbone '{backbone}' reads event sequences only; choose another task than '{task}', like point-process"
+def unfit_reason(backbone: str, card: TaskCard) -> str | None:
+    """The reason why a backbone cannot be trained on a task; None if it can."""
+    inputs: InputKind = "events" if card.head == "event" else "features"  # backbones that read features read images
+    if family_class(card.family).is_stream:
+        inputs = "tokens" if card.head == "categorical" else "vectors"
+    return backbone_class(backbone).unfit_reason(inputs)
 
 
 _BOTH = (Role.TRAINED, Role.EVALUATED)
@@ -512,8 +513,8 @@ def resolve_tables(
     name = spelling(backbone)
     for card_name in [*preset_card.backbones, *preset_card.train_for]:
         BACKBONES.entry(card_name)  # raises for a mistyped name, which would have no effect
-    if (reason := unfit_reason(name, task_config.name, card.head)) is not None:
-        raise UsageError(reason, code="not-applicable")
+    if (reason := unfit_reason(name, card)) is not None:
+        raise UsageError(f"task '{task_config.name}': {reason}", code="not-applicable")
     if task_config.context_targets and (setting := backbone_class(name).own_context_targets) is not None:
         raise UsageError(
             f"task '{task_config.name}': with context_targets, '{name}' would read every context point twice; "

@@ -431,8 +431,9 @@ def _first_run(
 ) -> GridRun | None:
     """The run of the first seed, from which other runs differ only in the seed; None, with a note, if the backbone does
     not fit."""
-    if (line := unfit_reason(backbone, *_name_and_head(task))) is not None:
-        log_once(f"{line}: left out")
+    name, card = load_task(task)
+    if (line := unfit_reason(backbone, card)) is not None:
+        log_once(f"task '{name}': {line} (left out)")
         return None
     config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
     if part.without_reason(task, backbone) is None:
@@ -447,11 +448,6 @@ def _with_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
     ending, new_ending = (f"-{run.config.preset}-s{number}" for number in (run.config.seed, seed))
     config = run.config.model_copy(update={"seed": seed})
     return replace(run, name=run.name.removesuffix(ending) + new_ending, config=config, weights=seed in part.weights)
-
-
-def _name_and_head(task: str) -> tuple[str, str]:
-    name, card = load_task(task)
-    return name, card.head
 
 
 def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:

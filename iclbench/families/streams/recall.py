@@ -131,6 +131,7 @@ class Recall(Family):
         "overwrite": Kind(("repeated keys",), Number()),
     }
     questions = frozenset({"next"})
+    is_stream = True
     oracles = frozenset({"oracle-recall"})
     parameters: RecallParameters
 

@@ -46,6 +46,7 @@ class RecallVectors(Family):
     Parameters = RecallVectorParameters
     shift_kinds = {"pairs": Kind(("the number of pairs",), Number(is_integer=True))}
     questions = frozenset({"next"})
+    is_stream = True
     oracles = frozenset({"oracle-recall-vectors"})
     parameters: RecallVectorParameters
 
