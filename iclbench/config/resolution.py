@@ -514,7 +514,7 @@ def resolve_tables(
     for card_name in [*preset_card.backbones, *preset_card.train_for]:
         BACKBONES.entry(card_name)  # raises for a mistyped name, which would have no effect
     if (reason := unfit_reason(name, card)) is not None:
-        raise UsageError(f"task '{task_config.name}': {reason}", code="not-applicable")
+        raise UsageError(f"task '{task_config.name}', backbone '{name}': {reason}", code="not-applicable")
     if task_config.context_targets and (setting := backbone_class(name).own_context_targets) is not None:
         raise UsageError(
             f"task '{task_config.name}': with context_targets, '{name}' would read every context point twice; "

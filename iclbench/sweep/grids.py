@@ -433,7 +433,7 @@ def _first_run(
     not fit."""
     name, card = load_task(task)
     if (line := unfit_reason(backbone, card)) is not None:
-        log_once(f"task '{name}': {line} (left out)")
+        log_once(f"task '{name}', backbone '{backbone}': {line} (left out)")
         return None
     config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
     if part.without_reason(task, backbone) is None:
