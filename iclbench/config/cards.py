@@ -298,6 +298,8 @@ class TaskCard(BaseSettings):
             with access to the smallest part scores 1.
         shifts: the shifts of `--shift all`.
         evaluators: tests of the family, in the order of tables.
+        solutions: baselines and oracles from which the distances of a model are measured during training
+            (`train.evaluate_every`).
         presets: sizes by name: smoke, grid, small, paper.
         published: numbers from papers, for the report.
     """
@@ -316,6 +318,7 @@ class TaskCard(BaseSettings):
     oracles: Annotated[list[str], Role.REPORTING] = []
     shifts: Annotated[list[str], Role.REPORTING] = []
     evaluators: Annotated[list[str], Role.REPORTING] = []
+    solutions: Annotated[list[str], Role.REPORTING] = []
     presets: dict[PresetName, Preset]
     published: Annotated[list[Published], Role.REPORTING] = []
 

@@ -91,6 +91,7 @@ class TaskConfig(BaseSettings):
     oracles: list[str] = []
     shifts: list[str] = []
     evaluators: list[str] = []
+    solutions: list[str] = []
     published: list[Published] = []
 
     @property
@@ -381,7 +382,7 @@ def resolve_task(
             f"task '{task}': family '{card.family}' does not have the question '{card.question}'; write {questions}",
             code="not-applicable",
         )
-    for baseline in [*card.baselines, *card.oracles]:
+    for baseline in [*card.baselines, *card.oracles, *card.solutions]:
         load_baseline(baseline)
     for shift in card.shifts:
         family.known_shift(shift)
@@ -422,6 +423,7 @@ def resolve_task(
         "oracles": card.oracles,
         "shifts": card.shifts,
         "evaluators": card.evaluators,
+        "solutions": card.solutions,
         "published": card.published,
         **protocol,
     }
@@ -621,9 +623,9 @@ def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
         if canonical(name) not in evaluators:
             hint = f"(in train.evaluators, for task '{task.name}')"
             raise UnknownNameError("evaluator", name, task.evaluators, hint=hint)
-    if train.evaluate_every and not task.evaluators:
+    if train.evaluate_every and not (task.evaluators or task.solutions):
         raise UsageError(
-            f"train.evaluate_every: the card of task '{task.name}' has no evaluators; set it to 0",
+            f"train.evaluate_every: the card of task '{task.name}' has neither evaluators nor solutions; set it to 0",
             code="not-applicable",
         )
 

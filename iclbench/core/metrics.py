@@ -168,7 +168,7 @@ def metric(name: str) -> Metric:
     """The metric of this name.
 
     An unknown name that ends in "error" or "loss" is better when lower; one that begins with "accuracy" is a share of
-    right answers.
+    right answers, and one that begins with "kl_to_" a divergence.
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)
@@ -177,4 +177,6 @@ def metric(name: str) -> Metric:
         return METRICS[name]
     if name.startswith("accuracy"):
         return _share(name, name.replace("_", " "))
+    if name.startswith("kl_to_"):
+        return Metric(name, f"KL to {name.removeprefix('kl_to_')}", "nats", logarithmic=True)
     return Metric(name, name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

@@ -1,4 +1,5 @@
-"""Evaluation during training by the family's own tests, on the same episodes as in `iclbench eval`.
+"""Evaluation during training by the family's own tests, and distances from known solutions of the task, on the same
+episodes as in `iclbench eval`.
 
 In-context learning can emerge and disappear while the loss only falls (transience; Chan et al. 2022, figure 7), so the
 last step alone says little. The evaluation does not change the training: the model is in eval mode, random streams of
@@ -8,15 +9,21 @@ the training are not used, and the weights are bitwise the same with and without
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from iclbench.backbones.base import Backbone
 from iclbench.config.resolution import RunConfig
 from iclbench.core.errors import NonFiniteError
+from iclbench.core.predictor import eval_mode
 from iclbench.core.seeds import global_stream
+from iclbench.evaluation import solutions
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores
+from iclbench.evaluation.solutions import Solutions
 from iclbench.families.base import Family
 from iclbench.training.fit import Training
 
@@ -27,10 +34,11 @@ Rows = list[dict[str, Any]]
 
 
 class Monitor:
-    """A callback of training that evaluates the model by the family's own tests.
+    """A callback of training that evaluates the model by the family's own tests, and measures its distances from the
+    solutions of the task card.
 
     Args:
-        config: configuration of the run, with the tests and the interval between evaluations.
+        config: configuration of the run, with the tests, the solutions and the interval between evaluations.
         family: the family of the training data.
         watch: called with the accuracies by test after each evaluation.
     """
@@ -41,7 +49,8 @@ class Monitor:
         self._every = config.train.evaluate_every
         evaluators = (config.train.evaluators or config.task.evaluators) if self._every else ()
         self._names = config.task.evaluator_names(family, evaluators)
-        self._held_out = family.held_out() if self._names else family
+        self._has_solutions = bool(self._every and config.task.solutions)
+        self._held_out = family.held_out() if self._names or self._has_solutions else family
         self._task, self._preset, self._watch = config.task, config.preset, watch
 
     def __call__(self, training: Training) -> None:
@@ -50,7 +59,7 @@ class Monitor:
         Raises:
             TrainingDivergedError: a score is NaN or infinite.
         """
-        if not self._names or not training.is_due(self._every):
+        if not (self._names or self._has_solutions) or not training.is_due(self._every):
             return
         with training.paused():
             try:
@@ -68,7 +77,8 @@ class Monitor:
             NonFiniteError: a score is NaN or infinite.
         """
         with global_stream(0, "monitor"):
-            return [row for name in self._names for row in self._score(backbone, name, step, device)]
+            rows = [row for name in self._names for row in self._score(backbone, name, step, device)]
+            return rows + (self._distances(backbone, step, device) if self._has_solutions else [])
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         all_prompts = self._prompts(name, self._task.episodes)
@@ -90,6 +100,24 @@ class Monitor:
             for metric, scores in result.scores.items()
             for n, summary in zip(result.n_related, summaries(scores, first_prompts.seed), strict=True)
         ]
+
+    @cached_property
+    def _solutions(self) -> Solutions:
+        return Solutions(self._prompts("", min(EPISODES, self._task.episodes)), self._task.solutions)
+
+    def _distances(self, backbone: Backbone, step: int, device: str) -> Rows:
+        """Rows with the distance of the model from each solution."""
+        with eval_mode(backbone):
+            distances = self._solutions.distances(backbone, device)
+        prompts = self._prompts("", self._task.episodes)
+        shared = {"evaluator": solutions.EVALUATOR, "axis": "train_step", "axis_value": float(step), "n_related": 0}
+        rows = []
+        for name, values in distances.items():
+            if not np.isfinite(values).all():
+                raise NonFiniteError(f"the KL divergence from {name} is not finite")
+            (summary,) = summaries(values[:, None], prompts.seed)
+            rows.append({**shared, "metric": f"{solutions.METRIC}{name}", "prompt_set": prompts.id, **summary})
+        return rows
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:
         task = self._task.model_copy(update={"episodes": episodes})

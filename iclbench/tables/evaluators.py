@@ -3,6 +3,6 @@
 QUESTIONS = ("next", "targets")
 # Evaluators that describe the inside of a model or the tuning of a method. Their rows are not scores of predictions.
 PROBES = ("probe", "gamma_search")
-DIAGNOSTICS = (*PROBES, "rank", "representation")
+DIAGNOSTICS = (*PROBES, "rank", "representation", "solutions")
 # The accuracy that papers plot: among the labels that an evaluator allows, not among all units of the head.
 HEADLINE = "accuracy_within_choices"
