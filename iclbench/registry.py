@@ -367,6 +367,7 @@ FAMILIES = Registry(
         ),
         "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: values of keys in the context"),
         "recall-vectors": Entry("iclbench.families.streams.recall_vectors:RecallVectors", "the same for vectors"),
+        "markov": Entry("iclbench.families.streams.markov:MarkovChains", "tokens of a random Markov chain per episode"),
     },
     "iclbench.families.base:Family",
 )
@@ -589,6 +590,8 @@ ESTIMATORS = Registry(
         ),
         "renewal": Entry("iclbench.estimators.renewal:Renewal", "log-normal gaps, frequencies of marks"),
         "hawkes-mle": Entry("iclbench.estimators.hawkes_mle:HawkesMLE", "exponential Hawkes by maximum likelihood"),
+        "uniform": Entry("iclbench.estimators.n_gram:Uniform", "equal probabilities of all tokens"),
+        "n-gram": Entry("iclbench.estimators.n_gram:NGram", "smoothed frequencies of tokens after the last tokens"),
         "gp-kernel-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleKernel", "posterior under the true kernel"
         ),
@@ -610,6 +613,13 @@ ESTIMATORS = Registry(
         "event-bayes-oracle": Entry(
             "iclbench.families.events.bayes:BayesEvents",
             "next event, averaged over the prior of point processes",
+        ),
+        "chain-oracle": Entry(
+            "iclbench.families.streams.markov_oracles:ChainOracle", "next token under the true Markov chain"
+        ),
+        "chain-bayes-oracle": Entry(
+            "iclbench.families.streams.markov_oracles:BayesChain",
+            "next token, averaged over the prior of Markov chains",
         ),
         "mean-image": Entry(
             "iclbench.families.images.mean_image:MeanImage", "mean of the training images, pixel by pixel"

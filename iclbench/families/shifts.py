@@ -44,10 +44,12 @@ from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_
 
 
 class Number(NamedTuple):
-    """The number of a kind: its default (None if the number is required), and whether it must be an integer."""
+    """The number of a kind: its default (None if the number is required), whether it must be an integer, and the
+    largest value."""
 
     default: float | None = None
     is_integer: bool = False
+    largest: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,11 @@ def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
     if value is None or (number_kind.is_integer and not value.is_integer()):
         expected = "a positive integer" if number_kind.is_integer else "a positive number"
         raise UsageError(f"shift '{shift}': expected {expected} after '{kind}-', got '{number}'", code="bad-value")
+    if value > number_kind.largest:
+        raise UsageError(
+            f"shift '{shift}': expected at most {number_kind.largest:g} after '{kind}-', got '{number}'",
+            code="bad-value",
+        )
     return _part_with_number(kind, value)
 
 

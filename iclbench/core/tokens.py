@@ -1,0 +1,56 @@
+"""Streams of tokens: checks, and counts of the tokens that followed a context."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from iclbench.core.episodes import Points
+from iclbench.core.errors import DataError, UsageError
+
+
+def check_tokens(points: Points, classes: int | None, name: str) -> int:
+    """The size of the vocabulary.
+
+    Args:
+        points: the elements of the stream.
+        classes: size of the vocabulary; None for tasks without labels.
+        name: name of the method, for messages.
+
+    Raises:
+        UsageError: these are not tokens without inputs (code `not-applicable`).
+        DataError: a token is not part of the vocabulary.
+    """
+    if classes is None or points.y.is_floating_point() or points.x.shape[-1]:
+        raise UsageError(
+            f"{name} predicts the next token of a stream; this task does not consist of tokens without inputs",
+            code="not-applicable",
+        )
+    tokens = points.y[points.mask]
+    if bool(((tokens < 0) | (tokens >= classes)).any()):
+        wrong = int(tokens.min()) if bool((tokens < 0).any()) else int(tokens.max())
+        raise DataError(f"a token is {wrong}; this task has tokens 0 to {classes - 1}")
+    return classes
+
+
+def after_same_context(tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int) -> Bool[Tensor, "B P N"]:
+    """For each prefix of `lengths` tokens, a mask of its tokens before which stand the same `order` tokens as at the
+    end of the prefix. A prefix of `order` tokens or fewer has none."""
+    index = torch.arange(tokens.shape[1], device=tokens.device)
+    is_same = (index >= order) & (index < lengths.unsqueeze(-1))
+    if not tokens.shape[1]:
+        return is_same
+    for distance in range(1, order + 1):
+        last = tokens.gather(1, (lengths - distance).clamp_min(0))
+        is_same &= tokens.roll(distance, 1).unsqueeze(1) == last.unsqueeze(2)
+    return is_same
+
+
+def followers(
+    tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int, classes: int
+) -> Float[Tensor, "B P K"]:
+    """For each prefix of `lengths` tokens, the counts of the tokens that followed its last `order` tokens in it, in
+    float64."""
+    return after_same_context(tokens, lengths, order).double() @ F.one_hot(tokens, classes).double()

@@ -1,0 +1,51 @@
+"""Baselines of token streams: equal probabilities, and n-grams, which count the tokens of the context."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.core.settings import BaseSettings, NoSettings, PositiveFloat
+from iclbench.core.tokens import followers
+from iclbench.estimators.token_estimator import TokenEstimator
+
+
+class Uniform(TokenEstimator[NoSettings]):
+    """Equal probabilities of all tokens."""
+
+    def log_probabilities(
+        self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], classes: int
+    ) -> Float[Tensor, "B P K"]:
+        shape = *lengths.shape, classes
+        return torch.full(shape, -math.log(classes), dtype=torch.float64, device=tokens.device)
+
+
+class NGramSettings(BaseSettings):
+    """Settings of n-grams.
+
+    Attributes:
+        order: number of last tokens that the next one depends on: 0 for unigrams, 1 for bigrams, 2 for trigrams.
+        smoothing: number that is added to each count; 1 is Laplace's rule of succession.
+    """
+
+    order: Annotated[int, Field(ge=0, le=16)] = 1
+    smoothing: PositiveFloat = 1.0
+
+
+class NGram(TokenEstimator[NGramSettings]):
+    """The shares of the tokens that followed the last `order` tokens in the context so far, after adding `smoothing` to
+    each count. In a context of `order` tokens or fewer, all tokens are equally likely."""
+
+    Settings = NGramSettings
+    order = "causal"
+
+    def log_probabilities(
+        self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], classes: int
+    ) -> Float[Tensor, "B P K"]:
+        counts = followers(tokens, lengths, self.settings.order, classes) + self.settings.smoothing
+        return (counts / counts.sum(-1, keepdim=True)).log()

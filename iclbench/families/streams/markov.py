@@ -1,0 +1,164 @@
+"""Markov chains of tokens, with another chain in every episode.
+
+The rows of the transition matrix of an episode have a Dirichlet distribution with all parameters `concentration`. In a
+chain of order m the row depends on the last m tokens, and the first m tokens are uniform (Edelman et al. 2024,
+arXiv 2402.11004, for m = 1 and above). With `switch`, before every token the chain is replaced by a new one with this
+probability. Nothing marks a switch, and the last tokens of the old chain are the context of the new one. Models have to
+infer the chain from the tokens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field
+from torch import Tensor
+
+from iclbench.core import limits
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.settings import BaseSettings
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+from iclbench.families.shifts import Kind, Number, Shift
+
+# Smallest and largest parameter of a Dirichlet distribution.
+CONCENTRATIONS = (0.01, 1000.0)
+
+MARKOV_KINDS = {
+    "concentration": Kind(("the distribution of rows",), Number()),
+    "switch": Kind(("the probability of a switch",), Number(largest=1.0)),
+}
+
+
+class MarkovParameters(BaseSettings):
+    """Parameters of the chains.
+
+    Attributes:
+        symbols: number of tokens k.
+        order: number of tokens that the next one depends on.
+        concentration: parameter of the Dirichlet distribution of rows: large values make all tokens equally likely,
+            small values one token.
+        switch: probability that a new chain replaces the chain before a token.
+    """
+
+    symbols: Annotated[int, Field(ge=2, le=64)] = 3
+    order: Annotated[int, Field(ge=1, le=2)] = 1
+    concentration: Annotated[float, Field(ge=CONCENTRATIONS[0], le=CONCENTRATIONS[1])] = 1.0
+    switch: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+
+class ChainPrior(NamedTuple):
+    """The distribution of chains: the parameter of the rows, and the probability of a switch before a token."""
+
+    concentration: float
+    switch: float
+
+
+class MarkovChains(Family):
+    """Sequences of tokens; the question is `next`.
+
+    `truth` has the distribution of each token, and of one further token, given the chain in force and the tokens before
+    it (`rows`), and whether a new chain replaced the chain before the token (`switched`).
+
+    Shifts: `concentration-C` sets the parameter of the rows, `switch-P` the probability of a switch. The first chain is
+    the same for all lengths and probabilities of a switch.
+    """
+
+    Parameters = MarkovParameters
+    shift_kinds = MARKOV_KINDS
+    questions = frozenset({"next"})
+    oracles = frozenset({"oracle-chain", "oracle-bayes-chain"})
+    parameters: MarkovParameters
+
+    def __init__(self, parameters: MarkovParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self.classes = parameters.symbols
+
+    @property
+    def x_dim(self) -> int:
+        return 0
+
+    def parse_shift(self, name: str) -> Shift:
+        shift, (smallest, largest) = super().parse_shift(name), CONCENTRATIONS
+        if not smallest <= shift.value("concentration", 1.0) <= largest:
+            raise UsageError(
+                f"shift '{name}': expected a concentration from {smallest:g} to {largest:g}", code="bad-value"
+            )
+        return shift
+
+    def prior(self, shift: str = "none") -> ChainPrior:
+        """The distribution of chains under a shift."""
+        parsed, parameters = self.parse_shift(shift), self.parameters
+        return ChainPrior(
+            parsed.value("concentration", parameters.concentration), parsed.value("switch", parameters.switch)
+        )
+
+    def sample(self, request: Request) -> Episodes:
+        prior, generator = self.prior(request.shift), request.generator
+        # Chains are drawn before tokens, so that they do not depend on the length of the sequences.
+        chains = self._chains(request.episodes, prior.concentration, generator)
+        # One further position, whose row is part of the truth.
+        shape = request.points + 1, request.episodes
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
+        switched = torch.zeros(shape, dtype=torch.bool, device=generator.device)
+        if prior.switch:
+            switched = torch.rand(shape, generator=generator, device=generator.device) < prior.switch
+            new_chains = self._chains(int(switched.sum()), prior.concentration, generator)
+            chains = torch.cat([chains, new_chains])
+        tokens, rows = self._follow(chains, _chains_in_force(switched), uniform)
+        tokens = tokens[:, :-1].contiguous()
+        context = Points.full(torch.empty((*tokens.shape, 0), device=generator.device), tokens)
+        return Episodes(
+            context=context,
+            scored=context.mask,
+            classes=self.classes,
+            truth={"rows": rows, "switched": switched.T.contiguous()},
+        )
+
+    def _chains(self, count: int, concentration: float, generator: torch.Generator) -> Float[Tensor, "C S K"]:
+        """Transition matrices: the distribution of the next token after each of the S = k^m contexts."""
+        symbols = self.parameters.symbols
+        shape = count, symbols**self.parameters.order, symbols
+        limits.check(16 * count * shape[1] * symbols, "the Markov chains of these episodes need")
+        # The logarithm of a Gamma variable of shape c is that of shape c + 1 plus log(U) / c, which does not underflow.
+        options = {"dtype": torch.float64, "device": generator.device}
+        gamma = torch._standard_gamma(torch.full(shape, concentration + 1, **options), generator=generator)
+        uniform = 1 - torch.rand(shape, generator=generator, **options)
+        return (gamma.log() + uniform.log() / concentration).softmax(-1)
+
+    def _follow(
+        self, chains: Float[Tensor, "C S K"], in_force: Int[Tensor, "N B"], quantiles: Float[Tensor, "N B"]
+    ) -> tuple[Int[Tensor, "B N"], Float[Tensor, "B N K"]]:
+        """The tokens of chains, and the distribution of each token given the tokens before it.
+
+        Args:
+            chains: the chains.
+            in_force: index of the chain of each token.
+            quantiles: uniform numbers, whose quantiles under the distributions are the tokens.
+        """
+        order, (_, contexts, symbols) = self.parameters.order, chains.shape
+        all_rows, edges = chains.flatten(0, 1), chains[..., :-1].cumsum(-1).flatten(0, 1)
+        first = (quantiles[:order] * symbols).long()
+        tokens, indices = list(first), []
+        for start, quantile in zip((in_force * contexts)[order:], quantiles[order:].unsqueeze(-1), strict=True):
+            context = tokens[-1] if order == 1 else torch.add(tokens[-1], tokens[-2], alpha=symbols)
+            indices.append(start + context)
+            tokens.append((edges.index_select(0, indices[-1]) <= quantile).sum(-1))
+        rows = torch.full((*first.shape, symbols), 1 / symbols, dtype=chains.dtype, device=chains.device)
+        if indices:
+            rows = torch.cat([rows, all_rows[torch.stack(indices)]])
+        return torch.stack(tokens, 1), rows.transpose(0, 1).contiguous()
+
+
+def _chains_in_force(switched: Bool[Tensor, "N B"]) -> Int[Tensor, "N B"]:
+    """The index of the chain in force at each position: of B first chains, which are followed by the new chains in the
+    order of `switched`."""
+    length, episodes = switched.shape
+    first = torch.arange(episodes, device=switched.device).expand(1, -1)
+    new = episodes - 1 + switched.flatten().cumsum(0).view(length, episodes)
+    # Later chains have larger indices.
+    return torch.cat([first, new.masked_fill(~switched, 0)]).cummax(0).values[1:]
