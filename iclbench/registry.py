@@ -367,6 +367,9 @@ FAMILIES = Registry(
         ),
         "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: values of keys in the context"),
         "recall-vectors": Entry("iclbench.families.streams.recall_vectors:RecallVectors", "the same for vectors"),
+        "linear-system": Entry(
+            "iclbench.families.streams.linear_system:LinearSystems", "noisy rotations in the plane, one coordinate seen"
+        ),
     },
     "iclbench.families.base:Family",
 )
@@ -610,6 +613,17 @@ ESTIMATORS = Registry(
         "event-bayes-oracle": Entry(
             "iclbench.families.events.bayes:BayesEvents",
             "next event, averaged over the prior of point processes",
+        ),
+        "last-value": Entry("iclbench.estimators.last_value:LastValue", "the last element of a stream"),
+        "autoregression": Entry(
+            "iclbench.estimators.autoregression:Autoregression", "ridge regression on the last elements of a stream"
+        ),
+        "kalman-oracle": Entry(
+            "iclbench.families.streams.linear_system_oracles:OracleKalman", "Kalman filter of the true linear system"
+        ),
+        "bayes-kalman-oracle": Entry(
+            "iclbench.families.streams.linear_system_oracles:OracleBayesKalman",
+            "Kalman filters, averaged over the posterior of linear systems",
         ),
         "mean-image": Entry(
             "iclbench.families.images.mean_image:MeanImage", "mean of the training images, pixel by pixel"

@@ -31,6 +31,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
     Attributes:
         Settings: class of the settings on a baseline card.
         libraries: libraries on whose versions the answers may depend.
+        reads_streams: whether it reads only streams of tokens or vectors, whose elements have no x.
         dtype: dtype of the computation; None for the dtype of the points.
         episodes_at_once: number of episodes that are fitted together. It limits memory use and keeps the arrays in the
             processor's cache.
@@ -38,6 +39,7 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
     Settings: ClassVar[type[BaseSettings]] = NoSettings
     libraries: ClassVar[tuple[str, ...]] = ()
+    reads_streams: ClassVar[bool] = False
     dtype: ClassVar[torch.dtype | None] = torch.float64
     episodes_at_once: ClassVar[int] = 64
 
