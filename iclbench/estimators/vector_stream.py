@@ -24,6 +24,7 @@ class VectorStreamEstimator(Estimator[_Settings], abstract=True):
 
     order = "causal"
     reads_streams = True
+    needs_inputs = False
 
     def _predict_prefixes(
         self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
