@@ -368,6 +368,9 @@ FAMILIES = Registry(
         "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: values of keys in the context"),
         "recall-vectors": Entry("iclbench.families.streams.recall_vectors:RecallVectors", "the same for vectors"),
         "markov": Entry("iclbench.families.streams.markov:MarkovChains", "tokens of a random Markov chain per episode"),
+        "linear-system": Entry(
+            "iclbench.families.streams.linear_system:LinearSystems", "noisy rotations in the plane, one coordinate seen"
+        ),
     },
     "iclbench.families.base:Family",
 )
@@ -620,6 +623,17 @@ ESTIMATORS = Registry(
         "chain-bayes-oracle": Entry(
             "iclbench.families.streams.markov_oracles:BayesChain",
             "next token, averaged over the prior of Markov chains",
+        ),
+        "last-value": Entry("iclbench.estimators.last_value:LastValue", "the last element of a stream"),
+        "autoregression": Entry(
+            "iclbench.estimators.autoregression:Autoregression", "ridge regression on the last elements of a stream"
+        ),
+        "kalman-oracle": Entry(
+            "iclbench.families.streams.linear_system_oracles:OracleKalman", "Kalman filter of the true linear system"
+        ),
+        "bayes-kalman-oracle": Entry(
+            "iclbench.families.streams.linear_system_oracles:OracleBayesKalman",
+            "Kalman filters, averaged over the posterior of linear systems",
         ),
         "mean-image": Entry(
             "iclbench.families.images.mean_image:MeanImage", "mean of the training images, pixel by pixel"

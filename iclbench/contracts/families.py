@@ -260,9 +260,9 @@ def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
         return
     # Without related datasets, which would take most of the time.
     episode_count = 4 * EPISODES if "next" in family.questions else EPISODES
-    points = max(POINTS, min(2 * family.x_dim, 48)) if family.marks is None else 4 * POINTS
+    points = max(POINTS, min(2 * family.x_dim, 48)) if family.x_dim else 4 * POINTS
     episodes = replace(draw(family, episode_count, points), related=None)
-    baselines = _SIMPLE_BASELINES if family.marks is None else _SIMPLE_EVENT_BASELINES
+    baselines = _simple_baselines(family)
     oracle_errors = {name: errors for name in oracles if (errors := _oracle_errors(family, name, episodes)) is not None}
     baseline_errors = {name: _errors(family, name, episodes) for name in baselines} if oracle_errors else {}
     for oracle, errors_of_oracle in oracle_errors.items():
@@ -277,6 +277,16 @@ def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
 # Baselines with which an oracle is compared: each is fast and suits some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
+_SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")
+_SIMPLE_TOKEN_BASELINES = ("uniform", "unigram", "bigram")
+
+
+def _simple_baselines(family: Family) -> tuple[str, ...]:
+    if family.marks is not None:
+        return _SIMPLE_EVENT_BASELINES
+    if family.x_dim:
+        return _SIMPLE_BASELINES
+    return _SIMPLE_VECTOR_BASELINES if family.classes is None else _SIMPLE_TOKEN_BASELINES
 
 
 def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, " B"] | None:

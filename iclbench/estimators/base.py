@@ -86,7 +86,13 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
 
 class Estimator(FittedPredictor[_Settings], abstract=True):
-    """A method that predicts numbers; from an empty context, it predicts 0."""
+    """A method that predicts numbers; from an empty context, it predicts 0.
+
+    Attributes:
+        needs_inputs: whether it reads x, which the elements of streams do not have.
+    """
+
+    needs_inputs: ClassVar[bool] = True
 
     @abstractmethod
     def answer(
@@ -107,6 +113,10 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
         if not points.y.is_floating_point():
             raise UsageError(
                 f"{type(self).__name__} predicts numbers; this task asks for class labels", code="not-applicable"
+            )
+        if self.needs_inputs and not points.x.shape[-1]:
+            raise UsageError(
+                f"{type(self).__name__} needs inputs; the elements of this stream have none", code="not-applicable"
             )
         mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
         if points.count == 0 or mean.numel() == 0:

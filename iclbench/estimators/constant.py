@@ -14,6 +14,7 @@ class Zero(Estimator[NoSettings]):
     """Always predicts 0. Its normalised squared error is 1 on noiseless families."""
 
     dtype = None
+    needs_inputs = False
 
     def answer(
         self,
@@ -27,6 +28,8 @@ class Zero(Estimator[NoSettings]):
 
 class Mean(Estimator[NoSettings]):
     """Predicts the mean of the outputs so far for all queries."""
+
+    needs_inputs = False
 
     def answer(
         self,

@@ -1,0 +1,215 @@
+"""Linear dynamical systems in the plane: noisy damped rotations, of which one coordinate is observed with noise.
+
+The hidden state of an episode starts at x_0 ~ N(0, I) and follows x' = A x + q w with A = rho R(theta), where R(theta)
+is the rotation by the angle theta. Element n of the sequence is the first coordinate of x_n plus r v. All entries of w
+and v are independent standard normal numbers. The radius rho and the angle theta are uniform over ranges and drawn per
+episode. Models have to infer both from the elements.
+
+The angles from 0 to pi are all angles: a reflection of the second coordinate changes theta to -theta and no element.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.errors import UsageError
+from iclbench.core.records import TensorRecord
+from iclbench.core.settings import BaseSettings
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+from iclbench.families.sampling import normal
+from iclbench.families.shifts import Kind, Number, Shift
+
+_Value = TypeVar("_Value")
+Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
+
+LARGEST_RADIUS, LARGEST_NOISE = 2.0, 1e3
+# Growing systems are sampled only while rho^n is below this number, because elements are float32.
+LARGEST_GROWTH = 1e30
+# Number of elements over which the normaliser is a mean: those of the presets `grid` and `small`.
+NORMALISED_ELEMENTS = 64
+
+SYSTEM_KINDS = {
+    "radius": Kind(("the radius",), Number()),
+    "angle": Kind(("the angle",), Number()),
+    "process-noise": Kind(("the process noise",), Number()),
+    "noisy": Kind(("the observation noise",), Number(1.0)),
+    "switch": Kind(("the number of systems",)),
+}
+_LARGEST = {"radius": LARGEST_RADIUS, "angle": math.pi, "process-noise": LARGEST_NOISE, "noisy": LARGEST_NOISE}
+
+
+class LinearSystemParameters(BaseSettings):
+    """Ranges (smallest, largest) of the systems, and standard deviations of the noise.
+
+    Attributes:
+        radius: range of rho, the factor by which a state shrinks in a step.
+        angle: range of theta, the angle by which a state rotates in a step.
+        process_noise: standard deviation q of the noise of each coordinate of a state.
+        observation_noise: standard deviation r of the noise of an element.
+    """
+
+    radius: Range[Annotated[float, Field(ge=0, le=LARGEST_RADIUS)]] = (0.8, 1.0)
+    angle: Range[Annotated[float, Field(ge=0, le=math.pi)]] = (0.0, math.pi)
+    process_noise: Annotated[float, Field(ge=0, le=LARGEST_NOISE)] = 0.2
+    observation_noise: Annotated[float, Field(gt=0, le=LARGEST_NOISE)] = 0.3
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> LinearSystemParameters:
+        for name in ("radius", "angle"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise ValueError(f"{name}: expected the smaller number first, got {low}, {high}")
+        return self
+
+
+@dataclass(frozen=True)
+class SwitchedSystems(TensorRecord):
+    """The system of every episode and the system that replaces it, which is the same without the shift `switch`.
+
+    Attributes:
+        radius, angle: rho and theta.
+        later_radius, later_angle: rho and theta of the later system.
+        switch: number of elements before the later system.
+    """
+
+    radius: Float[Tensor, " B"]
+    angle: Float[Tensor, " B"]
+    later_radius: Float[Tensor, " B"]
+    later_angle: Float[Tensor, " B"]
+    switch: Int[Tensor, " B"]
+
+    def rotation(self, count: Int[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """The entries (a, b) of A = [[a, -b], [b, a]] for the step after `count` elements."""
+        is_later = count >= self.switch
+        return rotation(
+            torch.where(is_later, self.later_radius, self.radius), torch.where(is_later, self.later_angle, self.angle)
+        )
+
+
+def rotation(
+    radius: Float[Tensor, "*S"], angle: Float[Tensor, "*S"]
+) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    """The entries (a, b) of A = [[a, -b], [b, a]] = rho R(theta)."""
+    return radius * angle.cos(), radius * angle.sin()
+
+
+class LinearSystems(Family):
+    """Sequences of numbers, one element per requested point; the question is `next`.
+
+    Shifts: all systems have the radius R (`radius-R`) or the angle T (`angle-T`); the standard deviation of the noise
+    of the state is C (`process-noise-C`) or that of the elements is S (`noisy-S`); in the middle of the sequence
+    another independent system replaces A and continues from the same state (`switch`).
+    """
+
+    Parameters = LinearSystemParameters
+    shift_kinds = SYSTEM_KINDS
+    oracles = frozenset({"oracle-kalman", "oracle-bayes-kalman"})
+    parameters: LinearSystemParameters
+
+    def __init__(self, parameters: LinearSystemParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+
+    @property
+    def x_dim(self) -> int:
+        return 0
+
+    @property
+    def normaliser(self) -> float:
+        """The mean variance of the noiseless elements over the first 64, in closed form.
+
+        The variance of element n is rho^(2n) + q² (1 + rho² + ... + rho^(2n - 2)), averaged over rho. It does not
+        depend on theta.
+        """
+        powers = [_mean_power(self.parameters.radius, 2 * n) for n in range(NORMALISED_ELEMENTS)]
+        variances = [power + self.parameters.process_noise**2 * sum(powers[:n]) for n, power in enumerate(powers)]
+        return sum(variances) / len(variances)
+
+    def parse_shift(self, name: str) -> Shift:
+        shift = super().parse_shift(name)
+        for kind, largest in _LARGEST.items():
+            if shift.value(kind, 0.0) > largest:
+                raise UsageError(
+                    f"shift '{name}': expected at most {largest:g} after '{kind}-', got {shift.value(kind, 0.0):g}",
+                    code="bad-value",
+                )
+        return shift
+
+    def keeps_oracle(self, oracle: str, shift: str) -> bool:
+        """`oracle-bayes-kalman` assumes that a sequence has one system, which is not so under `switch`."""
+        return oracle == "oracle-kalman" or self.parse_shift(shift).part("switch") is None
+
+    def ranges(self, shift: str = "none") -> tuple[tuple[float, float], tuple[float, float]]:
+        """The ranges of radius and angle under a shift; a single value is a range of length 0."""
+        parsed = self.parse_shift(shift)
+        radius, angle = parsed.part("radius"), parsed.part("angle")
+        return (
+            (radius.value, radius.value) if radius else self.parameters.radius,
+            (angle.value, angle.value) if angle else self.parameters.angle,
+        )
+
+    def noises(self, shift: str = "none") -> tuple[float, float]:
+        """The standard deviations of process noise and observation noise under a shift."""
+        parsed = self.parse_shift(shift)
+        return (
+            parsed.value("process-noise", self.parameters.process_noise),
+            parsed.value("noisy", self.parameters.observation_noise),
+        )
+
+    def sample(self, request: Request) -> Episodes:
+        generator, episodes, points = request.generator, request.episodes, request.points
+        # The systems are drawn before the states, so that they do not depend on the length of the sequences.
+        systems = self._systems(request)
+        process_noise, observation_noise = self.noises(request.shift)
+        # The plane is that of complex numbers, in which A is a multiplication.
+        state = torch.view_as_complex(normal((episodes, 2), generator).double())
+        state_noise = process_noise * torch.view_as_complex(normal((points - 1, episodes, 2), generator).double())
+        factor = torch.polar(systems.radius, systems.angle)
+        later_factor = torch.polar(systems.later_radius, systems.later_angle)
+        switch, states = _switch_position(points), [state]
+        for n in range(1, points):
+            state = (factor if n < switch else later_factor) * state + state_noise[n - 1]
+            states.append(state)
+        noiseless = torch.stack(states, 1).real
+        y = (noiseless + observation_noise * normal(noiseless.shape, generator)).float().unsqueeze(-1)
+        context = Points.full(y.new_empty(episodes, points, 0), y)
+        return Episodes(context=context, scored=context.mask, truth=systems.tensors())
+
+    def _systems(self, request: Request) -> SwitchedSystems:
+        """Systems of a request. Those of all shifts are made from the same random numbers."""
+        shift, device = self.parse_shift(request.shift), request.generator.device
+        radius_range, angle_range = self.ranges(request.shift)
+        if max(1.0, radius_range[1]) ** request.points > LARGEST_GROWTH:
+            raise UsageError(
+                f"with a radius of {radius_range[1]:g}, the elements of {request.points} points exceed the range of "
+                "float32; request fewer points or a smaller radius",
+                code="bad-value",
+            )
+        shape = (2, request.episodes)
+        quantiles = torch.rand((2, *shape), generator=request.generator, dtype=torch.float64, device=device)
+        radius = radius_range[0] + (radius_range[1] - radius_range[0]) * quantiles[0]
+        angle = angle_range[0] + (angle_range[1] - angle_range[0]) * quantiles[1]
+        later = 1 if shift.part("switch") else 0
+        switch = torch.full((request.episodes,), _switch_position(request.points), device=device)
+        return SwitchedSystems(radius[0], angle[0], radius[later], angle[later], switch)
+
+
+def _switch_position(points: int) -> int:
+    """Number of elements before the switch."""
+    return points // 2
+
+
+def _mean_power(edges: tuple[float, float], exponent: int) -> float:
+    """The mean of rho^exponent for rho uniform between the edges. Differences of powers would cancel for close
+    edges."""
+    low, high = edges
+    return sum(high**i * low ** (exponent - i) for i in range(exponent + 1)) / (exponent + 1)
