@@ -112,6 +112,7 @@ class LinearSystems(Family):
     """
 
     Parameters = LinearSystemParameters
+    is_stream = True
     shift_kinds = SYSTEM_KINDS
     oracles = frozenset({"oracle-kalman", "oracle-bayes-kalman"})
     parameters: LinearSystemParameters

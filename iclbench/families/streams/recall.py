@@ -1,7 +1,7 @@
 """Associative recall: pairs of a key and a value, then queries, each answered by the value of its key.
 
 A sequence of tokens has n pairs (key, value) and then queries (key, value) up to its end; only the values of queries
-are scored. The plain task is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). Variants:
+are scored. In a sequence that is too short for the pairs of the task and a query, n is as large as possible. The plain task is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). Variants:
 
 - `overwrite`: a pair repeats the key of an earlier pair with another value, and the last value counts;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
@@ -128,7 +128,7 @@ class Recall(Family):
     Parameters = RecallParameters
     shift_kinds = {
         "pairs": Kind((_NUMBER_OF_PAIRS,), Number(is_integer=True)),
-        "overwrite": Kind(("repeated keys",), Number()),
+        "overwrite": Kind(("repeated keys",), Number(largest=1.0)),
     }
     questions = frozenset({"next"})
     is_stream = True
@@ -170,15 +170,7 @@ class Recall(Family):
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator
         shift = self.parse_shift(request.shift)
-        smallest, largest = parameters.pairs
-        if shift.part("pairs"):
-            smallest = largest = int(shift.value("pairs", 1.0))
-        if request.points < (longest := (largest + 1) * parameters.longest_pair):
-            raise UsageError(
-                f"{largest} pairs and a query need {longest} tokens, and the sequence has {request.points}; add the "
-                f"shift points-{longest - 1} or lower task.pairs",
-                code="conflict",
-            )
+        smallest, largest = numbers_of_pairs(parameters.pairs, shift, request.points, parameters.longest_pair)
         count = torch.randint(smallest, largest + 1, (request.episodes,), generator=generator, device=generator.device)
         pairs = self._pairs(count, largest, shift.value("overwrite", parameters.overwrite), generator)
         slots = -(-request.points // parameters.shortest_pair)
@@ -246,6 +238,33 @@ class Recall(Family):
             lengths = torch.where(repeated, new_lengths, lengths)
             keys = torch.where(repeated.unsqueeze(-1), new_keys, keys)
         return keys, lengths
+
+
+def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: int) -> tuple[int, int]:
+    """The smallest and the largest number of pairs of sequences of `points` elements, in which at least one query
+    follows the pairs if there is space for two pairs.
+
+    Args:
+        pairs: the range of the task.
+        shift: the shift, which may set the number of pairs.
+        points: number of elements of a sequence.
+        length: largest number of elements of a pair.
+
+    Raises:
+        UsageError: the pairs of the shift and a query do not fit.
+    """
+    space = max(1, points // length - 1)
+    if shift.part("pairs") is None:
+        return min(pairs[0], space), min(pairs[1], space)
+    number = int(shift.value("pairs", 1.0))
+    if number > space:
+        shortest = (number + 1) * length
+        raise UsageError(
+            f"shift '{shift.name}': {number} pairs and a query need {shortest} elements, and a sequence has {points}; "
+            f"use the shift points-{shortest - 1}+pairs-{number}",
+            code="conflict",
+        )
+    return number, number
 
 
 def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "*shape"]:

@@ -15,13 +15,12 @@ import torch
 from pydantic import Field, model_validator
 
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number
-from iclbench.families.streams.recall import Count
+from iclbench.families.streams.recall import Count, numbers_of_pairs
 
 
 class RecallVectorParameters(BaseSettings):
@@ -64,16 +63,9 @@ class RecallVectors(Family):
         return float(self.parameters.dim)
 
     def sample(self, request: Request) -> Episodes:
-        (smallest, largest), dim = self.parameters.pairs, self.parameters.dim
-        generator, batch, shift = request.generator, request.episodes, self.parse_shift(request.shift)
-        if shift.part("pairs"):
-            smallest = largest = int(shift.value("pairs", 1.0))
-        if request.points < (longest := 2 * (largest + 1)):
-            raise UsageError(
-                f"{largest} pairs and a query need {longest} vectors, and the sequence has {request.points}; add the "
-                f"shift points-{longest - 1} or lower task.pairs",
-                code="conflict",
-            )
+        generator, batch, dim = request.generator, request.episodes, self.parameters.dim
+        shift = self.parse_shift(request.shift)
+        smallest, largest = numbers_of_pairs(self.parameters.pairs, shift, request.points, 2)
         count = torch.randint(smallest, largest + 1, (batch,), generator=generator, device=generator.device)
         directions = normal((2, batch, largest, dim), generator)
         keys, values = directions * (math.sqrt(dim) / directions.norm(dim=-1, keepdim=True))

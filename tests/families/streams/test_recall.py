@@ -163,8 +163,9 @@ def test_parameters_that_do_not_fit_are_refused(parameters: dict[str, object], n
 
 
 def test_a_sequence_too_short_for_its_pairs_and_a_shift_with_too_many_pairs_are_refused() -> None:
-    with refused("conflict", "points-65", "task.pairs"):
-        sample(family(), points=64)
+    with refused("conflict", "points-65+pairs-32"):
+        sample(family(), points=64, shift="pairs-32")
+    assert int(sample(family(), points=64).truth["pairs"].max()) == 31
     with refused("bad-value", "pairs-129", "task.keys"):
         family().parse_shift("pairs-129")
     with refused("bad-value", "overwrite-1"):
