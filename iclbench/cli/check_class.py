@@ -11,7 +11,7 @@ from iclbench.config.cards import is_baseline, load_baseline, load_task, names
 from iclbench.config.resolution import family_class, resolve_task
 from iclbench.config.sizes import budget_settings
 from iclbench.contracts import CONTRACTS, Tolerance
-from iclbench.contracts.examples import build, episodes_of, example_shape, small_settings
+from iclbench.contracts.examples import build, episodes_of, example_shape, small_settings, stream_shape
 from iclbench.contracts.families import FAMILY_CONTRACTS
 from iclbench.core import trust
 from iclbench.core.episodes import Episodes
@@ -78,8 +78,8 @@ def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, 
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
     family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
-    for related in _related(head):
-        shape = example_shape(head or "point", related)
+    for related in (0,) if cls.reads_streams else _related(head):
+        shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related)
         facts = TaskFacts(noise_to_signal=0.25, family=family, classes=shape.classes, marks=shape.marks)
         yield _suffix(head, related), cls(settings, facts), episodes_of(shape)
 

@@ -47,7 +47,9 @@ def combined_shifts_of(family: Family) -> list[str]:
 
 
 def _shift_name(name: str, kind: Kind) -> str:
-    return f"{name}-2" if kind.number else name
+    if kind.number is None:
+        return name
+    return f"{name}-2" if kind.number.largest >= 2 else f"{name}-{kind.number.largest / 2:g}"
 
 
 def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
@@ -253,16 +255,16 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
 
 
 def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
-    """No simple baseline has a squared error (for events: a negative log-likelihood) that is smaller by more than four
-    standard errors, paired by episode."""
+    """No simple baseline has a squared error (for events: a negative log-likelihood, for labels: a cross-entropy) that
+    is smaller by more than four standard errors, paired by episode."""
     oracles = sorted(name for name in family.oracles if family.confirms(name))
     if not oracles:
         return
     # Without related datasets, which would take most of the time.
     episode_count = 4 * EPISODES if "next" in family.questions else EPISODES
-    points = max(POINTS, min(2 * family.x_dim, 48)) if family.marks is None else 4 * POINTS
+    points = max(POINTS, min(2 * family.x_dim, 48)) if family.x_dim else 4 * POINTS
     episodes = replace(draw(family, episode_count, points), related=None)
-    baselines = _SIMPLE_BASELINES if family.marks is None else _SIMPLE_EVENT_BASELINES
+    baselines = _simple_baselines(family)
     oracle_errors = {name: errors for name in oracles if (errors := _oracle_errors(family, name, episodes)) is not None}
     baseline_errors = {name: _errors(family, name, episodes) for name in baselines} if oracle_errors else {}
     for oracle, errors_of_oracle in oracle_errors.items():
@@ -277,6 +279,15 @@ def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
 # Baselines with which an oracle is compared: each is fast and suits some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
+_SIMPLE_TOKEN_BASELINES = ("uniform", "unigram", "bigram", "trigram")
+
+
+def _simple_baselines(family: Family) -> tuple[str, ...]:
+    if family.marks is not None:
+        return _SIMPLE_EVENT_BASELINES
+    if family.is_stream and family.classes is not None:
+        return _SIMPLE_TOKEN_BASELINES
+    return _SIMPLE_BASELINES
 
 
 def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, " B"] | None:
@@ -299,11 +310,11 @@ def _baseline(family: Family, baseline: str) -> Predictor:
 
 def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
     """The mean squared error of a baseline in every episode, divided by the normaliser; for events the negative
-    log-likelihood."""
+    log-likelihood, for labels the cross-entropy."""
     predictor = _baseline(family, baseline)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
-    if family.marks is None:
+    if family.marks is None and family.classes is None:
         losses = (answer.point() - episodes.queries.y).double().square().sum(-1) / family.normaliser
     else:
         losses = answer.loss(episodes.queries.y).double()

@@ -95,6 +95,9 @@ def test_a_shipped_card_is_complete_and_fits_its_family(name):
     if card.head == "event":
         assert {"poisson", "renewal", "markov-marks"} <= set(card.baselines)
         return
+    if not family.x_dim:
+        assert ({"zero", "last-value"} if family.classes is None else {"uniform"}) <= set(card.baselines)
+        return
     simple_baselines = (
         {"zero", "mean", "knn-3"} if family.classes is None else {"pixel-1nn", "nearest-class-mean", "majority"}
     )

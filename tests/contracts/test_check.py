@@ -244,6 +244,8 @@ OF_ONE_FAMILY = {
     "mean-image",
     "gaussian-image",
     "class-mixture",
+    "chain-oracle",
+    "chain-bayes-oracle",
 }
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 

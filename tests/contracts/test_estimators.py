@@ -7,6 +7,7 @@ from iclbench.config.cards import load_baseline, names
 from iclbench.contracts import Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
+from iclbench.core.predictions import Categorical
 from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
@@ -22,6 +23,7 @@ OF_ONE_FAMILY = (
     "mean-image",
     "gaussian-image",
     "class-mixture",
+    "chain-",
 )
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
@@ -40,14 +42,16 @@ def build(baseline: str) -> FittedPredictor:
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, {**card.settings, **SHORT.get(card.estimator, {})}, baseline)
     family = SPARSE if card.estimator in GIVEN_TRUTH else None
-    facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=MARKS)
+    marks = MARKS if "event" in cls.heads else None
+    facts = TaskFacts(noise_to_signal=0.25, hidden_width=8, family=family, classes=CLASSES, marks=marks)
     return cls(settings, facts, seed=1)
 
 
 def episodes_for(predictor: FittedPredictor) -> Episodes:
     if "event" in predictor.heads:
         return example_episodes(points=7, marks=MARKS)
-    return example_episodes(points=7, outputs=2, classes=CLASSES if "categorical" in predictor.heads else None)
+    classes = CLASSES if "categorical" in predictor.heads else None
+    return example_episodes(dim=0 if predictor.reads_streams else 4, points=7, outputs=2, classes=classes)
 
 
 # Cards of one estimator differ in a number: `make test` checks all contracts for the first card, and only those about
@@ -77,6 +81,8 @@ def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:
         if isinstance(answer, EventPrediction):
             marks = answer.mark_probabilities()
             torch.testing.assert_close(marks, torch.full_like(marks, 1 / MARKS))
+        elif isinstance(answer, Categorical):
+            torch.testing.assert_close(answer.logits.softmax(-1), torch.full_like(answer.logits, 1 / CLASSES))
         else:
             assert not next(iter(answer.tensors().values())).any(), baseline
 

@@ -71,6 +71,7 @@ class MarkovChains(Family):
     Parameters = MarkovParameters
     shift_kinds = MARKOV_KINDS
     questions = frozenset({"next"})
+    is_stream = True
     oracles = frozenset({"oracle-chain", "oracle-bayes-chain"})
     parameters: MarkovParameters
 
