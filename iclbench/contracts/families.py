@@ -47,7 +47,9 @@ def combined_shifts_of(family: Family) -> list[str]:
 
 
 def _shift_name(name: str, kind: Kind) -> str:
-    return f"{name}-2" if kind.number else name
+    if kind.number is None:
+        return name
+    return f"{name}-2" if kind.number.largest >= 2 else f"{name}-{kind.number.largest / 2:g}"
 
 
 def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
@@ -253,8 +255,8 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
 
 
 def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
-    """No simple baseline has a squared error (for events: a negative log-likelihood) that is smaller by more than four
-    standard errors, paired by episode."""
+    """No simple baseline has a squared error (for events: a negative log-likelihood, for labels: a cross-entropy) that
+    is smaller by more than four standard errors, paired by episode."""
     oracles = sorted(name for name in family.oracles if family.confirms(name))
     if not oracles:
         return
@@ -278,7 +280,7 @@ def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 _SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")
-_SIMPLE_TOKEN_BASELINES = ("uniform", "unigram", "bigram")
+_SIMPLE_TOKEN_BASELINES = ("uniform", "unigram", "bigram", "trigram")
 
 
 def _simple_baselines(family: Family) -> tuple[str, ...]:
@@ -309,11 +311,11 @@ def _baseline(family: Family, baseline: str) -> Predictor:
 
 def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
     """The mean squared error of a baseline in every episode, divided by the normaliser; for events the negative
-    log-likelihood."""
+    log-likelihood, for labels the cross-entropy."""
     predictor = _baseline(family, baseline)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)
-    if family.marks is None:
+    if family.marks is None and family.classes is None:
         losses = (answer.point() - episodes.queries.y).double().square().sum(-1) / family.normaliser
     else:
         losses = answer.loss(episodes.queries.y).double()

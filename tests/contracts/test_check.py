@@ -244,8 +244,12 @@ OF_ONE_FAMILY = {
     "mean-image",
     "gaussian-image",
     "class-mixture",
+    "recall-oracle",
+    "recall-vector-oracle",
     "kalman-oracle",
     "bayes-kalman-oracle",
+    "chain-oracle",
+    "chain-bayes-oracle",
 }
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 

@@ -7,6 +7,7 @@ from iclbench.config.cards import load_baseline, names
 from iclbench.contracts import Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
+from iclbench.core.predictions import Categorical
 from iclbench.core.settings import validate
 from iclbench.estimators.base import FittedPredictor, TaskFacts
 from iclbench.families.linear import SparseLinear
@@ -22,8 +23,11 @@ OF_ONE_FAMILY = (
     "mean-image",
     "gaussian-image",
     "class-mixture",
+    "recall-oracle",
+    "recall-vector-oracle",
     "kalman-oracle",
     "bayes-kalman-oracle",
+    "chain-",
 )
 BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
@@ -81,6 +85,8 @@ def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:
         if isinstance(answer, EventPrediction):
             marks = answer.mark_probabilities()
             torch.testing.assert_close(marks, torch.full_like(marks, 1 / MARKS))
+        elif isinstance(answer, Categorical):
+            torch.testing.assert_close(answer.logits.softmax(-1), torch.full_like(answer.logits, 1 / CLASSES))
         else:
             assert not next(iter(answer.tensors().values())).any(), baseline
 

@@ -62,7 +62,7 @@ class MarkovChains(Family):
     """Sequences of tokens; the question is `next`.
 
     `truth` has the distribution of each token, and of one further token, given the chain in force and the tokens before
-    it (`rows`), and whether a new chain replaced the chain before the token (`switched`).
+    it (`rows`), and whether a new chain replaced the chain before the token (`is_switch`).
 
     Shifts: `concentration-C` sets the parameter of the rows, `switch-P` the probability of a switch. The first chain is
     the same for all lengths and probabilities of a switch.
@@ -105,19 +105,19 @@ class MarkovChains(Family):
         # One further position, whose row is part of the truth.
         shape = request.points + 1, request.episodes
         uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
-        switched = torch.zeros(shape, dtype=torch.bool, device=generator.device)
+        is_switch = torch.zeros(shape, dtype=torch.bool, device=generator.device)
         if prior.switch:
-            switched = torch.rand(shape, generator=generator, device=generator.device) < prior.switch
-            new_chains = self._chains(int(switched.sum()), prior.concentration, generator)
+            is_switch = torch.rand(shape, generator=generator, device=generator.device) < prior.switch
+            new_chains = self._chains(int(is_switch.sum()), prior.concentration, generator)
             chains = torch.cat([chains, new_chains])
-        tokens, rows = self._follow(chains, _chains_in_force(switched), uniform)
+        tokens, rows = self._follow(chains, _chains_in_force(is_switch), uniform)
         tokens = tokens[:, :-1].contiguous()
         context = Points.full(torch.empty((*tokens.shape, 0), device=generator.device), tokens)
         return Episodes(
             context=context,
             scored=context.mask,
             classes=self.classes,
-            truth={"rows": rows, "switched": switched.T.contiguous()},
+            truth={"rows": rows, "is_switch": is_switch.T.contiguous()},
         )
 
     def _chains(self, count: int, concentration: float, generator: torch.Generator) -> Float[Tensor, "C S K"]:
@@ -126,10 +126,10 @@ class MarkovChains(Family):
         shape = count, symbols**self.parameters.order, symbols
         limits.check(16 * count * shape[1] * symbols, "the Markov chains of these episodes need")
         # The logarithm of a Gamma variable of shape c is that of shape c + 1 plus log(U) / c, which does not underflow.
-        options = {"dtype": torch.float64, "device": generator.device}
-        gamma = torch._standard_gamma(torch.full(shape, concentration + 1, **options), generator=generator)
-        uniform = 1 - torch.rand(shape, generator=generator, **options)
-        return (gamma.log() + uniform.log() / concentration).softmax(-1)
+        shapes = torch.full(shape, concentration + 1, dtype=torch.float64, device=generator.device)
+        gamma = torch._standard_gamma(shapes, generator=generator)
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
+        return (gamma.log() + torch.log1p(-uniform) / concentration).softmax(-1)
 
     def _follow(
         self, chains: Float[Tensor, "C S K"], in_force: Int[Tensor, "N B"], quantiles: Float[Tensor, "N B"]
@@ -155,11 +155,11 @@ class MarkovChains(Family):
         return torch.stack(tokens, 1), rows.transpose(0, 1).contiguous()
 
 
-def _chains_in_force(switched: Bool[Tensor, "N B"]) -> Int[Tensor, "N B"]:
+def _chains_in_force(is_switch: Bool[Tensor, "N B"]) -> Int[Tensor, "N B"]:
     """The index of the chain in force at each position: of B first chains, which are followed by the new chains in the
-    order of `switched`."""
-    length, episodes = switched.shape
-    first = torch.arange(episodes, device=switched.device).expand(1, -1)
-    new = episodes - 1 + switched.flatten().cumsum(0).view(length, episodes)
+    order of `is_switch`."""
+    length, episodes = is_switch.shape
+    first = torch.arange(episodes, device=is_switch.device).expand(1, -1)
+    new = episodes - 1 + is_switch.flatten().cumsum(0).view(length, episodes)
     # Later chains have larger indices.
-    return torch.cat([first, new.masked_fill(~switched, 0)]).cummax(0).values[1:]
+    return torch.cat([first, new.masked_fill(~is_switch, 0)]).cummax(0).values[1:]

@@ -27,9 +27,9 @@ def draw(chains: MarkovChains, episodes: int, points: int, shift: str = "none", 
     return chains.sample(Request(episodes, points, torch.Generator().manual_seed(seed), shift=shift))
 
 
-def tokens_rows_switched(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def tokens_rows_switches(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The tokens `(B, N)`, and the rows and switches of the truth, `(B, N + 1, ...)`."""
-    return (episodes.context.y.numpy(), episodes.truth["rows"].numpy(), episodes.truth["switched"].numpy())
+    return (episodes.context.y.numpy(), episodes.truth["rows"].numpy(), episodes.truth["is_switch"].numpy())
 
 
 def context_of(tokens: np.ndarray, position: int, order: int) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ def context_of(tokens: np.ndarray, position: int, order: int) -> tuple[int, ...]
 
 @pytest.mark.parametrize(("symbols", "order"), [(3, 1), (2, 2), (5, 2), (64, 1)])
 def test_a_chain_has_one_row_for_each_context(symbols: int, order: int) -> None:
-    tokens, rows, _ = tokens_rows_switched(draw(family(symbols=symbols, order=order), 6, 300))
+    tokens, rows, _ = tokens_rows_switches(draw(family(symbols=symbols, order=order), 6, 300))
     seen: dict[tuple[int, ...], np.ndarray] = {}
     for b in range(6):
         for n in range(order, 301):
@@ -54,7 +54,7 @@ def test_a_chain_has_one_row_for_each_context(symbols: int, order: int) -> None:
 def test_transitions_have_the_frequencies_of_the_rows(symbols: int, order: int, switch: float) -> None:
     """Pearson's statistic of the counts of one token after each context. With switches, the expected counts are sums of
     rows of many chains, so positions are grouped by context."""
-    tokens, rows, _ = tokens_rows_switched(draw(family(symbols=symbols, order=order, switch=switch), 20, 4000))
+    tokens, rows, _ = tokens_rows_switches(draw(family(symbols=symbols, order=order, switch=switch), 20, 4000))
     statistic, freedom = 0.0, 0
     for b in range(20):
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -72,7 +72,7 @@ def test_transitions_have_the_frequencies_of_the_rows(symbols: int, order: int, 
 
 def test_every_token_has_the_frequency_of_its_row() -> None:
     """Where a token has a probability in one of ten intervals, its share is the mean probability."""
-    tokens, rows, _ = tokens_rows_switched(draw(family(symbols=4, order=2), 400, 100))
+    tokens, rows, _ = tokens_rows_switches(draw(family(symbols=4, order=2), 400, 100))
     for token in range(4):
         p, is_token = rows[:, :-1, token].ravel(), tokens.ravel() == token
         for low in np.arange(0, 1, 0.1):
@@ -83,7 +83,7 @@ def test_every_token_has_the_frequency_of_its_row() -> None:
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_the_first_tokens_are_uniform(order: int) -> None:
-    tokens, rows, _ = tokens_rows_switched(draw(family(order=order, concentration=0.1), 9000, 4))
+    tokens, rows, _ = tokens_rows_switches(draw(family(order=order, concentration=0.1), 9000, 4))
     counts = [(tokens[:, :order] == first).all(1).sum() for first in product(range(3), repeat=order)]
     assert stats.chisquare(counts).pvalue > SMALLEST_P
     assert (rows[:, :order] == 1 / 3).all() and (rows[:, order] != 1 / 3).any()
@@ -98,7 +98,7 @@ def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) 
         (family(symbols=symbols, concentration=concentration), "none"),
         (family(symbols=symbols), f"concentration-{concentration}"),
     ):
-        _, rows, _ = tokens_rows_switched(draw(chains, 4000, 1, shift))
+        _, rows, _ = tokens_rows_switches(draw(chains, 4000, 1, shift))
         probabilities = rows[:, 1]
         expected = stats.beta(concentration, (symbols - 1) * concentration)
         for token in range(symbols):
@@ -117,17 +117,17 @@ def test_rows_have_a_dirichlet_distribution(concentration: float, symbols: int) 
 @pytest.mark.parametrize("shift", ["none", "switch-0.1"])
 def test_a_switch_replaces_the_chain_and_nothing_else_does(shift: str) -> None:
     chains = family(symbols=2, switch=0.0 if shift != "none" else 0.1)
-    tokens, rows, switched = tokens_rows_switched(draw(chains, 100, 200, shift))
-    count = switched.sum()
-    assert stats.binomtest(int(count), switched.size, 0.1).pvalue > SMALLEST_P
+    tokens, rows, is_switch = tokens_rows_switches(draw(chains, 100, 200, shift))
+    count = is_switch.sum()
+    assert stats.binomtest(int(count), is_switch.size, 0.1).pvalue > SMALLEST_P
     # Switches are independent: the share of switches right after a switch is the same.
-    after = switched[:, 1:][switched[:, :-1]]
+    after = is_switch[:, 1:][is_switch[:, :-1]]
     assert stats.binomtest(int(after.sum()), after.size, 0.1).pvalue > SMALLEST_P
     all_rows = set()
     for b in range(100):
         current: dict[int, np.ndarray] = {}
         for n in range(1, 201):
-            if switched[b, n]:
+            if is_switch[b, n]:
                 current = {}
             context = int(tokens[b, n - 1])
             if context not in current:
@@ -138,22 +138,22 @@ def test_a_switch_replaces_the_chain_and_nothing_else_does(shift: str) -> None:
 
 
 def test_new_chains_are_independent_of_the_replaced_ones() -> None:
-    _, rows, switched = tokens_rows_switched(draw(family(symbols=2, switch=1.0), 300, 50))
-    assert switched.all()
+    _, rows, is_switch = tokens_rows_switches(draw(family(symbols=2, switch=1.0), 300, 50))
+    assert is_switch.all()
     p = rows[:, 1:, 0]
     assert stats.kstest(p.ravel(), "uniform").pvalue > SMALLEST_P
     assert stats.spearmanr(p[:, :-1].ravel(), p[:, 1:].ravel()).pvalue > SMALLEST_P
 
 
 def test_without_switches_no_chain_is_replaced() -> None:
-    assert not draw(family(), 20, 50).truth["switched"].any()
+    assert not draw(family(), 20, 50).truth["is_switch"].any()
 
 
 def test_the_first_chain_depends_neither_on_the_length_nor_on_switches() -> None:
     """Tokens and rows agree up to the first switch."""
     chains = family(order=2)
     long, short, switching = (
-        tokens_rows_switched(draw(chains, 8, points, shift))
+        tokens_rows_switches(draw(chains, 8, points, shift))
         for points, shift in ((60, "none"), (20, "none"), (60, "switch-0.05"))
     )
     assert (long[0][:, :20] == short[0]).all() and (long[1][:, :21] == short[1]).all()
