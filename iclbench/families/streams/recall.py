@@ -1,7 +1,8 @@
 """Associative recall: pairs of a key and a value, then queries, each answered by the value of its key.
 
 A sequence of tokens has n pairs (key, value) and then queries (key, value) up to its end; only the values of queries
-are scored. In a sequence that is too short for the pairs of the task and a query, n is as large as possible. The plain task is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). Variants:
+are scored. If the pairs of the task and a query do not fit into a sequence, n is as large as possible. The plain task
+is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). Variants:
 
 - `overwrite`: a pair repeats the key of an earlier pair with another value, and the last value counts;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
