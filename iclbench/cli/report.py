@@ -28,6 +28,7 @@ SECTIONS = (
     "leaderboard",
     "targets",
     "in-context",
+    "solutions",
     "gap",
     "related",
     "context-size",

@@ -1,0 +1,99 @@
+"""Tables and scores of streams of tokens: one row per position and one for the mean over the scored positions."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from iclbench import tables
+from iclbench.config.resolution import resolve_run, resolve_task
+from iclbench.core.context import Context
+from iclbench.evaluation.contestants import baselines
+from iclbench.evaluation.curves import learning_curve
+from iclbench.evaluation.evaluate import evaluate_run
+from iclbench.evaluation.monitor import Monitor
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.evaluation.solutions import Solutions
+from iclbench.store.runs import create
+from iclbench.training.run import train
+from tests.refusals import refused
+
+
+def prompts_of(task: str, shift: str = "none", **parameters: object) -> PromptSet:
+    return PromptSet(resolve_task(task, "smoke", parameters)[0], "smoke", shift)
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """The rows of an untrained model and all baselines on `recall`."""
+    results = tmp_path_factory.mktemp("results")
+    run = create(results, resolve_run("recall", "gru", "smoke", 0, ["train.steps=2"]), "gru")
+    train(run, monitor=Monitor)
+    list(evaluate_run(Context(results), run))
+    return tables.read_all("values", results / "tables")
+
+
+def test_the_mean_over_scored_positions_has_no_context_size(values: pd.DataFrame) -> None:
+    prompts = prompts_of("recall")
+    scored = prompts.episodes.scored.numpy()
+    (bigram,) = baselines(prompts, ["bigram"])
+    curve = learning_curve(bigram.predictor, prompts)
+    rows = values[values["run"].eq("bigram") & values["n_context"].isna()].set_index("metric")["value"]
+    for name in ("cross_entropy", "accuracy"):
+        assert rows[name] == pytest.approx(curve.scores[name][scored].mean(), rel=1e-12)
+    assert rows["auc"] == rows["cross_entropy"]
+    positions = values[values["run"].eq("bigram") & values["metric"].eq("accuracy")]["n_context"].dropna()
+    assert sorted(positions) == np.flatnonzero(scored.any(0)).tolist()
+
+
+def test_equal_probabilities_score_0_and_the_dictionary_scores_1(values: pd.DataFrame) -> None:
+    rows = values[values["metric"].eq("score")].set_index("run")["value"]
+    assert rows["uniform"] == 0 and rows["oracle-recall"] == pytest.approx(1, abs=1e-9)
+    assert 0 < rows["bigram"] < 1
+    uniform = values[values["run"].eq("uniform") & values["metric"].eq("auc")]["value"].iloc[0]
+    assert uniform == pytest.approx(np.log(257))
+    assert set(values.loc[values["metric"].eq("score"), "score_of"]) == {"cross_entropy"}
+
+
+def test_distances_are_those_of_scipy_and_0_from_the_solution_itself() -> None:
+    from scipy.stats import entropy
+
+    prompts = prompts_of("markov")
+    names = ["unigram", "bigram"]
+    unigram, bigram = (contestant.predictor for contestant in baselines(prompts, names))
+    distances = Solutions(prompts, names).distances(bigram)
+    assert np.abs(distances["bigram"]).max() < 1e-12
+    answers = (predictor.ask(prompts.episodes, "next") for predictor in (unigram, bigram))
+    p, q = (answer.logits.double().softmax(-1).numpy() for answer in answers)
+    np.testing.assert_allclose(distances["unigram"], entropy(p, q, axis=-1).mean(1), rtol=1e-10)
+
+
+def test_distances_cover_only_scored_positions() -> None:
+    prompts = prompts_of("recall")
+    (uniform,) = baselines(prompts, ["uniform"])
+    distances = Solutions(prompts, ["oracle-recall"]).distances(uniform.predictor)
+    # At a scored position, the oracle gives one token all its probability.
+    np.testing.assert_allclose(distances["oracle-recall"], np.log(257), rtol=1e-6)
+
+
+def test_solutions_need_distributions_of_tokens() -> None:
+    with refused("not-applicable", "solutions"):
+        Solutions(prompts_of("linear-system"), ["last-value"])
+
+
+def test_training_measures_distances_without_changing_the_weights(tmp_path: Path) -> None:
+    run = create(tmp_path, resolve_run("markov", "gru", "smoke", 0, ["train.steps=4", "train.evaluate_every=2"]), "on")
+    train(run, monitor=Monitor)
+    silent = create(tmp_path, resolve_run("markov", "gru", "smoke", 0, ["train.steps=4"]), "off")
+    train(silent, monitor=Monitor)
+    for name, weight in run.load().state_dict().items():
+        assert torch.equal(weight, silent.load().state_dict()[name])
+    rows = tables.read("values", run.path / "values.parquet")
+    rows = rows[rows["evaluator"].eq("solutions")]
+    assert set(rows["metric"]) == {"kl_to_unigram", "kl_to_bigram", "kl_to_oracle-bayes-chain"}
+    assert sorted(set(rows["axis_value"])) == [2, 4]
+    (bayes,) = rows[rows["axis_value"].eq(4) & rows["metric"].eq("kl_to_oracle-bayes-chain")]["value"]
+    distances = Solutions(prompts_of("markov"), ["oracle-bayes-chain"]).distances(run.load())
+    assert bayes == pytest.approx(distances["oracle-bayes-chain"].mean())
