@@ -53,6 +53,6 @@ class Autoregression(VectorStreamEstimator[AutoregressionSettings]):
         return at_lengths(predictions, lengths).unsqueeze(2).expand(queries.shape[:3])
 
     def _earlier_elements(self, y: Float[Tensor, "B N"]) -> Float[Tensor, "B N_and_1 p"]:
-        """For each n from 0 to N, the p elements before element n, the nearest first."""
+        """For each n from 0 to N, the p elements before element n."""
         order = self.settings.order
-        return F.pad(y, (order, 0)).unfold(1, order, 1).flip(2)
+        return F.pad(y, (order, 0)).unfold(1, order, 1)

@@ -76,7 +76,7 @@ class KalmanFilter:
         Covariances have a batch of 1 while those of all episodes are equal.
         """
         is_full = bool(points.mask.all())
-        y = points.y[..., 0].double().masked_fill(~points.mask, 0)
+        y = points.y[..., 0].double()
         if is_full and bool((filters.covariance == filters.covariance[:1]).all()):
             filters = replace(filters, covariance=filters.covariance[:1])
         for n in range(points.count):
