@@ -104,10 +104,11 @@ def main() -> int:
         "| --- | --- | --- | --- | --- | --- |",
         *rows(),
     ]
-    OUT.write_text(
-        "# Samplers of streams\n\nCPU time of one batch of sequences, in one thread, against a loop over sequences with "
-        "the algorithms of the released code of Zoology and MAD (`benchmarks/streams.py`).\n\n" + "\n".join(table) + "\n"
+    title = (
+        "# Samplers of streams\n\nCPU time of one batch of sequences, in one thread, against a loop over sequences "
+        "with the algorithms of\nthe released code of Zoology and MAD (`benchmarks/streams.py`).\n\n"
     )
+    OUT.write_text(title + "\n".join(table) + "\n")
     sys.stdout.write("\n".join(table) + "\n")
     return 0
 
