@@ -28,7 +28,7 @@ def main(out: Path, data_dir: Path | None) -> None:
             if sizes.budget is None:
                 continue
             for backbone in BACKBONES.shipped:
-                if unfit_reason(backbone, task, card.head) is not None:
+                if unfit_reason(backbone, card) is not None:
                     continue
                 try:
                     config = resolve_run(task, backbone, preset, data_dir=data_dir)

@@ -2,8 +2,9 @@
 
 import pytest
 
+from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.config.cards import TOLERANCE, load_task, names
-from iclbench.config.resolution import resolve_run, unfit_reason
+from iclbench.config.resolution import family_class, resolve_run, unfit_reason
 from iclbench.registry import BACKBONES
 
 TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
@@ -29,9 +30,11 @@ def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: s
     """Only the learning rate differs, which is tuned for every backbone."""
     card = load_task(task)[1]
     architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
-    applicable = [name for name in architectures if unfit_reason(name, task, card.head) is None]
-    event_models = set() if card.head == "event" else {"cmhp", "thp"}
-    assert set(architectures) - set(applicable) == event_models, "these read events only"
+    applicable = [name for name in architectures if unfit_reason(name, card) is None]
+    unfit = set() if card.head == "event" else {"cmhp", "thp"}  # these read events only
+    if family_class(card.family).is_stream:
+        unfit = {name for name in architectures if not issubclass(BACKBONES.get(name), SequenceBackbone)}
+    assert set(architectures) - set(applicable) == unfit
     budget = card.presets["grid"].budget
     assert budget == (100_000 if task == "events-reddit" else 25_000)  # the 984 marks of Reddit need more parameters
     runs = [resolve_run(task, name, "grid") for name in applicable[part::PARTS]]
@@ -39,7 +42,7 @@ def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: s
         model = run.backbone.build(run.shape(run.task.build()))
         size = model.parameter_count - model.encoder_parameter_count
         assert abs(size / budget - 1) <= TOLERANCE, (run.backbone, size)
-    first, *others = (run.train.model_dump(exclude={"lr"}) for run in (resolve_run(task, "cnp", "grid"), *runs))
+    first, *others = (run.train.model_dump(exclude={"lr"}) for run in (resolve_run(task, "gpt2", "grid"), *runs))
     assert all(other == first for other in others)
 
 
