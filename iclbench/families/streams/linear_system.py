@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, TypeVar
 
 import torch
@@ -115,9 +114,6 @@ class LinearSystems(Family):
     shift_kinds = SYSTEM_KINDS
     oracles = frozenset({"oracle-kalman", "oracle-bayes-kalman"})
     parameters: LinearSystemParameters
-
-    def __init__(self, parameters: LinearSystemParameters, data_dir: Path | None = None) -> None:
-        super().__init__(parameters, data_dir)
 
     @property
     def x_dim(self) -> int:
