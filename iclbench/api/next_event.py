@@ -86,7 +86,9 @@ def next_event(
         prediction = backbone.predict_next(points)
     check_answer(backbone, "predict_next", prediction, (1, len(y)), points.y)
     try:
-        predictions = list(answers(prediction, clock, [clock.last, *(line.time or 0.0 for line in events)]))
+        predictions = list(
+            answers(prediction, backbone.shape, clock, [clock.last, *(line.time or 0.0 for line in events)])
+        )
     except DataError as error:
         raise UsageError(f"times: {error}", code=error.code) from None
     scalar_fields = ("gap", "median", "low", "high", "mark")

@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from iclbench.core.errors import DataError
 from iclbench.core.predictions import Prediction
 from iclbench.core.task import TaskShape
 from iclbench.streaming.clock import Clock
+from iclbench.streaming.lines import label_column
 
 Columns = dict[str, list[float]]
 
@@ -21,21 +23,27 @@ def heading(shape: TaskShape) -> list[str]:
     first column is the expected time of the next event (`Clock.answer`)."""
     blank = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
     names = [] if shape.marks is None else ["time"]
-    for group, values in blank.columns().items():
-        single = group == "label" or (shape.marks is not None and group != "p")
+    for group, values in columns_of(blank, shape).items():
+        single = group == label_column(shape) or (shape.marks is not None and group != "p")
         start = 0 if group == "p" else 1
         names += [group if single else f"{group}{start + i}" for i in range(values.shape[-1])]
     return names
 
 
+def columns_of(prediction: Prediction, shape: TaskShape) -> dict[str, Tensor]:
+    """`Prediction.columns` under the names that a stream prints."""
+    return {label_column(shape) if name == "label" else name: t for name, t in prediction.columns().items()}
+
+
 def answers(
-    prediction: Prediction, clock: Clock | None = None, after: Sequence[float] | None = None
+    prediction: Prediction, shape: TaskShape, clock: Clock | None = None, after: Sequence[float] | None = None
 ) -> Iterator[tuple[float | None, Columns]]:
     """Yield each answer of a prediction for one episode: the expected time of the next event (None for points), and the
     columns, in the user's unit of time.
 
     Args:
         prediction: a prediction of shape `(1, N)`.
+        shape: the task.
         clock: the clock of an event stream; None for points.
         after: time of the last event before each answer (default: that of the clock).
 
@@ -45,7 +53,7 @@ def answers(
     parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
     finite = torch.stack(parts).all(0).tolist()
     input_name = "x" if clock is None else "time"
-    columns = {group: values[0].tolist() for group, values in prediction.columns().items()}
+    columns = {group: values[0].tolist() for group, values in columns_of(prediction, shape).items()}
     for i, usable in enumerate(finite):
         time, answer = None, {group: rows[i] for group, rows in columns.items()}
         if clock is not None:

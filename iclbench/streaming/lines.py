@@ -65,8 +65,7 @@ class LineFormat:
 
     @classmethod
     def of(cls, shape: TaskShape, largest: float) -> LineFormat:
-        label = "token" if shape.inputs == "tokens" else "label"
-        outputs = (label,) if shape.classes is not None else _numbered("y", shape.y_dim)
+        outputs = (label_column(shape),) if shape.classes is not None else _numbered("y", shape.y_dim)
         return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest)
 
     def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
@@ -133,6 +132,11 @@ class LineFormat:
         if abs(value) > self.largest:
             raise DataError(f"{column} is {field}, outside +-{self.largest:.2g}; scale the data or try --float64")
         return value
+
+
+def label_column(shape: TaskShape) -> str:
+    """The name of the column with class labels: `token` for streams of tokens."""
+    return "token" if shape.inputs == "tokens" else "label"
 
 
 def _numbered(name: str, count: int) -> tuple[str, ...]:

@@ -185,7 +185,7 @@ class Stream:
             check_answer(self.backbone, "query", prediction, (1, len(queries)))
         except IclbenchError as error:
             raise self._error_at(queries[0], str(error), error.code) from error
-        answer_columns = answers(prediction, self.clock)
+        answer_columns = answers(prediction, self.backbone.shape, self.clock)
         for line in queries:
             try:
                 time, columns = next(answer_columns)
