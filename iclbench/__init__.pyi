@@ -45,6 +45,7 @@ from .api.estimators import ContextSizeWarning as ContextSizeWarning
 from .api.estimators import InContextClassifier as InContextClassifier
 from .api.estimators import InContextRegressor as InContextRegressor
 from .api.models import backbone as backbone
+from .api.next_element import next_element as next_element
 from .api.next_event import next_event as next_event
 from .api.predict import Trained as Trained
 from .api.predict import load as load

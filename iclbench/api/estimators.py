@@ -60,7 +60,8 @@ class _InContext(BaseEstimator):
         self.trained_ = self._trained()
         shape, run = self.trained_.model.shape, self.trained_.run
         if shape.inputs != "features":
-            function_call = {"images": "icl.predict(run, ...)", "events": "icl.next_event(run, ...)"}[shape.inputs]
+            functions = {"images": "icl.predict", "events": "icl.next_event"}
+            function_call = f"{functions.get(shape.inputs, 'icl.next_element')}(run, ...)"
             raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {function_call}")
         if X.shape[1] > shape.x_dim:
             raise ValueError(

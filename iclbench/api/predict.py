@@ -218,10 +218,11 @@ class _Prompt:
     """
 
     def __init__(self, model: Backbone, X_context: Any, y_context: Any, X_query: Any) -> None:
-        if model.shape.marks is not None:
+        if not model.shape.x_dim:
+            calls = {"events": "icl.next_event(model, times, marks)"}
+            call = calls.get(model.shape.inputs, "icl.next_element(model, elements)")
             raise UsageError(
-                "the model reads events, which have no inputs; use icl.next_event(model, times, marks)",
-                code="not-applicable",
+                f"the model reads {model.shape.inputs}, which have no inputs; use {call}", code="not-applicable"
             )
         x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
         _check_columns(columns_of(X_context), columns_of(X_query))

@@ -118,8 +118,9 @@ class Stream:
         yield from self._answer()
 
     def _check_has_points(self, line: Line) -> None:
-        """Raise `DataError` for a query before the first point, or before the start of an observation of events."""
-        if self.clock is None and not self._has_points:
+        """Raise `DataError` for a query before the first point of a task with inputs, or before the start of an
+        observation of events."""
+        if self.backbone.shape.x_dim and not self._has_points:
             raise self._error_at(line, "a query before the first point; give points first, or --state")
         if self.clock is not None and self.clock.last is None:
             raise self._error_at(
