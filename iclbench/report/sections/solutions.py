@@ -54,13 +54,14 @@ def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
         "training step",
         "KL divergence (nats)",
         curves.extent(data["axis_value"]),
-        (_SMALLEST, float(data["value"].max()) * 1.2),
+        (float(data["value"].min()) / 1.3, float(data["value"].max()) * 1.3),
         log=True,
         field="axis_value",
         unit="step",
         band="seeds or interval",
     )
-    panels = list(dict.fromkeys(metric(name).label for name in sorted(steps["metric"].unique())))
+    stored = task.rows.loc[task.rows["evaluator"].eq(EVALUATOR), "metric"]
+    panels = [metric(str(name)).label for name in stored.drop_duplicates()]  # in the order of the task card
     looks = learning.by_line_ends(looks, data, "axis_value")
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "axis_value", "panel"]],
