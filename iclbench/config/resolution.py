@@ -120,7 +120,7 @@ class TaskConfig(BaseSettings):
         Raises:
             UsageError: the family has no such shift, or its parts cannot be combined.
         """
-        return family_class(self.family).known_shift(shift).name
+        return family_class(self.family).parse_class_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters and the stored result of `Family.learn`."""
@@ -383,7 +383,7 @@ def resolve_task(
     for baseline in [*card.baselines, *card.oracles]:
         load_baseline(baseline)
     for shift in card.shifts:
-        family.known_shift(shift)
+        family.parse_class_shift(shift)
     for key in {key: None for number in card.published for key in number.data}:
         if key not in family.data_parameters:
             hint = f"(in published.data of task '{task}')"

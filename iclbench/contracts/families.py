@@ -42,7 +42,7 @@ def shifts_of(family: Family) -> list[str]:
 def combined_shifts_of(family: Family) -> list[str]:
     """Every pair of shifts that can be combined."""
     kinds = family.shift_kinds.items()
-    pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].sets) & set(pair[1][1].sets)]
+    pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].aspects) & set(pair[1][1].aspects)]
     return ["+".join(_shift_name(name, kind) for name, kind in pair) for pair in pairs]
 
 
@@ -255,7 +255,7 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
 def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
     """No simple baseline has a squared error (for events: a negative log-likelihood) that is smaller by more than four
     standard errors, paired by episode."""
-    oracles = sorted(name for name in family.oracles if family.confirms(name))
+    oracles = sorted(name for name in family.oracles if family.lists_oracle(name))
     if not oracles:
         return
     # Without related datasets, which would take most of the time.

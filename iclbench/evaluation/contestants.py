@@ -260,7 +260,7 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     is_oracle = name in task.oracles
-    loses_oracle = is_oracle and not prompts.family.keeps_oracle(name, prompts.shift)
+    loses_oracle = is_oracle and not prompts.family.is_oracle_optimal(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
     baseline_id = identity.baseline_id(
         card,

@@ -187,10 +187,10 @@ def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.Data
     test = prompts.family.evaluators()[prompts.evaluator]
     rows = values[values["metric"] == _ACCURACY]
     baselines = rows[rows["kind"].eq("baseline") & rows["run"].isin(prompts.task.baselines) & rows["run"].ne("chance")]
-    if test.knows == "either" or rows.empty or (test.knows == "context" and baselines.empty):
+    if test.answer_source == "either" or rows.empty or (test.answer_source == "context" and baselines.empty):
         return None
     best, name = 1.0, "always right"
-    if test.knows == "context":
+    if test.answer_source == "context":
         best_baseline = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
         if pd.notna(best_baseline["low"]) and best_baseline["low"] > test.chance:
             best, name = float(best_baseline["value"]), str(best_baseline["run"])

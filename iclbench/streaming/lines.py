@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iclbench.core.errors import DataError
 from iclbench.core.formats import as_one_line
-from iclbench.families.tabular.numerals import meant_as_number, number
+from iclbench.families.tabular.numerals import number, resembles_number
 
 if TYPE_CHECKING:
     from iclbench.core.task import TaskShape
@@ -84,7 +84,7 @@ class LineFormat:
                 fields = _fields(text)
                 if not fields:
                     continue
-                if is_first and any(fields) and not any(meant_as_number(field) or field == "?" for field in fields):
+                if is_first and any(fields) and not any(resembles_number(field) or field == "?" for field in fields):
                     self._check_header(fields, name)
                 else:
                     yield self._line(index, fields)
