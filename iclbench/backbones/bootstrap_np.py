@@ -30,11 +30,11 @@ from iclbench.core.predictor import State
 from iclbench.core.records import cat
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.perceptron import by_parts
+from iclbench.layers.perceptron import apply_to_parts
 from iclbench.layers.resampling import (
     draw_indices,
     fixed_uniforms,
-    resampled_residuals,
+    resample_residuals,
     select_points,
     sort_canonically,
 )
@@ -104,7 +104,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         fit = self.answer_at(self.summarise(resampled.map(lambda t: t.flatten(0, 1))), copies.x.flatten(0, 1))
         fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
         mean, spread = fit.point(), getattr(fit, "std", 1.0)  # single values have no standard deviation
-        centred = resampled_residuals((copies.y - mean) / spread, residuals, points.mask)
+        centred = resample_residuals((copies.y - mean) / spread, residuals, points.mask)
         return replace(copies, y=mean + spread * centred)
 
     def _state_from(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
@@ -125,7 +125,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
             bootstraps = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
             from_bootstraps = self.encoders(features.repeat_interleave(stop - start, 0), bootstraps)
             from_bootstraps = [t.unflatten(0, (len(x), stop - start)).transpose(1, 2) for t in from_bootstraps]
-            raws.append(self.decode_parts(*encoded, added=by_parts(self.from_bootstrap, *from_bootstraps)))
+            raws.append(self.decode_parts(*encoded, added=apply_to_parts(self.from_bootstrap, *from_bootstraps)))
         return self.read(torch.cat(raws, 2))
 
 

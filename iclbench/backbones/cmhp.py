@@ -39,7 +39,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.cmab import CMAB
-from iclbench.layers.event_embedding import Encode
+from iclbench.layers.event_embedding import EncodedTime
 from iclbench.layers.latent_layers import Residual
 from iclbench.layers.running_softmax import RunningSoftmax
 
@@ -50,7 +50,7 @@ _MIN_WIDTH = 16
 class CMHPSettings(StreamedSettings, EventSettings):
     """Settings of the constant-memory model."""
 
-    encode: Encode = "time"
+    encode: EncodedTime = "time"
     """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute). With gap the order of
     the events is unknown."""
     heads: PositiveInt = 4

@@ -30,15 +30,15 @@ from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import State
 from iclbench.core.settings import MIXTURES, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.causal_transformer import OUTPUTS
-from iclbench.layers.coqe.class_vectors import ClassVectors, Variant, class_counts
-from iclbench.layers.coqe.logit_noise import LogitNoise, Where
+from iclbench.layers.causal_transformer import OUTPUT_TOKENS
+from iclbench.layers.coqe.class_vectors import ClassVectors, ClassVectorVariant, class_counts
+from iclbench.layers.coqe.logit_noise import LogitNoise, NoisyLogits
 from iclbench.layers.coqe.task_encoder import TaskEncoder
 from iclbench.layers.coqe.task_space import TaskSpace
 from iclbench.layers.coqe.task_vectors import TaskVectors
-from iclbench.layers.key_value_cache import KeyValueCache, causal
+from iclbench.layers.key_value_cache import KeyValueCache, causal_mask
 from iclbench.layers.pair_read_in import PairReadIn
-from iclbench.layers.positions import Positions
+from iclbench.layers.positions import PositionEncoding
 from iclbench.layers.prompt import Prompt
 from iclbench.layers.sample_encoder import FeatureEncoder, SampleEncoder
 
@@ -57,7 +57,7 @@ class CoQESettings(BackboneSettings):
     """Attention heads per layer; by default 2 for regression, 8 for classification."""
     feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times the width of a token."""
-    positions: Positions | None = None
+    positions: PositionEncoding | None = None
     """Positions of the task encoder: none, learned, sinusoidal or rotary, which is part of the model's name; by default
     none for regression, sinusoidal for classification."""
     init_std: PositiveFloat | None = None
@@ -66,7 +66,7 @@ class CoQESettings(BackboneSettings):
     """Regression: width of the sample representation; by default that of the task encoder."""
     readout: Literal["inner", "mlp"] = "inner"
     """Regression: map to task vectors: inner (identity or linear layer) or mlp."""
-    variant: Variant = "released"
+    variant: ClassVectorVariant = "released"
     """Classification: composition of vectors and noise as in the released code, or as in the paper."""
     noise: NonNegativeFloat = 5.0
     """Classification: mean of the noise on the logits at the start of training; 0: no noise."""
@@ -78,7 +78,7 @@ class CoQESettings(BackboneSettings):
     """Classification: fraction of training between two increments."""
     noise_first: Fraction | None = None
     """Classification: fraction of training before the first increment; by default 0.2 as released, 0.1 in the paper."""
-    noise_on: Where | None = None
+    noise_on: NoisyLogits | None = None
     """Classification: the logits that get noise: present (of classes in the context), lowest or all; by default lowest
     as released, all in the paper."""
     noise_lowest: PositiveFraction = 0.924
@@ -130,7 +130,10 @@ _CLASSIFICATION_SETTINGS = (
     "noise_lowest",
 )
 # Standard deviation of the noise, training before its first increment, and logits that get it.
-_NOISE: dict[Variant, tuple[float, float, Where]] = {"released": (3.0, 0.2, "lowest"), "paper": (1.0, 0.1, "all")}
+_NOISE: dict[ClassVectorVariant, tuple[float, float, NoisyLogits]] = {
+    "released": (3.0, 0.2, "lowest"),
+    "paper": (1.0, 0.1, "all"),
+}
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,7 @@ class CoQE(Backbone[CoQESettings]):
         else:
             self.encoder = SampleEncoder(shape, width, sample_width)
             sample_dim, is_mixture = sample_width if shape.x_dim else 1, shape.head in MIXTURES
-            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct=is_mixture)
+            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct_starts=is_mixture)
         self.widen: nn.Module = nn.Identity() if sample_width == width else nn.Linear(sample_width, width)
         positions = settings.positions or ("sinusoidal" if labelled else "none")
         self.task_encoder = TaskEncoder(
@@ -244,7 +247,7 @@ class CoQE(Backbone[CoQESettings]):
         """Predictions with task representations from every layer of the task encoder; the targets' features do not
         change."""
         context, start, features = context.compact()[0], self.space.start(len(context)), self.represent(x_target)
-        layers = self.task_encoder.by_layer(self._tokens(context))
+        layers = self.task_encoder.outputs_by_layer(self._tokens(context))
         memories = (self.space.extend(start, hidden, context) for hidden in layers)
         return [self.read(self.space.answer(memory, features)) for memory in memories]
 
@@ -277,7 +280,7 @@ class CoQE(Backbone[CoQESettings]):
         """The classes in the context of each query."""
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
         if self.shape.question == "next":
-            before = causal(context.count, 0, visible.device).tril(-1)
+            before = causal_mask(context.count, 0, visible.device).tril(-1)
             visible = (visible & before)[:, : episodes.queries.count]
         return class_counts(context.y, visible, self.shape.outputs) > 0
 
@@ -292,6 +295,6 @@ class CoQE(Backbone[CoQESettings]):
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         """The task encoder's outputs at the labels of further points, and its cache after them."""
         pairs = None if mask is None else mask.repeat_interleave(2, 1)
-        hidden, cache = self.task_encoder.follow(state.cache, self._tokens(points), pairs, OUTPUTS)
+        hidden, cache = self.task_encoder.follow(state.cache, self._tokens(points), pairs, OUTPUT_TOKENS)
         assert hidden is not None
         return hidden, cache

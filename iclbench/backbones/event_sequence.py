@@ -21,7 +21,7 @@ from iclbench.core.episodes import Points, take
 from iclbench.core.events import events_of
 from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
-from iclbench.layers.causal_transformer import EVERY
+from iclbench.layers.causal_transformer import ALL_TOKENS
 from iclbench.layers.event_read_in import EventReadIn
 
 # Events per pass, as `pair_sequence.SEGMENT` for pairs.
@@ -58,10 +58,10 @@ class Events(Elements[EventReadIn]):
         before = self.read_in(model)(points.y[:, :-1])
         tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]
         if points.count <= SEGMENT:
-            return model.read_out(model.trunk(tokens, EVERY))
+            return model.read_out(model.trunk(tokens, ALL_TOKENS))
         state, raw_outputs = model.start(len(points)), []
         for segment in tokens.split(SEGMENT, 1):
-            hidden, state = model.advance(state, segment, EVERY)
+            hidden, state = model.advance(state, segment, ALL_TOKENS)
             raw_outputs.append(model.read_out(hidden))
         return torch.cat(raw_outputs, 1)
 

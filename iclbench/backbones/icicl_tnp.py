@@ -29,7 +29,7 @@ from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettin
 from iclbench.core.episodes import Points
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 
 # Devices on which absent datasets are not computed; on others, counting them would require a synchronisation.
 PACKED_ON = ("cpu",)
@@ -77,10 +77,10 @@ class _Sets:
         """The episode of each row."""
         return self.index // self.present.shape[1]
 
-    def by_episode(self, memory: KeysValues) -> KeysValues:
+    def by_episode(self, memory: KeysAndValues) -> KeysAndValues:
         """Keys and values of all datasets of each episode, concatenated, with absent datasets masked."""
         mask = self.present.repeat_interleave(memory.keys.shape[2], 1)
-        return KeysValues(self._concatenated(memory.keys), self._concatenated(memory.values), mask)
+        return KeysAndValues(self._concatenated(memory.keys), self._concatenated(memory.values), mask)
 
     def _concatenated(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
         if len(self.index) < self.present.numel():
@@ -115,7 +115,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
             self.from_context = self.stack()
             self.from_related = self.stack()
 
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
         sets = _Sets.of(related)
         if sets is not None:
@@ -137,8 +137,8 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
             yield target.keys(u)
 
 
-def _joint_memory(a: KeysValues, b: KeysValues) -> KeysValues:
+def _joint_memory(a: KeysAndValues, b: KeysAndValues) -> KeysAndValues:
     """The tokens of `a`, all of which are valid, and those of `b`."""
     assert b.mask is not None
     mask = torch.cat([b.mask.new_ones(len(b.mask), a.keys.shape[2]), b.mask], 1)
-    return KeysValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)
+    return KeysAndValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)

@@ -22,7 +22,7 @@ from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.mixers import mamba
 from iclbench.layers.mixers.mixer import Sizes
-from iclbench.layers.scan.scan import Backend, resolved_backend
+from iclbench.layers.scan.scan import Backend, resolve_backend
 
 
 def _check_taps(value: Any) -> Any:
@@ -63,7 +63,7 @@ class Mamba(RecurrentBackbone[MambaSettings]):
 
     def __init__(self, settings: MambaSettings, shape: TaskShape) -> None:
         if settings.scan != "auto":
-            resolved_backend(settings.scan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            resolve_backend(settings.scan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         sizes = Sizes(
             settings.width, state=settings.state, conv=settings.conv, rank=settings.dt_rank, layers=settings.layers
         )
@@ -79,7 +79,7 @@ class Mamba(RecurrentBackbone[MambaSettings]):
         return without_decay(self, (".A_log", ".D"))
 
     def notes(self, device: str) -> list[str]:
-        return [f"selective scan by {resolved_backend(self.settings.scan, torch.device(device))}"]
+        return [f"selective scan by {resolve_backend(self.settings.scan, torch.device(device))}"]
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
         return self.norm_f(hidden)

@@ -81,7 +81,7 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
     def prompt(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> Prompt:
         """The prompt before a query, padded on the side of the model's `padding`."""
         prompt = Prompt.of(context, None if model.marks is None else related)
-        return prompt if bool(prompt.points.mask.all()) else prompt.aligned(model.padding)
+        return prompt if bool(prompt.points.mask.all()) else prompt.align(model.padding)
 
     def tokens(self, model: CausalTrunk[Any], prompt: Prompt) -> Float[Tensor, "B T D"]:
         """Two tokens per point, without positions."""

@@ -31,7 +31,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.channels_first import ChannelNorm
 from iclbench.layers.long_convolution import long_convolution
 from iclbench.layers.state_space.kernels import Spectrum
-from iclbench.layers.state_space.systems import Diagonal, LowRank, StateSpace
+from iclbench.layers.state_space.systems import DiagonalStateSpace, LowRankStateSpace, StateSpace
 
 
 class S4Settings(BackboneSettings):
@@ -99,7 +99,7 @@ class S4Block(RecurrentBlock):
         u = self._channels_first(queries)
         with _full_precision(u):
             step = self.system.unroll(1)
-            from_state = torch.bmm(state[0].transpose(0, 1), step.observe)
+            from_state = torch.bmm(state[0].transpose(0, 1), step.state_to_outputs)
             y = from_state + self._with_skip(step.kernel)[:, :, None] * u
         return self._finish_block(u, y)
 
@@ -218,7 +218,7 @@ class S4D(_S4Backbone[S4DSettings]):
 
     @staticmethod
     def system(settings: S4DSettings, shape: TaskShape) -> StateSpace:
-        return Diagonal(settings.width, settings.state, (settings.dt_min, settings.dt_max), settings.init)
+        return DiagonalStateSpace(settings.width, settings.state, (settings.dt_min, settings.dt_max), settings.init)
 
 
 class S4(_S4Backbone[S4Settings]):
@@ -228,4 +228,4 @@ class S4(_S4Backbone[S4Settings]):
 
     @staticmethod
     def system(settings: S4Settings, shape: TaskShape) -> StateSpace:
-        return LowRank(settings.width, settings.state, (settings.dt_min, settings.dt_max), 2 * shape.points)
+        return LowRankStateSpace(settings.width, settings.state, (settings.dt_min, settings.dt_max), 2 * shape.points)

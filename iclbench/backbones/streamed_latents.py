@@ -61,9 +61,9 @@ class StreamedLatents(nn.Module):
         """The state without points that were added before.
 
         Raises:
-            UsageError: the remaining share of attention is too small (see `RunningSoftmax.without`).
+            UsageError: the remaining share of attention is too small (see `RunningSoftmax.remove`).
         """
-        return state.without(self.condition(points))
+        return state.remove(self.condition(points))
 
     def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
         """The output latents of each block, first to last."""

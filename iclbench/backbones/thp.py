@@ -47,7 +47,7 @@ from iclbench.core.predictor import State
 from iclbench.core.seeds import global_draws
 from iclbench.core.settings import Decay, PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.key_value_cache import GrowingCache, KeyValueCache, causal, causal_present
+from iclbench.layers.key_value_cache import GrowingCache, KeyValueCache, causal_mask, valid_causal_mask_after
 from iclbench.layers.post_norm_layer import PostNormLayer
 
 
@@ -157,14 +157,18 @@ class THP(EventBackbone[THPSettings]):
     ) -> tuple[Float[Tensor, "B L T D"], KeyValueCache]:
         """The outputs of each layer at further tokens, of which those in the mask are valid, and the longer cache."""
         complete = bool(mask.all()) and bool(cache.mask.all())
-        visible = causal(mask.shape[1], cache.mask.shape[1], mask.device) if complete else causal_present(cache, mask)
+        visible = (
+            causal_mask(mask.shape[1], cache.mask.shape[1], mask.device)
+            if complete
+            else valid_causal_mask_after(cache, mask)
+        )
         growing_cache, outputs = GrowingCache(cache), []
         for i, layer in enumerate(self._layers()):
             tokens = tokens + times
             q, k, v = layer.project(tokens)
             tokens = layer.finish(tokens, q, *growing_cache.add(i, k, v), visible)
             outputs.append(tokens)
-        return torch.stack(outputs, 1), growing_cache.cache(mask)
+        return torch.stack(outputs, 1), growing_cache.to_state(mask)
 
     def _layers(self) -> Iterator[PostNormLayer]:
         """The layers with their static type."""

@@ -45,8 +45,8 @@ from iclbench.core.records import cat
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
-from iclbench.layers.key_value_cache import causal
+from iclbench.layers.attention import KeysAndValues
+from iclbench.layers.key_value_cache import causal_mask
 from iclbench.layers.paths import PathMemory, draw
 
 # Standard deviation of the noise on the true outputs of earlier targets in training, if the spread has the same bound.
@@ -94,11 +94,11 @@ class TNPA(TNPD[TNPASettings]):
     def chained(self, state: LayeredMemory, targets: Points) -> Prediction:
         """The prediction at every target given the outputs of all targets before it."""
         count, rows = targets.count, torch.cat([self.embed(targets), self.embed_targets(targets.x)], 1)
-        earlier = causal(count, 0, rows.device)
+        earlier = causal_mask(count, 0, rows.device)
         visible = torch.cat([earlier, earlier.tril(-1)])
         for layer, context in zip(self.targets, state.layers, strict=True):
             target_memory = layer.keys(rows[:, :count])
-            memory = KeysValues(
+            memory = KeysAndValues(
                 torch.cat([context.keys, target_memory.keys], 2), torch.cat([context.values, target_memory.values], 2)
             )
             context_visible = state.context.mask[:, None, None].expand(-1, 1, 2 * count, -1)

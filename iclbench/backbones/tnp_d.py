@@ -32,7 +32,7 @@ from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettin
 from iclbench.core.episodes import Points
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 from iclbench.layers.encoder_layer import EncoderLayer
 from iclbench.layers.perceptron import perceptron
 
@@ -83,7 +83,7 @@ class TNPD(TransformerNP[_Settings]):
         features = self.x_features(x)
         return self.embedding(torch.cat([features, features.new_zeros(*x.shape[:-1], self.y_features_dim)], -1))
 
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         z = self.embed(context)
         for i, layer in enumerate(self.targets):  # context and targets share the layers
             memory = layer.keys(z, context.mask)

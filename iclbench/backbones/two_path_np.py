@@ -24,7 +24,7 @@ from iclbench.core.predictor import State, join_positions
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Representations
-from iclbench.layers.perceptron import by_parts, perceptron
+from iclbench.layers.perceptron import apply_to_parts, perceptron
 
 # Largest number of hidden vectors per pass over several samples, which limits memory use.
 _MAX_ROWS = 65_536
@@ -150,7 +150,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     ) -> Float[Tensor, "... raw"]:
         """Raw outputs of the decoder for the concatenation of `parts`, with `added` added to the first layer's
         output."""
-        hidden = by_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
+        hidden = apply_to_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
         return self.decoder[1:](hidden if added is None else hidden + added)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from iclbench.core.events import GAP, TIME, marks_of
 from iclbench.layers.label_embedding import label_embedding
 
-# Shorter gaps count as this one: the logarithm of a gap of 0 (padding) must be finite.
+# Lower bound of gaps: the logarithm of a gap of 0 (padding) must be finite.
 _MIN_GAP = 1e-12
 
 
@@ -21,7 +21,7 @@ def gap_features(y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape 2"]:
 
 
 def event_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_2"]:
-    """The gap, its logarithm, and the mark one-hot."""
+    """The gap, its logarithm, and the one-hot mark."""
     return torch.cat([gap_features(y), F.one_hot(marks_of(y), marks).to(y.dtype)], -1)
 
 
@@ -46,7 +46,7 @@ class EventReadIn(nn.Module):
         super().__init__()
         self.gaps = nn.Linear(2, width)
         self.marks = label_embedding(marks, width)
-        # As large as the output of a linear read-in with PyTorch's default initial weights.
+        # The scale of the output of a linear read-in with PyTorch's default initial weights.
         self.start = nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
 
     def forward(self, y: Float[Tensor, "B N 3"]) -> Float[Tensor, "B N D"]:

@@ -13,7 +13,7 @@ from iclbench.backbones.gpt2 import GPT2Settings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.positions import LearnedPositions
-from iclbench.layers.state_space.systems import LowRank
+from iclbench.layers.state_space.systems import LowRankStateSpace
 from iclbench.registry import BACKBONES
 from tests.backbones.test_sequence import LargestTensor
 from tests.refusals import refused
@@ -224,7 +224,7 @@ def test_attention_of_unequal_episodes_needs_no_mask(monkeypatch: pytest.MonkeyP
 
 def test_s4_computes_its_dense_system_once_per_question(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, (context, related) = model("s4"), example()
-    calls, dense_system = [], LowRank._dense_system
-    monkeypatch.setattr(LowRank, "_dense_system", lambda system: calls.append(1) or dense_system(system))
+    calls, dense_system = [], LowRankStateSpace._dense_system
+    monkeypatch.setattr(LowRankStateSpace, "_dense_system", lambda system: calls.append(1) or dense_system(system))
     backbone.predict_targets(context, context.x, related)
     assert len(calls) == 2  # one call per layer
