@@ -193,7 +193,7 @@ def backbones() -> str:
         cls = BACKBONES.get(name)
         entry = BACKBONES.entry(name)
         module = description(sys.modules[cls.__module__].__doc__)
-        class_text = cls.explained() if cls.__module__.startswith("iclbench") else ""
+        class_text = cls.explanation() if cls.__module__.startswith("iclbench") else ""
         texts = meanings(cls.Settings)
         rows = [
             [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(texts.get(key, ""))]

@@ -57,7 +57,7 @@ def imported(target: str) -> Any:
 
 def backbone_builder() -> Any:
     """The function that builds a backbone for the shape of a task, with an image encoder if its inputs are images."""
-    return imported("iclbench.backbones.image_backbone:for_task")
+    return imported("iclbench.backbones.image_backbone:build_backbone")
 
 
 def _imported_from_outside(target: str) -> Any:

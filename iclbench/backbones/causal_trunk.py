@@ -24,7 +24,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     Attributes:
         padding: position of masked tokens in `absorb`: after ("right") or before ("left") all valid ones.
         read_out: linear layer from hidden vectors to raw outputs.
-        marks: learned marks of related datasets, on tasks that have them.
+        marks: learned markers of related datasets, on tasks that have them.
     """
 
     padding: ClassVar[Literal["left", "right"]]

@@ -24,8 +24,8 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.causal_transformer import ALL_TOKENS
 from iclbench.layers.event_read_in import EventReadIn
 
-# Events per pass, as `pair_sequence.SEGMENT` for pairs.
-SEGMENT = 1024
+# Events per pass, as `pair_sequence.SEGMENT_SIZE` for pairs.
+SEGMENT_SIZE = 1024
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Events(Elements[EventReadIn]):
         """Raw outputs at every position. The last event is not read."""
         before = self.read_in(model)(points.y[:, :-1])
         tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]
-        if points.count <= SEGMENT:
+        if points.count <= SEGMENT_SIZE:
             return model.read_out(model.trunk(tokens, ALL_TOKENS))
         state, raw_outputs = model.start(len(points)), []
-        for segment in tokens.split(SEGMENT, 1):
+        for segment in tokens.split(SEGMENT_SIZE, 1):
             hidden, state = model.advance(state, segment, ALL_TOKENS)
             raw_outputs.append(model.read_out(hidden))
         return torch.cat(raw_outputs, 1)
@@ -71,8 +71,8 @@ class Events(Elements[EventReadIn]):
 
     def update(self, model: CausalTrunk[Any], state: EventState, points: Points) -> EventState:
         """The state after further events. Open intervals are not read."""
-        for start in range(0, points.count, SEGMENT):
-            segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
+        for start in range(0, points.count, SEGMENT_SIZE):
+            segment, _ = events_of(points.span(start, start + SEGMENT_SIZE)).compact()
             tokens = torch.cat([state.pending, self.read_in(model)(segment.y)], 1)
             last_position = segment.counts.unsqueeze(1)
             # The last token is pending; without new events it is the previous pending token.

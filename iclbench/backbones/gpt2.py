@@ -69,14 +69,14 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     """
 
     Settings = GPT2Settings
-    head_step = 2  # sinusoidal and rotary positions need pairs of channels
+    head_step = 2  # sinusoidal and rotary positions require pairs of channels
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
         widths."""
-        small = budget < SMALL_BUDGET and shape.classes is None
-        return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
+        is_small = budget < SMALL_BUDGET and shape.classes is None
+        return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
@@ -85,7 +85,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         if settings.read_in == "mlp":
             if not self.elements.has_inputs:
                 raise UsageError(
-                    f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out",
+                    f"backbone.read_in=mlp is for tasks with inputs, but {self.elements.noun} have none; remove it",
                     code="not-applicable",
                 )
             self.read_in = SampleEncoder(shape, sizes["width"])

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, without_decay
+from iclbench.backbones.base import BackboneSettings, split_by_weight_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.settings import PositiveInt
@@ -28,7 +28,7 @@ from iclbench.layers.scan.scan import Backend, resolve_backend
 def _check_taps(value: Any) -> Any:
     if value == 0:
         raise ValueError(
-            'mamba needs a convolution; for the mixer without one, use hybrid with -o backbone.mixers=["mamba"] '
+            'mamba requires a convolution; for the mixer without one, use hybrid with -o backbone.mixers=["mamba"] '
             "-o backbone.conv=0"
         )
     if value == 1:
@@ -76,7 +76,7 @@ class Mamba(RecurrentBackbone[MambaSettings]):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameter groups without weight decay for A and D, as in mamba-ssm."""
-        return without_decay(self, (".A_log", ".D"))
+        return split_by_weight_decay(self, (".A_log", ".D"))
 
     def notes(self, device: str) -> list[str]:
         return [f"selective scan by {resolve_backend(self.settings.scan, torch.device(device))}"]

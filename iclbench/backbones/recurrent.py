@@ -64,8 +64,8 @@ class RecurrentBlock(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         """Outputs for a further chunk of at least one token, and the state after it.
 
-        Tokens where the mask is False are invalid. They may only come before an episode's first valid token, and do not
-        change its start state in any bit.
+        Tokens where the mask is False are invalid. They may only precede an episode's first valid token, and they do
+        not change its start state, not even in the last bit.
         """
 
     @abstractmethod

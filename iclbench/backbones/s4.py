@@ -84,7 +84,7 @@ class S4Block(RecurrentBlock):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         u = self._channels_first(x)
-        return self._finish_block(u, self._from_rest(u))
+        return self._finish_block(u, self._from_zero_state(u))
 
     def resume(
         self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
@@ -109,7 +109,7 @@ class S4Block(RecurrentBlock):
         """As in the base class. The system is linear, so if the last input changes, the output changes by the
         difference times the kernel at lag 0."""
         u, query_inputs = self._channels_first(x), self._channels_first(queries)
-        y, after = (self._from_rest(u), None) if state is None else self._continue(u, state)
+        y, after = (self._from_zero_state(u), None) if state is None else self._continue(u, state)
         with _full_precision(u):
             kernel = self._with_skip(self.system.kernel(1))[:, :, None]
             query_y = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
@@ -119,7 +119,7 @@ class S4Block(RecurrentBlock):
         """Tokens, channels first, in the precision of the parameters. Outputs of another S4 block are not copied."""
         return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
-    def _from_rest(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
+    def _from_zero_state(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
         """Outputs of a sequence from a zero state."""
         longest_kernel = self.system.longest
         if longest_kernel is not None and u.shape[2] > longest_kernel:
@@ -142,8 +142,8 @@ class S4Block(RecurrentBlock):
 
     def _finish_block(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
         """Apply the layers after the system, token by token."""
-        active = self.dropout(F.gelu(y)).flatten(1)
-        mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, active), 0)
+        activations = self.dropout(F.gelu(y)).flatten(1)
+        mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, activations), 0)
         with _full_precision(u):
             normed = self.norm(u.flatten(1) + self.dropout(mixed))
         return normed.view(u.shape).permute(1, 2, 0)

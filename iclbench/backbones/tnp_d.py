@@ -1,6 +1,6 @@
 """TNP-D (Nguyen and Grover 2022, "Transformer Neural Processes", section 3.2), as its authors released it.
 
-One Transformer with post-norm layers over the sequence of context points (x, y) and targets (x, 0). Every row attends
+The model is one Transformer with post-norm layers over context points (x, y) and targets (x, 0). Every row attends
 only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
 from a context point with output 0. `tnp` is the later pre-norm version of this model.
 

@@ -55,7 +55,7 @@ class AttentiveSettings(TwoPathSettings):
 
 
 @dataclass(frozen=True)
-class Encoded(State):
+class SummaryState(State):
     """Summary of the context, and its points, from which an update recomputes the summary."""
 
     summary: Any
@@ -72,7 +72,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         settings: settings of the subclass.
         shape: the task.
         second_width: output width of the second encoder; None means the width of a representation.
-        read_width: width of what the decoder reads from the second encoder; None means the encoder's output width.
+        read_width: width of the decoder's input from the second encoder; None means the encoder's output width.
 
     Attributes:
         Pair: class of the encoders.
@@ -128,7 +128,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return self.encoders.summarise(self.x_features(points.x), self.features(points), points.mask)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
-        return Encoded(self.summarise(context), context)
+        return SummaryState(self.summarise(context), context)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return self.answer_at(state.summary, x)

@@ -14,7 +14,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.predictor import Predictor
 
 
-@contract(lambda predictor: bool(getattr(predictor, "layered", False)))
+@contract(lambda predictor: bool(getattr(predictor, "has_layers", False)))
 def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The decoded output of the last layer at the targets equals `predict_targets`."""
     context, x = episodes.context, targets_of(episodes).x

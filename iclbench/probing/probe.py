@@ -69,7 +69,7 @@ def probe(
         UsageError: the run is not finished.
     """
     model = contestants.backbone(run, context.device, context.data_dir)
-    if not (isinstance(model.predictor, Backbone) and model.predictor.layered):
+    if not (isinstance(model.predictor, Backbone) and model.predictor.has_layers):
         raise NotProbedError(
             f"run '{run.name}' has no layers to probe: its backbone '{model.name}' does not define predict_by_layer"
         )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.backbones.sequence_model import UniformModel
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
@@ -140,7 +140,7 @@ def build_on_images(name: str, encoder: str) -> Backbone:
     shape = TaskShape(
         x_dim=SIDE * SIDE, points=12, classes=CLASSES, x_shape=(SIDE, SIDE), head="categorical", question="targets"
     )
-    return without_zeros(for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
+    return without_zeros(build_backbone(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:

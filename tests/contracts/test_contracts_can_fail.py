@@ -108,7 +108,7 @@ class QueriesLeaveTraces(Sound):
 
 
 class LastLayerIsAnother(Sound):
-    layered = True
+    has_layers = True
 
     def predict_by_layer(self, context: Points, x_target: Tensor, related: Points | None = None) -> list[Point]:
         answer = self.predict_targets(context, x_target, related)
