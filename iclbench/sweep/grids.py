@@ -283,7 +283,7 @@ class GridRun:
         """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
         if self.exclusion:
             return
-        from iclbench.evaluation.contestants import misfit  # needs torch
+        from iclbench.evaluation.contestants import output_mismatch  # needs torch
 
         results_option = _options("--results", [results] if results else [])
         run_options = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
@@ -292,7 +292,7 @@ class GridRun:
         if self.evaluate:
             longer = [] if self.extrapolate is None else [self.extrapolate]
             evaluation = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
-            names = (name for name in self.baseline_names if not misfit(name, self.config.task))
+            names = (name for name in self.baseline_names if not output_mismatch(name, self.config.task))
             baselines = _options("--baseline", names if self.baselines else ())
             seed_option = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
             yield shlex.join(["iclbench", "eval", self.name, *evaluation, *baselines, *seed_option, *results_option])

@@ -12,7 +12,7 @@ from iclbench.config.resolution import resolve_task
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.flop_formulas import FORMULAS
-from iclbench.evaluation.costs.flops import UncountedError, _Counter, _name, count_flops
+from iclbench.evaluation.costs.flops import UncountedError, _Counter, _operation_name, count_flops
 from iclbench.families.request import Request
 from iclbench.layers.long_convolution import convolve_by_fft, convolve_by_toeplitz
 from iclbench.layers.scan.scan import selective_scan
@@ -277,7 +277,7 @@ class CounterByOperation(_Counter):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         flops_before = self.flops
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        self.by_operation[_name(func)] = self.flops - flops_before
+        self.by_operation[_operation_name(func)] = self.flops - flops_before
         return out
 
 
