@@ -28,7 +28,7 @@ def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
 def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: str, part: int) -> None:
     """Only the learning rate differs, which is tuned for every backbone."""
     card = load_task(task)[1]
-    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
+    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     applicable = [name for name in architectures if unfit_reason(name, task, card.head) is None]
     event_models = set() if card.head == "event" else {"cmhp", "thp"}
     assert set(architectures) - set(applicable) == event_models, "these read events only"

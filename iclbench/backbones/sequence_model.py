@@ -24,7 +24,7 @@ from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
-from iclbench.registry import MIXERS, spelling
+from iclbench.registry import MIXERS, canonical_name
 
 _MAMBAFORMER_MIXERS = ("mamba", "attention")
 # Settings that only some mixers use.
@@ -105,7 +105,10 @@ class MambaFormerSettings(SettingsWithState, SettingsWithRank):
 class HybridSettings(SettingsWithState, SettingsWithRank, SettingsWithFilter):
     """Settings of all mixers, and the mixer of every layer."""
 
-    mixers: Annotated[list[Annotated[str, AfterValidator(spelling)]], Field(min_length=1)] = ["mamba2", "attention"]
+    mixers: Annotated[list[Annotated[str, AfterValidator(canonical_name)]], Field(min_length=1)] = [
+        "mamba2",
+        "attention",
+    ]
     """Mixers of the layers, first to last; a shorter list is repeated."""
 
 

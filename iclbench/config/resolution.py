@@ -29,7 +29,7 @@ from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
-from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, is_target, spelling
+from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, canonical_name, is_target
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -509,7 +509,7 @@ def resolve_tables(
     tables = tables or {}
     task_config, card = resolved or resolve_task(task, preset, tables.get("task"), f"{prefix}task")
     preset_card = card.preset(canonical(preset), task_config.name)
-    name = spelling(backbone)
+    name = canonical_name(backbone)
     for card_name in [*preset_card.backbones, *preset_card.train_for]:
         BACKBONES.entry(card_name)  # raises for a mistyped name, which would have no effect
     if (reason := unfit_reason(name, task_config.name, card.head)) is not None:

@@ -19,7 +19,7 @@ from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
 from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import canonical, count
 from iclbench.core.settings import BaseSettings, validate
-from iclbench.registry import BACKBONES, backbone_builder, spelling
+from iclbench.registry import BACKBONES, backbone_builder, canonical_name
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -218,7 +218,7 @@ def missing_size(
     user gives a size. Arguments as in `check_size`."""
     name, card = load_task(task) if card is None else (task, card)
     preset_card = card.preset(canonical(preset), name)
-    backbone = spelling(backbone)
+    backbone = canonical_name(backbone)
     names = set(BACKBONES.names_in_cards(backbone))
     if preset_card.budget is not None or names & preset_card.backbones.keys() or any(map(_is_size, settings.items())):
         return None

@@ -23,7 +23,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
 from iclbench.core.trust import UntrustedError
-from iclbench.registry import BACKBONES, spelling
+from iclbench.registry import BACKBONES, canonical_name
 from iclbench.store.runs import run_name, with_rates_of_started_run
 from iclbench.sweep.engines import GridEngine
 
@@ -44,7 +44,7 @@ Length = Annotated[Any, AfterValidator(_length)]
 
 def _spelled(names: Iterable[str]) -> list[str]:
     """Names in the spelling of tables; paths to cards and targets are unchanged."""
-    return [name if name.endswith(".toml") else spelling(name) for name in names]
+    return [name if name.endswith(".toml") else canonical_name(name) for name in names]
 
 
 # Names, folders and ids of models, unchanged.
