@@ -27,7 +27,7 @@ def main(out: Path, data_dir: Path | None) -> None:
         for preset, sizes in card.presets.items():
             if sizes.budget is None:
                 continue
-            for backbone in BACKBONES.shipped:
+            for backbone in BACKBONES.builtin_entries:
                 if unfit_reason(backbone, card) is not None:
                     continue
                 try:

@@ -53,7 +53,7 @@ def identities(packs: Path) -> Iterator[tuple[str, str]]:
                 yield f"variant {cell.run} {where}", variant(cell.config)
             if cell.kind in ("train", "cost") or cell.reason is not None:
                 continue
-            options, task = cell.options, cell.frozen
+            options, task = cell.options, cell.task_config
             if cell.kind == "evaluate":
                 for shift in options["shifts"]:
                     yield _set(PromptSet(task, cell.preset, shift, options["seed"], DATA))
@@ -228,7 +228,7 @@ def _archive(before: Path, after: Path, runs: dict[str, str]) -> None:
         config = configuration(tomllib.loads(entry.config))
         about = {key: value for key, value in entry.metadata.items() if key != "configured"}
         about |= {"config": run_id(config)}
-        packed.append(replace(entry, config=tomli_w.dumps(config.dump()), about=about))
+        packed.append(replace(entry, config=tomli_w.dumps(config.dump()), metadata=about))
     archives.write(after, packed)
     old, new = load_file(before), load_file(after)
     assert old.keys() == new.keys() and all(old[key].equal(new[key]) for key in old), before

@@ -64,7 +64,7 @@ def resident() -> float:
 def run(backbone: Backbone, count: int) -> tuple[Stream, float, list[float]]:
     """The stream at its end, CPU seconds, and the resident memory at every tenth."""
     numbers, clock, memory = torch.finfo(torch.float32), Clock(), []
-    stream = Stream(backbone, at_once=False, clock=clock)
+    stream = Stream(backbone, answer_immediately=False, clock=clock)
     columns = EventFormat.of_events(SHAPE, numbers.tiny, numbers.max, clock)
 
     def watched() -> Iterator[str]:

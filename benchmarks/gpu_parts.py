@@ -24,7 +24,7 @@ from iclbench.config.resolution import TaskConfig, resolve_run
 from iclbench.families.request import Request
 from iclbench.layers.linear_recurrence import CHUNK, Terms, full_pass
 from iclbench.layers.scan import scan_mamba_ssm, scan_torch, scan_triton
-from iclbench.layers.scan.scan import resolved_backend
+from iclbench.layers.scan.scan import resolve_backend
 from iclbench.registry import BACKBONES, FAMILIES
 from iclbench.sweep.grids import GridRun, grid_runs, load_grid
 from iclbench.sweep.language_grids import is_language_grid
@@ -320,7 +320,7 @@ def training(name: str, precision: str, sizes: Sizes) -> None:
 
     label = f"{name}, {precision}"
     if name == "mamba":
-        label += f", scan {resolved_backend('auto', torch.device(sizes.device))}"
+        label += f", scan {resolve_backend('auto', torch.device(sizes.device))}"
     row(f"{label}: as trained", lambda: measure(Step(name, precision, sizes, as_trained=True), False))
     row(f"{label}: eager", lambda: measure(Step(name, precision, sizes), False))
     row(f"{label}: CUDA graph", lambda: measure(Step(name, precision, sizes), True))

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from iclbench.backbones.base import EncoderName, TaskShape
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.backbones.transformer import Transformer, TransformerSettings
 from iclbench.config.cards import TrainSettings
 from iclbench.core.episodes import Episodes, Points
@@ -56,7 +56,7 @@ def training_step(name: EncoderName) -> Callable[[], None]:
         head="categorical",
         question="targets",
     )
-    model = for_task(Transformer, TransformerSettings(layers=4, encoder=name), shape)
+    model = build_backbone(Transformer, TransformerSettings(layers=4, encoder=name), shape)
     optimiser, queries = make_optimiser(model, SETTINGS), random_points(1)
     batch = Episodes(context=random_points(CONTEXT), targets=queries, scored=queries.mask, classes=CLASSES)
 

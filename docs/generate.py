@@ -188,18 +188,18 @@ def backbones() -> str:
         "exact: with $L$ layers of width $D$, $d$ inputs, a scalar output and default values of all other settings; "
         "for models that read only events, with $K$ marks.",
     ]
-    names = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
+    names = [name for name in BACKBONES.builtin_entries if name in BACKBONES.architectures()]
     for name in names:
         cls = BACKBONES.get(name)
         entry = BACKBONES.entry(name)
         module = description(sys.modules[cls.__module__].__doc__)
-        class_text = cls.explained() if cls.__module__.startswith("iclbench") else ""
+        class_text = cls.explanation() if cls.__module__.startswith("iclbench") else ""
         texts = meanings(cls.Settings)
         rows = [
             [f"`{key}`", _cell(kind(field.annotation)), f"`{_value(field.default)}`", _cell(texts.get(key, ""))]
             for key, field in cls.Settings.model_fields.items()
         ]
-        others = [n for n in BACKBONES.shipped if n != name and BACKBONES.variant(n).backbone == name]
+        others = [n for n in BACKBONES.builtin_entries if n != name and BACKBONES.variant(n).backbone == name]
         more = f" Variants: {', '.join(f'`{n}`' for n in others)}." if others else ""
         order = "reads points in order (causal)" if cls.order == "causal" else "reads points as a set"
         parts += [

@@ -39,7 +39,7 @@ from iclbench.core.signals import raise_if_ctrl_c
 log = logging.getLogger("iclbench")
 
 
-def spelling(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The canonical spelling of a registered name. A target `package.module:Class` does not change."""
     return name if ":" in name else canonical(name)
 
@@ -49,7 +49,7 @@ def is_target(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", name) is not None
 
 
-def imported(target: str) -> Any:
+def import_object(target: str) -> Any:
     """Import the module of a target `module:name` and return the object."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
@@ -57,13 +57,13 @@ def imported(target: str) -> Any:
 
 def backbone_builder() -> Any:
     """The function that builds a backbone for the shape of a task, with an image encoder if its inputs are images."""
-    return imported("iclbench.backbones.image_backbone:for_task")
+    return import_object("iclbench.backbones.image_backbone:build_backbone")
 
 
-def _imported_from_outside(target: str) -> Any:
-    """`imported`, without effects of the module on the default dtype of torch."""
-    with imported("iclbench.core.guard:fixed_state")():
-        return imported(target)
+def _import_plugin_object(target: str) -> Any:
+    """`import_object`, without effects of the module on the default dtype of torch."""
+    with import_object("iclbench.core.guard:fixed_state")():
+        return import_object(target)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Entry:
         """Import the class; raises `UsageError` with the message of the import if it cannot be imported."""
         is_builtin = trust.package_of(self.target) == "iclbench"
         try:
-            cls = imported(self.target) if is_builtin else _imported_from_outside(self.target)
+            cls = import_object(self.target) if is_builtin else _import_plugin_object(self.target)
         except ModuleNotFoundError as error:
             if error.name != trust.package_of(self.target):
                 raise UsageError(
@@ -186,7 +186,7 @@ class Registry:
         entries[name] = entry
 
     @property
-    def shipped(self) -> dict[str, Entry]:
+    def builtin_entries(self) -> dict[str, Entry]:
         """The built-in entries, in their order in this module."""
         return {name: self.entries[name] for name in self._builtin}
 
@@ -217,7 +217,7 @@ class Registry:
     def subclass(self, name: str) -> Any:
         """`get`; raises `UsageError` if the class is not a subclass of `base`."""
         cls = self.get(name)
-        if not (isinstance(cls, type) and issubclass(cls, imported(self.base))):
+        if not (isinstance(cls, type) and issubclass(cls, import_object(self.base))):
             raise UsageError(
                 f"{self.kind} '{name}': expected a subclass of {self.base.replace(':', '.')}", code="bad-value"
             )
@@ -453,7 +453,7 @@ BACKBONES = Backbones(
         ),
         "coqe": Entry(
             "iclbench.backbones.coqe:CoQE",
-            "context and query encoded apart (CoQE); on numbers without positions",
+            "context and query encoded separately (CoQE); no positions for numbers",
         ),
         "mamba": Entry(
             "iclbench.backbones.mamba:Mamba",
@@ -468,7 +468,7 @@ BACKBONES = Backbones(
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
         ),
         # `mamba` has a module of its own, with the settings of its paper.
-        **{name: _mixer_backbone(mixer) for name, mixer in MIXERS.shipped.items() if name != "mamba"},
+        **{name: _mixer_backbone(mixer) for name, mixer in MIXERS.builtin_entries.items() if name != "mamba"},
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
             "a mixer for every layer, Mamba-2 and attention in turn",

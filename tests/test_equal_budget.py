@@ -29,7 +29,7 @@ def slow_marks(task: str, part: int) -> list[pytest.MarkDecorator]:
 def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: str, part: int) -> None:
     """Only the learning rate differs, which is tuned for every backbone."""
     card = load_task(task)[1]
-    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
+    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     applicable = [name for name in architectures if unfit_reason(name, card) is None]
     unfit = set() if card.head == "event" else {"cmhp", "thp"}  # these read events only
     if family_class(card.family).is_stream:

@@ -55,8 +55,8 @@ def test_counts_of_parameters_are_those_of_the_equation(generate: ModuleType) ->
 @pytest.mark.slow
 def test_every_backbone_has_its_count_of_parameters(generate: ModuleType) -> None:
     text = generate.backbones()
-    assert all(f"\n## {name}\n" in text for name in BACKBONES.shipped if name in BACKBONES.architectures())
-    architectures = [name for name in BACKBONES.shipped if name in BACKBONES.architectures()]
+    assert all(f"\n## {name}\n" in text for name in BACKBONES.builtin_entries if name in BACKBONES.architectures())
+    architectures = [name for name in BACKBONES.builtin_entries if name in BACKBONES.architectures()]
     assert text.count("Parameters: ") == len(architectures)
     # Rounded sizes: 8/3 D of hidden layers of SwiGLU, ranks of the maps of rwkv7. The layers of hybrid differ.
     rounded = {"based", "retnet", "gla", "deltanet", "gated-deltanet", "kda"}

@@ -117,4 +117,4 @@ def test_reading_cards_imports_no_torch():
 def test_a_package_that_registers_a_builtin_class_does_not_change_its_entry(plugins):
     """The class has the code of the built-in entry in hashes."""
     families = plugins(linear="iclbench.families.linear:Linear", other="iclbench.families.linear:SparseLinear")
-    assert families.entry("linear").package == "iclbench" and list(families.shipped) == ["linear"]
+    assert families.entry("linear").package == "iclbench" and list(families.builtin_entries) == ["linear"]

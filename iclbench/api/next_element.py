@@ -17,7 +17,7 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import eval_mode
 from iclbench.store.runs import Run
-from iclbench.streaming.answers import answers, heading
+from iclbench.streaming.answers import answer_column_names, answer_columns
 
 
 @guarded
@@ -61,11 +61,11 @@ def next_element(model: Backbone | Trained | Run, elements: Any) -> pd.DataFrame
         prediction = backbone.predict_next(points)
     check_answer(backbone, "predict_next", prediction, (1, y.shape[1]), points.y)
     try:
-        columns = [fields for _, fields in answers(prediction, shape)]
+        columns = [fields for _, fields in answer_columns(prediction, shape)]
     except DataError as error:
         raise UsageError(f"elements: {error}", code=error.code) from None
     rows = [[value for numbers in fields.values() for value in numbers] for fields in columns]
-    frame = pd.DataFrame(rows, columns=heading(shape))
+    frame = pd.DataFrame(rows, columns=answer_column_names(shape))
     if shape.classes is not None:
         frame["token"] = frame["token"].astype(int)
     frame.insert(0, "n", np.arange(len(frame)))

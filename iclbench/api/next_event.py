@@ -17,7 +17,7 @@ from iclbench.core.errors import DataError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.predictor import eval_mode
 from iclbench.store.runs import Run
-from iclbench.streaming.answers import answers
+from iclbench.streaming.answers import answer_columns
 from iclbench.streaming.clock import Clock, parse_start
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.lines import Line
@@ -73,7 +73,7 @@ def next_event(
         events = list(event_format.events(lines, "times: event", "event"))
     except DataError as error:
         raise UsageError(str(error), code=error.code) from None
-    if clock.last is None:
+    if clock.last_time is None:
         raise UsageError(
             "times: expected at least one time, since the observation starts with the first event", code="bad-value"
         )
@@ -87,7 +87,7 @@ def next_event(
     check_answer(backbone, "predict_next", prediction, (1, len(y)), points.y)
     try:
         predictions = list(
-            answers(prediction, backbone.shape, clock, [clock.last, *(line.time or 0.0 for line in events)])
+            answer_columns(prediction, backbone.shape, clock, [clock.last_time, *(line.time or 0.0 for line in events)])
         )
     except DataError as error:
         raise UsageError(f"times: {error}", code=error.code) from None

@@ -25,8 +25,8 @@ from iclbench.core.guard import guarded
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import contestants
 from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.evaluate import canonical_shifts, prompt_sets
 from iclbench.evaluation.evaluate import evaluate as evaluate_in_memory
-from iclbench.evaluation.evaluate import named_shifts, prompt_sets
 from iclbench.families.shifts import Shift
 from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, check_not_reserved
@@ -76,7 +76,7 @@ def evaluate(
     """
     task, seed = checked_task(task), arguments.seed(seed)
     config, family = task.config, task.family.held_out()
-    shift_names = named_shifts(config, arguments.names("shifts", shifts))
+    shift_names = canonical_shifts(config, arguments.names("shifts", shifts))
     if extrapolate is not None:
         shift_names.append(Shift().with_examples(_extrapolated_examples(extrapolate, task)).name)
     tests = config.evaluator_names(
@@ -161,8 +161,8 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     if isinstance(model, Run):
         model = Trained(model, device, task.data_dir)
     if isinstance(model, Trained):
-        contestant = contestants.of_run(model.run, model.model, model.device)
-        return contestants.on_task(contestant, model.run, task.config, task.family)
+        contestant = contestants.contestant_of_loaded_run(model.run, model.model, model.device)
+        return contestants.adapt_to_task(contestant, model.run, task.config, task.family)
     if not isinstance(model, Predictor):
         type_name = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise UsageError(f"evaluate takes models, runs and names of baselines, not {type_name}", code="bad-value")
@@ -170,10 +170,10 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     if isinstance(model, torch.nn.Module):
         check_precision(model)
     if not isinstance(model, Backbone):
-        return contestants.in_memory(name, model)
+        return contestants.contestant_of_predictor(name, model)
     check_fits(model, task)
     device_name = next((str(weights.device) for weights in model.parameters()), "cpu")
-    contestant = contestants.in_memory(name, model, device_name, variant=variant_of(model))
+    contestant = contestants.contestant_of_predictor(name, model, device_name, variant=variant_of(model))
     for training in trainings(model)[-1:]:
         contestant = replace(contestant, seed=training.seed)
         if contestants.is_same_task(training.task, task.config):

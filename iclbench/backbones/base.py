@@ -39,20 +39,21 @@ class BackboneSettings(BaseSettings):
 
 
 def description(docstring: str | None) -> str:
-    """A docstring up to its first section."""
+    """The part of a docstring before its first section."""
     return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", inspect.cleandoc(docstring or ""))[0].strip()
 
 
-def without_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, Any]]:
+def split_by_weight_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, Any]]:
     """Parameter groups for the optimiser, without weight decay for parameters whose names have one of the `endings`."""
-    names = dict(model.named_parameters())
-    undecayed = [p for name, p in names.items() if name.endswith(endings)]
-    others = [p for name, p in names.items() if not name.endswith(endings)]
-    return [{"params": others}, *([{"params": undecayed, "weight_decay": 0.0}] if undecayed else [])]
+    parameters = dict(model.named_parameters())
+    without_decay = [p for name, p in parameters.items() if name.endswith(endings)]
+    with_decay = [p for name, p in parameters.items() if not name.endswith(endings)]
+    return [{"params": with_decay}, *([{"params": without_decay, "weight_decay": 0.0}] if without_decay else [])]
 
 
 def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
-    """Mean over the scored positions of every episode, then over the episodes that have any; 0 if none has.
+    """Mean over the scored positions of every episode, then over the episodes that have any; 0 if no position is
+    scored.
 
     It is one weighted sum. If all episodes have the same number of scored positions, all weights are exactly 1, and the
     result is exactly the plain mean.
@@ -77,15 +78,15 @@ def mean_by_event(losses: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], poi
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 # Settings for budgets below 100 thousand, 2 million and 20 million parameters, and above.
-_LIMITS = (100_000, 2_000_000, 20_000_000)
-_AT_BUDGET = {
+_BUDGET_LIMITS = (100_000, 2_000_000, 20_000_000)
+_SETTINGS_BY_BUDGET = {
     "layers": (2, 4, 8, 12),
     "heads": (4, 4, 8, 8),
     "pseudo_tokens": (8, 16, 32, 32),
     "latents": (8, 16, 64, 128),
     "state": (8, 8, 16, 16),
 }
-SMALLEST_BUDGET, SMALL_BUDGET = _LIMITS[:2]
+SMALLEST_BUDGET, SMALL_BUDGET = _BUDGET_LIMITS[:2]
 
 
 class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
@@ -93,7 +94,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     Attributes:
         Settings: settings that a preset or `-o backbone.key=value` may set; the defaults are the paper's size. On tasks
-            with images, `image_backbone.for_task` adds an image encoder if they derive from `BackboneSettings`;
+            with images, `image_backbone.build_backbone` adds an image encoder if they derive from `BackboneSettings`;
             otherwise the backbone reads pixels.
         computed_by: settings that only determine how to compute. They apply to training; trained weights are loaded
             with the defaults of these settings, so that a run can be used on any machine.
@@ -140,17 +141,17 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """The settings that are fixed before the search for a budget: depth, heads and memory of usual networks of this
-        size. A subclass overrides it to set others.
+        size. A subclass may override this method.
 
         Args:
             budget: number of parameters, without those of an image encoder.
             shape: the task.
         """
-        column = sum(budget >= limit for limit in _LIMITS)
-        return {key: values[column] for key, values in _AT_BUDGET.items() if key in cls.Settings.model_fields}
+        column = sum(budget >= limit for limit in _BUDGET_LIMITS)
+        return {key: values[column] for key, values in _SETTINGS_BY_BUDGET.items() if key in cls.Settings.model_fields}
 
     @classmethod
-    def explained(cls) -> str:
+    def explanation(cls) -> str:
         """Description of the computation, for `iclbench show` and the reference; may be empty."""
         return description(cls.__doc__)
 
@@ -166,7 +167,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return next((int(multiple) for multiple in multiples if multiple), 1)
 
     @classmethod
-    def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    def searched_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The settings of `grows` that are searched, given these settings."""
         return cls.grows
 
@@ -203,7 +204,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return type(self).loss is Backbone.loss
 
     @property
-    def layered(self) -> bool:
+    def has_layers(self) -> bool:
         """Whether it has layers to probe, that is, implements `predict_by_layer`."""
         return type(self).predict_by_layer is not Backbone.predict_by_layer
 
@@ -248,8 +249,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """Read a file written by `save_state` of this model, onto the device of its weights.
 
         Raises:
-            DataError: the file does not hold a state, or it holds that of a model with another class or precision, or
-                with other settings or weights.
+            DataError: the file is not a state, or it is the state of a model with another class, precision, settings or
+                weights.
         """
         saved, fingerprint = read_about(path), self._fingerprint()
         if not saved:

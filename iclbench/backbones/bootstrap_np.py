@@ -30,11 +30,11 @@ from iclbench.core.predictor import State
 from iclbench.core.records import cat
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.perceptron import by_parts
+from iclbench.layers.perceptron import apply_to_parts
 from iclbench.layers.resampling import (
     draw_indices,
     fixed_uniforms,
-    resampled_residuals,
+    resample_residuals,
     select_points,
     sort_canonically,
 )
@@ -50,8 +50,8 @@ class BootstrapSettings(TwoPathSettings):
 
 
 @dataclass(frozen=True)
-class Bootstrapped(State):
-    """Encodings of the context and, `(B, S, ...)`, of its bootstraps; and the points, from which an update recomputes
+class BootstrapState(State):
+    """Encodings of the context and of its bootstraps, `(B, S, ...)`, and the points, from which an update recomputes
     them."""
 
     summary: Any
@@ -71,10 +71,10 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         self.from_bootstrap = nn.Linear(2 * settings.width, hidden, bias=False)
         self.samples = settings.samples
 
-    def condition(self, context: Points, related: Points | None = None) -> Bootstrapped:
+    def condition(self, context: Points, related: Points | None = None) -> BootstrapState:
         return self._state_from(context, fixed_uniforms(self.samples, context.count, context.x).unsqueeze(1))
 
-    def query(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+    def query(self, state: BootstrapState, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return over_samples(self._bootstrap_answers(state, x, self.samples))
 
     def loss(
@@ -104,18 +104,18 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         fit = self.answer_at(self.summarise(resampled.map(lambda t: t.flatten(0, 1))), copies.x.flatten(0, 1))
         fit = fit.map(lambda t: t.unflatten(0, pairs.shape[:2]))
         mean, spread = fit.point(), getattr(fit, "std", 1.0)  # single values have no standard deviation
-        centred = resampled_residuals((copies.y - mean) / spread, residuals, points.mask)
+        centred = resample_residuals((copies.y - mean) / spread, residuals, points.mask)
         return replace(copies, y=mean + spread * centred)
 
-    def _state_from(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Bootstrapped:
+    def _state_from(self, context: Points, uniforms: Float[Tensor, "2 #B S N"]) -> BootstrapState:
         points, summaries = sort_canonically(context), []
         for portion in uniforms.split(samples_per_pass(points.mask.numel()), 2):
             bootstraps = self.bootstraps(points, portion)
             summary = self.summarise(bootstraps.map(lambda t: t.flatten(0, 1)))
             summaries.append(summary.map(lambda t, shape=bootstraps.mask.shape[:2]: t.unflatten(0, shape)))
-        return Bootstrapped(self.summarise(points), _concatenated(summaries), context)
+        return BootstrapState(self.summarise(points), _concatenate(summaries), context)
 
-    def _bootstrap_answers(self, state: Bootstrapped, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
+    def _bootstrap_answers(self, state: BootstrapState, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
         """The predictions of the bootstraps, `(B, Q, S)`."""
         features = self.x_features(x)
         encoded = [t.unsqueeze(2) for t in (*self.encoders(features, state.summary), features)]
@@ -125,11 +125,11 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
             bootstraps = state.bootstraps.map(lambda t, start=start, stop=stop: t[:, start:stop].flatten(0, 1))
             from_bootstraps = self.encoders(features.repeat_interleave(stop - start, 0), bootstraps)
             from_bootstraps = [t.unflatten(0, (len(x), stop - start)).transpose(1, 2) for t in from_bootstraps]
-            raws.append(self.decode_parts(*encoded, added=by_parts(self.from_bootstrap, *from_bootstraps)))
+            raws.append(self.decode_parts(*encoded, added=apply_to_parts(self.from_bootstrap, *from_bootstraps)))
         return self.read(torch.cat(raws, 2))
 
 
-def _concatenated(records: list[Any]) -> Any:
+def _concatenate(records: list[Any]) -> Any:
     """Records with the same structure, `(B, S, ...)`, concatenated along the samples."""
     if len(records) == 1:
         return records[0]

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from iclbench.backbones.base import Backbone
 from iclbench.core.predictor import State
 from iclbench.core.settings import BaseSettings
-from iclbench.layers.causal_transformer import INPUTS
-from iclbench.layers.prompt import Marks
+from iclbench.layers.causal_transformer import INPUT_TOKENS
+from iclbench.layers.prompt import DatasetMarkers
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
@@ -24,15 +24,15 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     Attributes:
         padding: position of masked tokens in `absorb`: after ("right") or before ("left") all valid ones.
         read_out: linear layer from hidden vectors to raw outputs.
-        marks: learned marks of related datasets, on tasks that have them.
+        marks: learned markers of related datasets, on tasks that have them.
     """
 
     padding: ClassVar[Literal["left", "right"]]
     read_out: nn.Linear
-    marks: Marks | None
+    marks: DatasetMarkers | None
 
     @abstractmethod
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
         """Hidden vectors at the tokens `read` of a complete sequence (by default, the inputs of pairs), in one pass."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def advance(
-        self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
+        self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
     ) -> tuple[Float[Tensor, "B N D"], State]:
         """Hidden vectors at the tokens `read` of a further segment without gaps, and the state after it."""
 

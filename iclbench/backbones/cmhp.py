@@ -39,7 +39,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.cmab import CMAB
-from iclbench.layers.event_embedding import Encode
+from iclbench.layers.event_embedding import EncodedTime
 from iclbench.layers.latent_layers import Residual
 from iclbench.layers.running_softmax import RunningSoftmax
 
@@ -50,7 +50,7 @@ _MIN_WIDTH = 16
 class CMHPSettings(StreamedSettings, EventSettings):
     """Settings of the constant-memory model."""
 
-    encode: Encode = "time"
+    encode: EncodedTime = "time"
     """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute). With gap the order of
     the events is unknown."""
     heads: PositiveInt = 4
@@ -60,7 +60,7 @@ class CMHPSettings(StreamedSettings, EventSettings):
     latents: PositiveInt = 16
     """Number of latent vectors in each block, and of those passed from block to block."""
     residual: Residual = "standard"
-    """What the residual branch carries: standard (x) or normed (its norm), as in the released code of CMANP."""
+    """The residual branch: standard (x) or normed (its norm), as in the released code of CMANP."""
 
 
 class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
@@ -95,15 +95,15 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
     ) -> Prediction:
         """The next event after every prefix, `chunk` of them at a time."""
         count = points.count if x_query is None else x_query.shape[1]
-        return self.read(torch.cat(list(self._raw(points, range(count) if prefixes is None else prefixes)), 1))
+        return self.read(torch.cat(list(self._raw_outputs(points, range(count) if prefixes is None else prefixes)), 1))
 
-    def _raw(self, points: Points, counts: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
+    def _raw_outputs(self, points: Points, counts: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
         """Raw outputs after each number of points in `counts`, which ascend."""
         batch, chunk = len(points), self.settings.chunk
         yield self.latents.new_zeros(batch, 0, self.shape.raw_dim)
         state = self.condition(points.span(0, 0))
         for start in range(0, max(counts, default=-1) + 1, chunk):
-            with self.streamed() as attention:
+            with self.streamed_attention() as attention:
                 states, state = attention.prefixes(state, points.span(start, start + chunk))
             in_chunk = [n - start for n in counts if start <= n < start + chunk]
             if in_chunk:

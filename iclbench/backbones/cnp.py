@@ -45,7 +45,7 @@ class CNP(SetBackbone[SetSettings]):
 
     Settings = SetSettings
     removes_points = True
-    in_one_pass = True
+    answers_in_one_pass = True
 
     def __init__(self, settings: SetSettings, shape: TaskShape, summaries: int = 1) -> None:
         width = settings.width

@@ -2,9 +2,9 @@
 perspective", section 4).
 
 A sample encoder maps each x and each y to a representation. A causal Transformer, the task encoder, reads those of the
-context and no query. Its outputs at the labels become task vectors, and a prediction is their inner product with the
-representation of the query: `task_vectors` for regression, `class_vectors` for classification. So the representation of
-a query does not depend on the context, and the task vectors do not depend on the query.
+context but not those of queries. Its outputs at the labels become task vectors, and a prediction is their inner product
+with the representation of the query: `task_vectors` for regression, `class_vectors` for classification. So the
+representation of a query does not depend on the context, and the task vectors do not depend on the query.
 
 Sizes are as in the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
 sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, the
@@ -23,22 +23,22 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALL_BUDGET, Backbone, BackboneSettings, mean_by_episode
-from iclbench.backbones.pair_sequence import SEGMENT
+from iclbench.backbones.pair_sequence import SEGMENT_SIZE
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Prediction
 from iclbench.core.predictor import State
 from iclbench.core.settings import MIXTURES, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.causal_transformer import OUTPUTS
-from iclbench.layers.coqe.class_vectors import ClassVectors, Variant, class_counts
-from iclbench.layers.coqe.logit_noise import LogitNoise, Where
+from iclbench.layers.causal_transformer import OUTPUT_TOKENS
+from iclbench.layers.coqe.class_vectors import ClassVectors, ClassVectorVariant, class_counts
+from iclbench.layers.coqe.logit_noise import LogitNoise, NoisyLogits
 from iclbench.layers.coqe.task_encoder import TaskEncoder
 from iclbench.layers.coqe.task_space import TaskSpace
 from iclbench.layers.coqe.task_vectors import TaskVectors
-from iclbench.layers.key_value_cache import KeyValueCache, causal
+from iclbench.layers.key_value_cache import KeyValueCache, causal_mask
 from iclbench.layers.pair_read_in import PairReadIn
-from iclbench.layers.positions import Positions
+from iclbench.layers.positions import PositionEncoding
 from iclbench.layers.prompt import Prompt
 from iclbench.layers.sample_encoder import FeatureEncoder, SampleEncoder
 
@@ -57,7 +57,7 @@ class CoQESettings(BackboneSettings):
     """Attention heads per layer; by default 2 for regression, 8 for classification."""
     feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times the width of a token."""
-    positions: Positions | None = None
+    positions: PositionEncoding | None = None
     """Positions of the task encoder: none, learned, sinusoidal or rotary, which is part of the model's name; by default
     none for regression, sinusoidal for classification."""
     init_std: PositiveFloat | None = None
@@ -66,7 +66,7 @@ class CoQESettings(BackboneSettings):
     """Regression: width of the sample representation; by default that of the task encoder."""
     readout: Literal["inner", "mlp"] = "inner"
     """Regression: map to task vectors: inner (identity or linear layer) or mlp."""
-    variant: Variant = "released"
+    variant: ClassVectorVariant = "released"
     """Classification: composition of vectors and noise as in the released code, or as in the paper."""
     noise: NonNegativeFloat = 5.0
     """Classification: mean of the noise on the logits at the start of training; 0: no noise."""
@@ -78,26 +78,26 @@ class CoQESettings(BackboneSettings):
     """Classification: fraction of training between two increments."""
     noise_first: Fraction | None = None
     """Classification: fraction of training before the first increment; by default 0.2 as released, 0.1 in the paper."""
-    noise_on: Where | None = None
-    """Classification: the logits that get noise: present (of classes in the context), lowest or all; by default lowest
-    as released, all in the paper."""
+    noise_on: NoisyLogits | None = None
+    """Classification: the logits with noise: present (of classes in the context), lowest or all; by default lowest as
+    released, all in the paper."""
     noise_lowest: PositiveFraction = 0.924
     """Classification: the fraction of logits that counts as the lowest."""
 
-    def refuse_unused(self, labelled: bool) -> None:
-        """Check that all settings apply to the task, whose outputs are class labels if `labelled`, otherwise numbers.
+    def check_unused_settings(self, has_labels: bool) -> None:
+        """Check that all settings apply to the task. Its outputs are class labels if `has_labels`, otherwise numbers.
 
         Raises:
             UsageError: a setting does not apply to the task.
         """
         numbers, labels = "numbers", "class labels"
         unused, needed, actual = (
-            (_REGRESSION_SETTINGS, numbers, labels) if labelled else (_CLASSIFICATION_SETTINGS, labels, numbers)
+            (_REGRESSION_SETTINGS, numbers, labels) if has_labels else (_CLASSIFICATION_SETTINGS, labels, numbers)
         )
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise UsageError(
-                    f"backbone.{name} is for tasks with {needed}, and this one has {actual}; leave it out",
+                    f"backbone.{name} is for tasks with {needed}, but this one has {actual}; remove it",
                     code="not-applicable",
                 )
 
@@ -129,8 +129,11 @@ _CLASSIFICATION_SETTINGS = (
     "noise_on",
     "noise_lowest",
 )
-# Standard deviation of the noise, training before its first increment, and logits that get it.
-_NOISE: dict[Variant, tuple[float, float, Where]] = {"released": (3.0, 0.2, "lowest"), "paper": (1.0, 0.1, "all")}
+# Standard deviation of the noise, fraction of training before its first increment, and logits with noise.
+_NOISE: dict[ClassVectorVariant, tuple[float, float, NoisyLogits]] = {
+    "released": (3.0, 0.2, "lowest"),
+    "paper": (1.0, 0.1, "all"),
+}
 
 
 @dataclass(frozen=True)
@@ -158,20 +161,20 @@ class CoQE(Backbone[CoQESettings]):
     Settings = CoQESettings
     order = "causal"
     default_encoder = "resnet-512"
-    head_step = 2  # sinusoidal and rotary positions need pairs of channels
+    head_step = 2  # sinusoidal and rotary positions require pairs of channels
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
         widths."""
-        small = budget < SMALL_BUDGET and shape.classes is None
-        return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
+        is_small = budget < SMALL_BUDGET and shape.classes is None
+        return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 
     def __init__(self, settings: CoQESettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         width, sample_width = settings.width, settings.sample_dim or settings.width
-        labelled = shape.classes is not None
-        settings.refuse_unused(labelled)
+        has_labels = shape.classes is not None
+        settings.check_unused_settings(has_labels)
         self.encoder: PairReadIn
         self.space: TaskSpace
         if shape.classes is not None:
@@ -181,16 +184,16 @@ class CoQE(Backbone[CoQESettings]):
         else:
             self.encoder = SampleEncoder(shape, width, sample_width)
             sample_dim, is_mixture = sample_width if shape.x_dim else 1, shape.head in MIXTURES
-            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct=is_mixture)
+            self.space = TaskVectors(width, sample_dim, shape.raw_dim, settings.readout, distinct_starts=is_mixture)
         self.widen: nn.Module = nn.Identity() if sample_width == width else nn.Linear(sample_width, width)
-        positions = settings.positions or ("sinusoidal" if labelled else "none")
+        positions = settings.positions or ("sinusoidal" if has_labels else "none")
         self.task_encoder = TaskEncoder(
-            layers=settings.layers or (4 if labelled else 3),
+            layers=settings.layers or (4 if has_labels else 3),
             width=width,
-            heads=settings.heads or (8 if labelled else 2),
+            heads=settings.heads or (8 if has_labels else 2),
             points=shape.points,
             positions=positions,
-            init_std=settings.init_std or (width**-0.5 if labelled else 0.02),
+            init_std=settings.init_std or (width**-0.5 if has_labels else 0.02),
             feedforward=settings.feedforward,
         )
         # A query has no position in the sequence; the question `next` reads every point.
@@ -217,7 +220,7 @@ class CoQE(Backbone[CoQESettings]):
             return self.read(features.new_zeros(len(points), 0, self.shape.raw_dim))
         state, raw_outputs = self._start(len(points)), []
         for segment, segment_features in zip(
-            Prompt.of(points).segments(SEGMENT), features.split(SEGMENT, 1), strict=True
+            Prompt.of(points).segments(SEGMENT_SIZE), features.split(SEGMENT_SIZE, 1), strict=True
         ):
             # No mask is needed: invalid points are after all valid ones, and their outputs are not used.
             hidden, cache = self._read(state, segment.points, None)
@@ -230,7 +233,7 @@ class CoQE(Backbone[CoQESettings]):
         return self.update(self._start(len(context)), context)
 
     def update(self, state: CoQEState, points: Points) -> CoQEState:
-        for segment in Prompt.of(points).segments(SEGMENT):
+        for segment in Prompt.of(points).segments(SEGMENT_SIZE):
             hidden, cache = self._read(state, segment.points, segment.points.mask)
             state = CoQEState(cache, self.space.extend(state.memory, hidden, segment.points))
         return state
@@ -244,7 +247,7 @@ class CoQE(Backbone[CoQESettings]):
         """Predictions with task representations from every layer of the task encoder; the targets' features do not
         change."""
         context, start, features = context.compact()[0], self.space.start(len(context)), self.represent(x_target)
-        layers = self.task_encoder.by_layer(self._tokens(context))
+        layers = self.task_encoder.outputs_by_layer(self._tokens(context))
         memories = (self.space.extend(start, hidden, context) for hidden in layers)
         return [self.read(self.space.answer(memory, features)) for memory in memories]
 
@@ -277,7 +280,7 @@ class CoQE(Backbone[CoQESettings]):
         """The classes in the context of each query."""
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
         if self.shape.question == "next":
-            before = causal(context.count, 0, visible.device).tril(-1)
+            before = causal_mask(context.count, 0, visible.device).tril(-1)
             visible = (visible & before)[:, : episodes.queries.count]
         return class_counts(context.y, visible, self.shape.outputs) > 0
 
@@ -292,6 +295,6 @@ class CoQE(Backbone[CoQESettings]):
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         """The task encoder's outputs at the labels of further points, and its cache after them."""
         pairs = None if mask is None else mask.repeat_interleave(2, 1)
-        hidden, cache = self.task_encoder.follow(state.cache, self._tokens(points), pairs, OUTPUTS)
+        hidden, cache = self.task_encoder.follow(state.cache, self._tokens(points), pairs, OUTPUT_TOKENS)
         assert hidden is not None
         return hidden, cache

@@ -26,7 +26,7 @@ class Elements(ABC, Generic[_ReadIn]):
 
     Attributes:
         noun: plural name of the elements in messages.
-        has_inputs: whether elements have an x that a query gives.
+        has_inputs: whether elements have an x, which a query specifies.
         read_in_name: the model's attribute for the read-in, which is also the prefix of its weights.
     """
 

@@ -5,7 +5,7 @@ An LBANP without latents: L - 1 layers of self-attention over the embedded conte
 cross-attend to the context: the first to the embedded points, layer i to the output of self-attention layer i - 1. Time
 and memory are quadratic in the context and linear in the targets. Differences from the released code:
 
-- The residual branch carries x; in the released code it carries LN(x) (`residual = "normed"`).
+- The residual branch is x; in the released code it is LN(x) (`residual = "normed"`).
 - Layers are initialised independently; in the released code they are deep copies with the same initial
   weights.
 - Points may be masked, and targets without context are not changed by the layers.
@@ -46,7 +46,7 @@ class EQTNPSettings(SetSettings):
     hidden: PositiveInt = 128
     """Width of the feed-forward blocks after the gate."""
     residual: Residual = "standard"
-    """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
+    """The residual branch: standard (x) or normed (its norm), as in the released code."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.event_embedding import Encode, EventEmbedding
+from iclbench.layers.event_embedding import EncodedTime, EventEmbedding
 from iclbench.layers.event_read_out import EventReadOut
 
 
@@ -30,7 +30,7 @@ class EventSettings(BackboneSettings):
     """Width D of a token."""
     decoder: PositiveInt | None = None
     """Width of the hidden layer that decodes the gap; by default the width of a token."""
-    encode: Encode = "gap"
+    encode: EncodedTime = "gap"
     """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute)."""
 
 

@@ -1,6 +1,6 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-Positions are part of a model's name. `gpt2` has none, as in Grazzi et al., so contexts may be longer than in
+PositionEncoding are part of a model's name. `gpt2` has none, as in Grazzi et al., so contexts may be longer than in
 training; Garg et al. learn them (`gpt2-learned`). Learned positions restart in every related dataset and in the context
 (a vector that is added to the tokens of related datasets distinguishes them); other positions do not restart.
 """
@@ -23,7 +23,7 @@ from iclbench.core.settings import PositiveFloat, PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import check_heads
 from iclbench.layers.causal_transformer import CausalTransformer
-from iclbench.layers.positions import Positions
+from iclbench.layers.positions import PositionEncoding
 from iclbench.layers.sample_encoder import SampleEncoder
 
 SIZES = {
@@ -50,7 +50,7 @@ class GPT2Settings(BackboneSettings):
     """Attention heads per layer; by default those of `size`."""
     feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times the width of a token."""
-    positions: Positions = "none"
+    positions: PositionEncoding = "none"
     """Position encoding: none, learned, sinusoidal or rotary; part of the model's name."""
     max_points: PositiveInt | None = None
     """Number of points with learned positions; by default that of the longest dataset in training."""
@@ -69,14 +69,14 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     """
 
     Settings = GPT2Settings
-    head_step = 2  # sinusoidal and rotary positions need pairs of channels
+    head_step = 2  # sinusoidal and rotary positions require pairs of channels
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
         """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
         widths."""
-        small = budget < SMALL_BUDGET and shape.classes is None
-        return super().at_budget(budget, shape) | ({"init_std": 0.12} if small else {})
+        is_small = budget < SMALL_BUDGET and shape.classes is None
+        return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 
     def __init__(self, settings: GPT2Settings, shape: TaskShape) -> None:
         sizes = {k: getattr(settings, k) or v for k, v in SIZES[settings.size].items()}
@@ -85,7 +85,7 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
         if settings.read_in == "mlp":
             if not self.elements.has_inputs:
                 raise UsageError(
-                    f"backbone.read_in=mlp is for tasks with inputs, and {self.elements.noun} have none; leave it out",
+                    f"backbone.read_in=mlp is for tasks with inputs, but {self.elements.noun} have none; remove it",
                     code="not-applicable",
                 )
             self.read_in = SampleEncoder(shape, sizes["width"])

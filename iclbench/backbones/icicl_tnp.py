@@ -6,10 +6,9 @@ context's pseudo-tokens U; then U attends to them, and targets attend to U. `cou
 the alternative in figure 10, which the text does not specify: each dataset is summarised separately, and targets attend
 to U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
-No code of the model is released, and the paper does not specify two details. It does not say which attention layers
-share weights; here, context and related datasets share those that attend to points (step 1) and self-attention
-(step 3). It describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the PT-TNP
-code of the same group.
+No code of the model is released. The paper does not specify which attention layers share weights; here, context and
+related datasets share those that attend to points (step 1) and self-attention (step 3). It describes feed-forward
+networks with two hidden layers (appendix G); here they have one, as in the PT-TNP code of the same group.
 
 Without related datasets, both couplings are a PT-TNP. The keys of absent datasets are masked; on a CPU, absent datasets
 are not processed at all.
@@ -29,10 +28,10 @@ from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettin
 from iclbench.core.episodes import Points
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 
 # Devices on which absent datasets are not computed; on others, counting them would require a synchronisation.
-PACKED_ON = ("cpu",)
+PACKED_DEVICES = ("cpu",)
 
 
 class ICICLTNPSettings(TransformerNPSettings):
@@ -53,39 +52,39 @@ class _Sets:
     Attributes:
         points: points of the datasets, `(rows, N, dim)`.
         index: position of each row among the B * J datasets of the batch.
-        present: datasets that have points.
+        is_present: datasets that have points.
     """
 
     points: Points
     index: Int[Tensor, " rows"]
-    present: Bool[Tensor, "B J"]
+    is_present: Bool[Tensor, "B J"]
 
     @classmethod
     def of(cls, related: Points | None) -> _Sets | None:
         """The rows; None without related datasets."""
         if related is None or 0 in related.mask.shape:
             return None
-        present = related.mask.any(-1)
+        is_present = related.mask.any(-1)
         rows = related.map(lambda t: t.flatten(0, 1))
-        if present.device.type not in PACKED_ON:
-            return cls(rows, torch.arange(present.numel(), device=present.device), present)
-        index = present.flatten().nonzero().squeeze(1)
-        return cls(rows[index], index, present) if len(index) else None
+        if is_present.device.type not in PACKED_DEVICES:
+            return cls(rows, torch.arange(is_present.numel(), device=is_present.device), is_present)
+        index = is_present.flatten().nonzero().squeeze(1)
+        return cls(rows[index], index, is_present) if len(index) else None
 
     @property
     def episode(self) -> Int[Tensor, " rows"]:
         """The episode of each row."""
-        return self.index // self.present.shape[1]
+        return self.index // self.is_present.shape[1]
 
-    def by_episode(self, memory: KeysValues) -> KeysValues:
+    def by_episode(self, memory: KeysAndValues) -> KeysAndValues:
         """Keys and values of all datasets of each episode, concatenated, with absent datasets masked."""
-        mask = self.present.repeat_interleave(memory.keys.shape[2], 1)
-        return KeysValues(self._concatenated(memory.keys), self._concatenated(memory.values), mask)
+        mask = self.is_present.repeat_interleave(memory.keys.shape[2], 1)
+        return KeysAndValues(self._concatenate(memory.keys), self._concatenate(memory.values), mask)
 
-    def _concatenated(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
-        if len(self.index) < self.present.numel():
-            t = t.new_zeros(self.present.numel(), *t.shape[1:]).index_copy(0, self.index, t)
-        return t.unflatten(0, self.present.shape).transpose(1, 2).flatten(2, 3)
+    def _concatenate(self, t: Float[Tensor, "rows H M C"]) -> Float[Tensor, "B H JM C"]:
+        if len(self.index) < self.is_present.numel():
+            t = t.new_zeros(self.is_present.numel(), *t.shape[1:]).index_copy(0, self.index, t)
+        return t.unflatten(0, self.is_present.shape).transpose(1, 2).flatten(2, 3)
 
 
 class ICICLTNP(TransformerNP[ICICLTNPSettings]):
@@ -115,7 +114,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
             self.from_context = self.stack()
             self.from_related = self.stack()
 
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
         sets = _Sets.of(related)
         if sets is not None:
@@ -137,8 +136,8 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
             yield target.keys(u)
 
 
-def _joint_memory(a: KeysValues, b: KeysValues) -> KeysValues:
+def _joint_memory(a: KeysAndValues, b: KeysAndValues) -> KeysAndValues:
     """The tokens of `a`, all of which are valid, and those of `b`."""
     assert b.mask is not None
     mask = torch.cat([b.mask.new_ones(len(b.mask), a.keys.shape[2]), b.mask], 1)
-    return KeysValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)
+    return KeysAndValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)

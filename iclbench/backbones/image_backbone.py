@@ -1,9 +1,9 @@
 """A backbone with an image encoder.
 
 The encoder processes each image before the backbone, which is built for a task whose inputs are features: all methods
-of the backbone get features instead of pixels. States hold features too. In a forward pass all images (context, related
-datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training. Masked
-points would count in these statistics, but training sequences of images have no masked points.
+of the backbone read features instead of pixels. States hold features too. In a forward pass all images (context,
+related datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training.
+Masked points would count in these statistics, but training sequences of images have no masked points.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.vision.image_encoder import ImageEncoder
 
 
-def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
+def build_backbone(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
     """The backbone of this class for the task. On images it has an encoder if its settings derive from
     `BackboneSettings`.
 
@@ -38,8 +38,8 @@ def for_task(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
         return ImageBackbone(cls, settings, shape)
     if settings.encoder is not None:
         raise UsageError(
-            f"backbone.encoder={settings.encoder} is for tasks with images, and the inputs of this one are vectors of "
-            f"dimension {shape.x_dim}; leave backbone.encoder out",
+            f"backbone.encoder={settings.encoder} is for tasks with images, but the inputs of this one are vectors of "
+            f"dimension {shape.x_dim}; remove backbone.encoder",
             code="not-applicable",
         )
     return cls(settings, shape)
@@ -129,8 +129,8 @@ class ImageBackbone(Backbone[BackboneSettings]):
         return self.backbone.shares_batches
 
     @property
-    def layered(self) -> bool:
-        return self.backbone.layered
+    def has_layers(self) -> bool:
+        return self.backbone.has_layers
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         return [{"params": list(self.images.parameters())}, *self.backbone.parameter_groups()]

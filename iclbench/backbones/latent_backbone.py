@@ -38,7 +38,7 @@ class LatentSettings(SetSettings):
     latents: PositiveInt = 128
     """Number of latent vectors M that summarise the context."""
     residual: Residual = "standard"
-    """What the residual branch carries: standard (x) or normed (its norm), as in the released code."""
+    """The residual branch: standard (x) or normed (its norm), as in the released code."""
 
 
 _Settings = TypeVar("_Settings", bound=LatentSettings)

@@ -1,7 +1,8 @@
 """Neural processes with a latent variable z ~ N(mu, sigma²), drawn once for all targets (Garnelo et al. 2018b).
 
-The second encoder gives mu and sigma = 0.1 + 0.9 sigmoid(.). The loss is importance-weighted (as in the releases of BNP
-and TNP; Burda et al. 2016): q is the encoder's distribution given context and targets, p that given the context, and
+The second encoder outputs mu and sigma = 0.1 + 0.9 sigmoid(.). The loss is importance-weighted (as in the releases of
+BNP and TNP; Burda et al. 2016): q is the encoder's distribution given context and targets, p that given the context,
+and
 
     loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q.
 
@@ -61,7 +62,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         self.register_buffer("normals", table, persistent=False)
 
     def answer(self, encoded: Representations, x: Float[Tensor, "B Q Fx"]) -> Prediction:
-        first, latent = encoded[0], distribution(encoded[1].unsqueeze(2))
+        first, latent = encoded[0], latent_distribution(encoded[1].unsqueeze(2))
         portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
         chunks = [self._decode_samples(first, latent.mean + latent.stddev * portion, x) for portion in portions]
         return over_samples(self.read(torch.cat(chunks, 2)))
@@ -76,8 +77,8 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         x = self.x_features(scored_points.x)
         first, second = self.encoders(x, self.summarise(context))
         p, q = (
-            distribution(second),
-            distribution(self.encoders.second(self.features(encoded_points), encoded_points.mask).unsqueeze(1)),
+            latent_distribution(second),
+            latent_distribution(self.encoders.second(self.features(encoded_points), encoded_points.mask).unsqueeze(1)),
         )
         noise = torch.randn(len(x), samples, p.mean.shape[-1], generator=generator, device=generator.device)
         z = q.mean + q.stddev * noise.to(x)
@@ -97,7 +98,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         return self.decode_parts(first.unsqueeze(2), z, x.unsqueeze(2))
 
 
-def distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:
+def latent_distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:
     """The distribution of z from the output of the second encoder: its mean and its raw standard deviation."""
     mean, spread = raw.chunk(2, -1)
     return Normal(mean, 0.1 + 0.9 * spread.sigmoid(), validate_args=False)

@@ -15,20 +15,20 @@ from jaxtyping import Float
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, without_decay
+from iclbench.backbones.base import BackboneSettings, split_by_weight_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.mixers import mamba
 from iclbench.layers.mixers.mixer import Sizes
-from iclbench.layers.scan.scan import Backend, resolved_backend
+from iclbench.layers.scan.scan import Backend, resolve_backend
 
 
 def _check_taps(value: Any) -> Any:
     if value == 0:
         raise ValueError(
-            'mamba needs a convolution; for the mixer without one, use hybrid with -o backbone.mixers=["mamba"] '
+            'mamba requires a convolution; for the mixer without one, use hybrid with -o backbone.mixers=["mamba"] '
             "-o backbone.conv=0"
         )
     if value == 1:
@@ -63,7 +63,7 @@ class Mamba(RecurrentBackbone[MambaSettings]):
 
     def __init__(self, settings: MambaSettings, shape: TaskShape) -> None:
         if settings.scan != "auto":
-            resolved_backend(settings.scan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+            resolve_backend(settings.scan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         sizes = Sizes(
             settings.width, state=settings.state, conv=settings.conv, rank=settings.dt_rank, layers=settings.layers
         )
@@ -76,10 +76,10 @@ class Mamba(RecurrentBackbone[MambaSettings]):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameter groups without weight decay for A and D, as in mamba-ssm."""
-        return without_decay(self, (".A_log", ".D"))
+        return split_by_weight_decay(self, (".A_log", ".D"))
 
     def notes(self, device: str) -> list[str]:
-        return [f"selective scan by {resolved_backend(self.settings.scan, torch.device(device))}"]
+        return [f"selective scan by {resolve_backend(self.settings.scan, torch.device(device))}"]
 
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
         return self.norm_f(hidden)

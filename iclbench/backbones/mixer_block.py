@@ -27,7 +27,7 @@ class MixerBlock(RecurrentBlock):
         self.mlp = mlp
 
     def forward(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B T _"]:
-        return self._output(x, self.mixer.full_pass(self._normed(x)))
+        return self._output(x, self.mixer.full_pass(self._mixer_input(x)))
 
     def start(self, batch: int) -> BlockState:
         return self.mixer.start(batch)
@@ -35,20 +35,20 @@ class MixerBlock(RecurrentBlock):
     def resume(
         self, x: Float[Tensor, "B T _"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], BlockState]:
-        mixed, after = self.mixer(self._normed(x), state, mask)
+        mixed, after = self.mixer(self._mixer_input(x), state, mask)
         return self._output(x, mixed), after
 
     def peek(self, queries: Float[Tensor, "B Q _"], state: BlockState) -> Float[Tensor, "B Q _"]:
-        return self._output(queries, self.mixer.peek(self._normed(queries), state))
+        return self._output(queries, self.mixer.peek(self._mixer_input(queries), state))
 
     def fork(
         self, x: Float[Tensor, "B T _"], queries: Float[Tensor, "B N _"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], BlockState | None]:
         before = self.start(len(x)) if state is None else state
-        mixed, answers, after = self.mixer.fork(self._normed(x), self._normed(queries), before)
+        mixed, answers, after = self.mixer.fork(self._mixer_input(x), self._mixer_input(queries), before)
         return self._output(x, mixed), self._output(queries, answers), None if state is None else after
 
-    def _normed(self, x: Tensor) -> Tensor:
+    def _mixer_input(self, x: Tensor) -> Tensor:
         """The input of the mixer."""
         normed = self.norm(residual(self.norm, x[..., : self.width]))
         shared_values = x[..., self.width :]

@@ -4,97 +4,97 @@ from __future__ import annotations
 
 from iclbench.backbones.sequence_model import (
     SequenceSettings,
+    SettingsWithFilter,
+    SettingsWithHeads,
+    SettingsWithInnerWidth,
+    SettingsWithRank,
+    SettingsWithState,
     UniformModel,
-    WithFilter,
-    WithHeads,
-    WithInner,
-    WithRank,
-    WithState,
 )
 
 
-class WithStateAndRank(WithState, WithRank):
+class SettingsWithStateAndRank(SettingsWithState, SettingsWithRank):
     """Settings of mixers whose heads have a matrix as state, and with low-rank maps."""
 
 
-class WithHeadsAndRank(WithHeads, WithRank):
+class SettingsWithHeadsAndRank(SettingsWithHeads, SettingsWithRank):
     """Settings of mixers with heads and low-rank maps."""
 
 
-class Attention(UniformModel[WithInner]):
+class Attention(UniformModel[SettingsWithInnerWidth]):
     """`attention` in every layer."""
 
-    Settings = WithInner
+    Settings = SettingsWithInnerWidth
     mixer = "attention"
 
 
-class LinearAttention(UniformModel[WithState]):
+class LinearAttention(UniformModel[SettingsWithState]):
     """`linear-attention` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "linear-attention"
 
 
-class Based(UniformModel[WithState]):
+class Based(UniformModel[SettingsWithState]):
     """`based` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "based"
 
 
-class RetNet(UniformModel[WithState]):
+class RetNet(UniformModel[SettingsWithState]):
     """`retnet` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "retnet"
 
 
-class Mamba2(UniformModel[WithState]):
+class Mamba2(UniformModel[SettingsWithState]):
     """`mamba2` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "mamba2"
 
 
-class GLA(UniformModel[WithStateAndRank]):
+class GLA(UniformModel[SettingsWithStateAndRank]):
     """`gla` in every layer."""
 
-    Settings = WithStateAndRank
+    Settings = SettingsWithStateAndRank
     mixer = "gla"
 
 
-class DeltaNet(UniformModel[WithState]):
+class DeltaNet(UniformModel[SettingsWithState]):
     """`deltanet` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "deltanet"
 
 
-class GatedDeltaNet(UniformModel[WithState]):
+class GatedDeltaNet(UniformModel[SettingsWithState]):
     """`gated-deltanet` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "gated-deltanet"
 
 
-class KDA(UniformModel[WithStateAndRank]):
+class KDA(UniformModel[SettingsWithStateAndRank]):
     """`kda` in every layer."""
 
-    Settings = WithStateAndRank
+    Settings = SettingsWithStateAndRank
     mixer = "kda"
 
 
-class RWKV7(UniformModel[WithHeadsAndRank]):
+class RWKV7(UniformModel[SettingsWithHeadsAndRank]):
     """`rwkv7` in every layer."""
 
-    Settings = WithHeadsAndRank
+    Settings = SettingsWithHeadsAndRank
     mixer = "rwkv7"
 
 
-class MLSTM(UniformModel[WithState]):
+class MLSTM(UniformModel[SettingsWithState]):
     """`mlstm` in every layer."""
 
-    Settings = WithState
+    Settings = SettingsWithState
     mixer = "mlstm"
 
 
@@ -112,8 +112,8 @@ class GRU(UniformModel[SequenceSettings]):
     mixer = "gru"
 
 
-class Hyena(UniformModel[WithFilter]):
+class Hyena(UniformModel[SettingsWithFilter]):
     """`hyena` in every layer."""
 
-    Settings = WithFilter
+    Settings = SettingsWithFilter
     mixer = "hyena"

@@ -1,6 +1,5 @@
 """Neural process (Garnelo et al. 2018b, "Neural processes"), as in the releases of BNP (Lee et al. 2020) and TNP
-(Nguyen and Grover 2022): a deterministic path and a latent path, each
-with a mean over points."""
+(Nguyen and Grover 2022): a deterministic path and a latent path, each with a mean over points."""
 
 from __future__ import annotations
 

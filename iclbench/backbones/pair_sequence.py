@@ -25,7 +25,7 @@ from iclbench.layers.prompt import Prompt
 
 # Points per pass. Longer sequences are processed in segments, from state to state, so that memory beyond the state does
 # not grow with them. A constant, so that predictions do not depend on the machine.
-SEGMENT = 512
+SEGMENT_SIZE = 512
 
 
 class Pairs(Elements[PairReadIn | FeatureReadIn]):
@@ -47,17 +47,17 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         state = None
         if model.marks is not None and related is not None:
             state = self.condition(model, points.span(0, 0), related)
-        if state is None and points.count <= SEGMENT:
-            return model.read_out(self._pass(model, points, x_query)[0])
+        if state is None and points.count <= SEGMENT_SIZE:
+            return model.read_out(self._hidden_vectors(model, points, x_query)[0])
         state = model.start(len(points)) if state is None else state
-        queries: Iterable[Tensor | None] = repeat(None) if x_query is None else x_query.split(SEGMENT, 1)
+        queries: Iterable[Tensor | None] = repeat(None) if x_query is None else x_query.split(SEGMENT_SIZE, 1)
         raw_outputs = []
         for segment, x_segment in zip(_segments(points), queries, strict=False):
-            hidden, state = self._pass(model, segment, x_segment, state)
+            hidden, state = self._hidden_vectors(model, segment, x_segment, state)
             raw_outputs.append(model.read_out(hidden))
         return torch.cat(raw_outputs, 1)
 
-    def _pass(
+    def _hidden_vectors(
         self, model: CausalTrunk[Any], points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: Any = None
     ) -> tuple[Float[Tensor, "B N D"], State | None]:
         """Hidden vectors at every position of a further segment and the state after it, or of a complete sequence."""
@@ -68,20 +68,20 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return (model.trunk(tokens), None) if state is None else model.advance(state, tokens)
 
     def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> State:
-        """The state after a context, in one pass over the batch for any masks; `update` needs one pass per number of
+        """The state after a context, in one pass over the batch for any masks; `update` requires one pass per number of
         points."""
         prompt = self.prompt(model, context, related)
-        complete = bool(prompt.points.mask.all())
+        is_complete = bool(prompt.points.mask.all())
         state = model.start(len(context))
-        for segment in prompt.segments(SEGMENT):
-            mask = None if complete else segment.points.mask.repeat_interleave(2, 1)
+        for segment in prompt.segments(SEGMENT_SIZE):
+            mask = None if is_complete else segment.points.mask.repeat_interleave(2, 1)
             state = model.absorb(state, self.tokens(model, segment), mask, segment.roles)
         return state
 
     def prompt(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> Prompt:
         """The prompt before a query, padded on the side of the model's `padding`."""
         prompt = Prompt.of(context, None if model.marks is None else related)
-        return prompt if bool(prompt.points.mask.all()) else prompt.aligned(model.padding)
+        return prompt if bool(prompt.points.mask.all()) else prompt.align(model.padding)
 
     def tokens(self, model: CausalTrunk[Any], prompt: Prompt) -> Float[Tensor, "B T D"]:
         """Two tokens per point, without positions."""
@@ -100,5 +100,5 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
 
 
 def _segments(points: Points) -> Iterator[Points]:
-    """Consecutive segments of at most `SEGMENT` points."""
-    return (points.span(start, start + SEGMENT) for start in range(0, points.count, SEGMENT))
+    """Consecutive segments of at most `SEGMENT_SIZE` points."""
+    return (points.span(start, start + SEGMENT_SIZE) for start in range(0, points.count, SEGMENT_SIZE))

@@ -13,7 +13,7 @@ from torch import Tensor
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings
 from iclbench.core.episodes import Points
 from iclbench.core.predictions import Prediction
-from iclbench.layers.encoder_pairs import PooledPair, Sums
+from iclbench.layers.encoder_pairs import PooledPair, RunningSums
 
 _Settings = TypeVar("_Settings", bound=TwoPathSettings)
 
@@ -24,20 +24,20 @@ class PooledNP(TwoPathNP[_Settings], abstract=True):
     Pair = PooledPair
     removes_points = True
 
-    def condition(self, context: Points, related: Points | None = None) -> Sums:
+    def condition(self, context: Points, related: Points | None = None) -> RunningSums:
         return self.summarise(context)
 
-    def query(self, state: Sums, x: Float[Tensor, "B Q Dx"]) -> Prediction:
+    def query(self, state: RunningSums, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return self.answer_at(state, x)
 
-    def update(self, state: Sums, points: Points) -> Sums:
+    def update(self, state: RunningSums, points: Points) -> RunningSums:
         new_sums = self.summarise(points)
-        return Sums(state.total + new_sums.total, state.count + new_sums.count)
+        return RunningSums(state.total + new_sums.total, state.count + new_sums.count)
 
-    def remove(self, state: Sums, points: Points) -> Sums:
+    def remove(self, state: RunningSums, points: Points) -> RunningSums:
         """The state without these points, which must have been added before (not checked)."""
         removed_sums = self.summarise(points)
-        return Sums(state.total - removed_sums.total, state.count - removed_sums.count)
+        return RunningSums(state.total - removed_sums.total, state.count - removed_sums.count)
 
     def predict_next(
         self,
@@ -52,5 +52,5 @@ class PooledNP(TwoPathNP[_Settings], abstract=True):
         vectors = self.encoders.represent(self.features(points), points.mask)
         total, count = vectors.cumsum(1) - vectors, points.mask.cumsum(1) - points.mask.long()
         n_queries = x.shape[1]
-        answer = self.answer_at(Sums(total[:, :n_queries], count[:, :n_queries]), x).marginals
+        answer = self.answer_at(RunningSums(total[:, :n_queries], count[:, :n_queries]), x).marginals
         return answer if prefixes is None else answer.at(torch.tensor(list(prefixes)))

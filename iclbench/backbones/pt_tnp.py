@@ -18,7 +18,7 @@ from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettin
 from iclbench.core.episodes import Points
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 
 
 class PTTNPSettings(TransformerNPSettings):
@@ -47,7 +47,7 @@ class PTTNP(TransformerNP[PTTNPSettings]):
         else:
             self.back_to_data = self.stack(settings.layers - 1)
 
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         u, z = self.pseudo_tokens.expand(len(context), -1, -1), self.embed(context)
         for layer, target_layer in enumerate(self.targets):
             u = self.from_data[layer](u, z, context.mask)

@@ -21,7 +21,7 @@ from iclbench.core.episodes import take, valid_first
 from iclbench.core.predictor import State
 from iclbench.core.settings import BaseSettings
 from iclbench.core.task import TaskShape
-from iclbench.layers.causal_transformer import INPUTS
+from iclbench.layers.causal_transformer import INPUT_TOKENS
 
 BlockState = tuple[Tensor, ...]
 
@@ -64,8 +64,8 @@ class RecurrentBlock(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
         """Outputs for a further chunk of at least one token, and the state after it.
 
-        Tokens where the mask is False are invalid. They may only come before an episode's first valid token, and do not
-        change its start state in any bit.
+        Tokens where the mask is False are invalid. They may only precede an episode's first valid token, and they do
+        not change its start state, not even in the last bit.
         """
 
     @abstractmethod
@@ -101,7 +101,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         super().__init__(settings, shape, width)
         self.layers = nn.ModuleList(blocks)
 
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
         for block in self.layers:
             tokens = block(tokens)
         return self.finish(tokens[:, read])
@@ -121,7 +121,7 @@ class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
         return RecurrentState(tuple(block.start(batch) for block in self._blocks()))
 
     def advance(
-        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
+        self, state: RecurrentState, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
     ) -> tuple[Float[Tensor, "B N D"], RecurrentState]:
         hidden, after = self._continue(state, tokens)
         return self.finish(hidden[:, read]), after

@@ -31,7 +31,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.channels_first import ChannelNorm
 from iclbench.layers.long_convolution import long_convolution
 from iclbench.layers.state_space.kernels import Spectrum
-from iclbench.layers.state_space.systems import Diagonal, LowRank, StateSpace
+from iclbench.layers.state_space.systems import DiagonalStateSpace, LowRankStateSpace, StateSpace
 
 
 class S4Settings(BackboneSettings):
@@ -84,7 +84,7 @@ class S4Block(RecurrentBlock):
 
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
         u = self._channels_first(x)
-        return self._finish_block(u, self._from_rest(u))
+        return self._finish_block(u, self._from_zero_state(u))
 
     def resume(
         self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
@@ -99,7 +99,7 @@ class S4Block(RecurrentBlock):
         u = self._channels_first(queries)
         with _full_precision(u):
             step = self.system.unroll(1)
-            from_state = torch.bmm(state[0].transpose(0, 1), step.observe)
+            from_state = torch.bmm(state[0].transpose(0, 1), step.state_to_outputs)
             y = from_state + self._with_skip(step.kernel)[:, :, None] * u
         return self._finish_block(u, y)
 
@@ -109,7 +109,7 @@ class S4Block(RecurrentBlock):
         """As in the base class. The system is linear, so if the last input changes, the output changes by the
         difference times the kernel at lag 0."""
         u, query_inputs = self._channels_first(x), self._channels_first(queries)
-        y, after = (self._from_rest(u), None) if state is None else self._continue(u, state)
+        y, after = (self._from_zero_state(u), None) if state is None else self._continue(u, state)
         with _full_precision(u):
             kernel = self._with_skip(self.system.kernel(1))[:, :, None]
             query_y = y[..., ::2] + kernel * (query_inputs - u[..., ::2])
@@ -119,7 +119,7 @@ class S4Block(RecurrentBlock):
         """Tokens, channels first, in the precision of the parameters. Outputs of another S4 block are not copied."""
         return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
-    def _from_rest(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
+    def _from_zero_state(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
         """Outputs of a sequence from a zero state."""
         longest_kernel = self.system.longest
         if longest_kernel is not None and u.shape[2] > longest_kernel:
@@ -142,8 +142,8 @@ class S4Block(RecurrentBlock):
 
     def _finish_block(self, u: Float[Tensor, "D B T"], y: Float[Tensor, "D B T"]) -> Float[Tensor, "B T D"]:
         """Apply the layers after the system, token by token."""
-        active = self.dropout(F.gelu(y)).flatten(1)
-        mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, active), 0)
+        activations = self.dropout(F.gelu(y)).flatten(1)
+        mixed = F.glu(torch.addmm(self.mix.bias[:, None], self.mix.weight, activations), 0)
         with _full_precision(u):
             normed = self.norm(u.flatten(1) + self.dropout(mixed))
         return normed.view(u.shape).permute(1, 2, 0)
@@ -218,7 +218,7 @@ class S4D(_S4Backbone[S4DSettings]):
 
     @staticmethod
     def system(settings: S4DSettings, shape: TaskShape) -> StateSpace:
-        return Diagonal(settings.width, settings.state, (settings.dt_min, settings.dt_max), settings.init)
+        return DiagonalStateSpace(settings.width, settings.state, (settings.dt_min, settings.dt_max), settings.init)
 
 
 class S4(_S4Backbone[S4Settings]):
@@ -228,4 +228,4 @@ class S4(_S4Backbone[S4Settings]):
 
     @staticmethod
     def system(settings: S4Settings, shape: TaskShape) -> StateSpace:
-        return LowRank(settings.width, settings.state, (settings.dt_min, settings.dt_max), 2 * shape.points)
+        return LowRankStateSpace(settings.width, settings.state, (settings.dt_min, settings.dt_max), 2 * shape.points)

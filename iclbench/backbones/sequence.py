@@ -22,7 +22,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.settings import BaseSettings
 from iclbench.core.task import InputKind, TaskShape
-from iclbench.layers.prompt import Marks
+from iclbench.layers.prompt import DatasetMarkers
 
 # Elements by `TaskShape.inputs`. Images become features by an encoder.
 _ELEMENTS: dict[InputKind, type[Elements[Any]]] = {
@@ -55,7 +55,7 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
         self.add_module(self.elements.read_in_name, self.elements.make_read_in(shape, width))
         self.read_out = nn.Linear(width, shape.raw_dim)
         self.uses_related = shape.related > 0
-        self.marks = Marks(width) if self.uses_related else None
+        self.marks = DatasetMarkers(width) if self.uses_related else None
 
     def predict_next(
         self,

@@ -1,4 +1,4 @@
-"""Sequence models with any mixers: a block is (norm, mixer, norm, optional channel MLP).
+"""Sequence models with any mixers. A block is a norm, a mixer, a norm and an optional channel MLP.
 
 Factors that differ between the papers on these architectures are settings: the short convolution, the channel MLP, and
 the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models the same
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from iclbench.backbones.base import BackboneSettings, description, without_decay
+from iclbench.backbones.base import BackboneSettings, description, split_by_weight_decay
 from iclbench.backbones.mixer_block import MixerBlock, make_norm, residual
 from iclbench.backbones.recurrent import RecurrentBackbone
 from iclbench.core.errors import UsageError
@@ -24,7 +24,7 @@ from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.channel_mlp import ChannelMLP
 from iclbench.layers.mixers.mixer import Mixer, Mlp, Sizes
-from iclbench.registry import MIXERS, spelling
+from iclbench.registry import MIXERS, canonical_name
 
 _MAMBAFORMER_MIXERS = ("mamba", "attention")
 # Settings that only some mixers use.
@@ -54,21 +54,21 @@ class SequenceSettings(BackboneSettings):
     """Norms before mixers and channel MLPs, and after the last block: rms, layer."""
 
 
-class WithHeads(SequenceSettings):
+class SettingsWithHeads(SequenceSettings):
     """Settings of mixers with heads."""
 
     heads: PositiveInt = 4
     """Number of heads H of a mixer."""
 
 
-class WithInner(WithHeads):
+class SettingsWithInnerWidth(SettingsWithHeads):
     """Settings of mixers whose values may be wider or narrower than tokens."""
 
     inner: PositiveInt | None = None
     """Number of channels of the values of all heads; by default a multiple of the width set by the mixer."""
 
 
-class WithState(WithInner):
+class SettingsWithState(SettingsWithInnerWidth):
     """Settings of mixers whose heads have a matrix as state."""
 
     state: PositiveInt | None = None
@@ -76,24 +76,24 @@ class WithState(WithInner):
     set by the mixer."""
 
 
-class WithRank(SequenceSettings):
+class SettingsWithRank(SequenceSettings):
     """Settings of mixers with low-rank maps."""
 
     rank: PositiveInt | None = None
     """Rank of low-rank maps (gates of gla, kda and rwkv7, step sizes of mamba); by default set by the mixer."""
 
 
-class WithFilter(SequenceSettings):
+class SettingsWithFilter(SequenceSettings):
     """Settings of mixers with a computed filter."""
 
     max_points: PositiveInt | None = None
     """Length of hyena's filter in points; by default that of the longest sequence in training."""
     filter_order: PositiveInt | None = None
-    """Units in each hidden layer of the network that computes hyena's filter; by default 64. 16 leaves more of a small
-    budget to the rest of the model."""
+    """Units in each hidden layer of the network that computes hyena's filter; by default 64. With 16, more of a small
+    budget is available for the rest of the model."""
 
 
-class MambaFormerSettings(WithState, WithRank):
+class MambaFormerSettings(SettingsWithState, SettingsWithRank):
     """Settings of Mamba with attention."""
 
     layers: PositiveInt = 6
@@ -102,10 +102,13 @@ class MambaFormerSettings(WithState, WithRank):
     """Channel MLP of a block: none, gelu, swiglu, relu2."""
 
 
-class HybridSettings(WithState, WithRank, WithFilter):
+class HybridSettings(SettingsWithState, SettingsWithRank, SettingsWithFilter):
     """Settings of all mixers, and the mixer of every layer."""
 
-    mixers: Annotated[list[Annotated[str, AfterValidator(spelling)]], Field(min_length=1)] = ["mamba2", "attention"]
+    mixers: Annotated[list[Annotated[str, AfterValidator(canonical_name)]], Field(min_length=1)] = [
+        "mamba2",
+        "attention",
+    ]
     """Mixers of the layers, first to last; a shorter list is repeated."""
 
 
@@ -129,8 +132,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
                 code="conflict",
             )
         classes = [MIXERS.subclass(name) for name in mixers]
-        points = self._points(settings, shape)
-        self._refuse_unused(settings, mixers, classes)
+        points = self._max_points(settings, shape)
+        self._check_unused_settings(settings, mixers, classes)
         super().__init__(settings, shape, settings.width, self._blocks_of(settings, depth, classes, points))
         self.norm = make_norm(settings.norm, settings.width)
         self.longest = points if any("longest" in cls.uses for cls in classes) else None
@@ -151,14 +154,14 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         return {key: value for key, value in super().at_budget(budget, shape).items() if key != "state"}
 
     @classmethod
-    def _classes(cls, settings: Mapping[str, Any]) -> list[type[Mixer]]:
+    def _mixer_classes(cls, settings: Mapping[str, Any]) -> list[type[Mixer]]:
         return [MIXERS.subclass(name) for name in cls.mixers_of(settings)]
 
     @classmethod
-    def growing(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    def searched_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """The width, and as a finer step the hidden width of the channel MLP. Without one, the finer step is the inner
         width, if exactly one mixer uses it."""
-        classes, mlp = cls._classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
+        classes, mlp = cls._mixer_classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
         if any((mlp or mixer.mlp) != "none" for mixer in classes):
             return "width", "feedforward"
         return ("width", "inner") if len({mixer for mixer in classes if "inner" in mixer.uses}) == 1 else ("width",)
@@ -166,7 +169,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
         """For widths, the multiples that the mixers require; the heads count only if a mixer has heads."""
-        classes = cls._classes(settings)
+        classes = cls._mixer_classes(settings)
         uses_heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
         multiple = super().step("width" if key == "inner" else key, settings) if uses_heads else 1
         if key == "inner":
@@ -174,17 +177,17 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         return multiple * math.lcm(*(mixer.head_step for mixer in classes)) if key == "width" else multiple
 
     @staticmethod
-    def _points(settings: SequenceSettings, shape: TaskShape) -> int:
+    def _max_points(settings: SequenceSettings, shape: TaskShape) -> int:
         """Number of points of the longest sequence in training, including the query and separators."""
-        max_points = settings.max_points if isinstance(settings, WithFilter) else None
-        trained_points = shape.points + 1 + shape.related * (shape.related_points + 1)
-        if max_points is not None and max_points < trained_points:
+        max_points = settings.max_points if isinstance(settings, SettingsWithFilter) else None
+        training_points = shape.points + 1 + shape.related * (shape.related_points + 1)
+        if max_points is not None and max_points < training_points:
             raise UsageError(
-                f"backbone.max_points={max_points} is less than the {trained_points} points of the longest sequence, "
-                f"including the query; pass -o backbone.max_points={trained_points} or leave it out",
+                f"backbone.max_points={max_points} is less than the {training_points} points of the longest sequence, "
+                f"including the query; pass -o backbone.max_points={training_points} or remove it",
                 code="bad-value",
             )
-        return max_points or trained_points
+        return max_points or training_points
 
     @staticmethod
     def _blocks_of(
@@ -215,15 +218,18 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             yield MixerBlock(cls(sizes), settings.width, settings.norm, mlp)
 
     @staticmethod
-    def _refuse_unused(settings: SequenceSettings, mixers: Sequence[str], classes: Sequence[type[Mixer]]) -> None:
-        used = {key for cls in classes for key in cls.uses} | {"max_points" for cls in classes if "longest" in cls.uses}
+    def _check_unused_settings(
+        settings: SequenceSettings, mixers: Sequence[str], classes: Sequence[type[Mixer]]
+    ) -> None:
+        used_keys = {key for cls in classes for key in cls.uses}
+        used_keys |= {"max_points" for cls in classes if "longest" in cls.uses}
         for key in ("state", "inner", "rank", "max_points", "filter_order"):
-            if getattr(settings, key, None) is not None and key not in used:
+            if getattr(settings, key, None) is not None and key not in used_keys:
                 names = " or ".join(dict.fromkeys(mixers))
-                raise UsageError(f"{names} does not use backbone.{key}; leave it out", code="not-applicable")
+                raise UsageError(f"{names} does not use backbone.{key}; remove it", code="not-applicable")
         if settings.feedforward is not None and all((settings.mlp or cls.mlp) == "none" for cls in classes):
             raise UsageError(
-                "backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or leave it out",
+                "backbone.feedforward is for a channel MLP; add -o backbone.mlp=swiglu, or remove it",
                 code="conflict",
             )
 
@@ -231,7 +237,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
         """Parameter groups without weight decay for A_log, D, dt_bias, skip and frequency; for Mamba and Mamba-2 this
         is as in mamba-ssm. Safari also excludes the rest of Hyena's filter, and the release of RWKV all parameters that
         are not matrices."""
-        return without_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
+        return split_by_weight_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
         return self.norm(residual(self.norm, hidden[..., : self.settings.width]))
@@ -250,12 +256,12 @@ class Hybrid(SequenceModel[HybridSettings]):
         return settings.get("mixers") or HybridSettings().mixers
 
     @classmethod
-    def explained(cls) -> str:
+    def explanation(cls) -> str:
         mixers = "\n".join(
             f"- {name}: {entry.summary}; {MIXERS.subclass(name).block_summary()}"
             for name, entry in sorted(MIXERS.entries.items())
         )
-        return f"{super().explained()}\n\nMixers:\n\n{mixers}"
+        return f"{super().explanation()}\n\nMixers:\n\n{mixers}"
 
 
 class MambaFormer(SequenceModel[MambaFormerSettings]):
@@ -303,7 +309,7 @@ class UniformModel(SequenceModel[_Settings], abstract=True):
         return (cls.mixer,)
 
     @classmethod
-    def explained(cls) -> str:
+    def explanation(cls) -> str:
         mixer = MIXERS.subclass(cls.mixer)
         block = f"By default, its block has {mixer.block_summary()}, and RMS norms."
         return f"{description(mixer.__doc__)}\n\n{block}"

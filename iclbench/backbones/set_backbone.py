@@ -3,7 +3,7 @@
 They answer `predict_targets` from one state, and `predict_next` with one state per prefix. For the question `next`, a
 training step cuts each episode after a random number of points and predicts all later points from those before
 the cut, in one pass. For events only the next event can be predicted, so a pass trains on one event per sequence. A
-model that answers all prefixes in one pass (`in_one_pass`) is trained on every event, like sequence models.
+model that answers all prefixes in one pass (`answers_in_one_pass`) is trained on every event, like sequence models.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     """Features of points, a decoder of two hidden layers and the training loss.
 
     Attributes:
-        in_one_pass: whether `predict_next` answers all prefixes at the cost of one.
+        answers_in_one_pass: whether `predict_next` predicts after all prefixes in one pass.
 
     Args:
         settings: settings of the subclass.
@@ -66,7 +66,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
     """
 
     order = "set"
-    in_one_pass: ClassVar[bool] = False
+    answers_in_one_pass: ClassVar[bool] = False
 
     def __init__(self, settings: _Settings, shape: TaskShape, decoder_dim: int | None = None) -> None:
         super().__init__(settings, shape)
@@ -118,7 +118,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         """For the question `next`, the loss of the points after a random cut (`training_split`), averaged over the
         points of each episode and then over episodes. For events, the loss of every event if the model answers all
         prefixes in one pass."""
-        if self.shape.question == "targets" or (self.shape.marks is not None and self.in_one_pass):
+        if self.shape.question == "targets" or (self.shape.marks is not None and self.answers_in_one_pass):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
         answer = self.predict_targets(context, targets.x, episodes.related)
@@ -128,7 +128,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         loss = weights.mean(per_episode)
         return loss, {"loss": loss.detach()}
 
-    def training_split(self, episodes: Episodes, generator: torch.Generator) -> tuple[Points, Points, Weights]:
+    def training_split(self, episodes: Episodes, generator: torch.Generator) -> tuple[Points, Points, EpisodeWeights]:
         """Context, targets and weights of the episodes in a training step.
 
         For the question `next`, n ~ U{0, ..., N - 1} per episode; the context is the first n points and the targets are
@@ -144,7 +144,7 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         if self.shape.question == "targets":
             targets = replace(points, mask=scored & points.mask)
             has_target = targets.mask.any(1).to(points.x.dtype)
-            return context, targets, Weights(has_target, has_target.sum())
+            return context, targets, EpisodeWeights(has_target, has_target.sum())
         if self.shape.marks is not None:
             scored = scored | open_intervals(points)
         draws = torch.rand(len(episodes), generator=generator, device=generator.device).to(points.x.device)
@@ -156,13 +156,13 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         has_target = targets_after.mask.any(1)
         if self.shape.marks is None:
             weights = has_target.to(points.x.dtype)
-            return context_before, targets_after, Weights(weights, weights.sum())
+            return context_before, targets_after, EpisodeWeights(weights, weights.sum())
         weights = (has_target * scored.sum(1)).to(points.x.dtype)
-        return context_before, targets_after, Weights(weights, episodes.scored.sum().to(weights.dtype))
+        return context_before, targets_after, EpisodeWeights(weights, episodes.scored.sum().to(weights.dtype))
 
 
 @dataclass(frozen=True)
-class Weights:
+class EpisodeWeights:
     """Weights of the episodes of a batch in a loss.
 
     Attributes:

@@ -22,12 +22,12 @@ from iclbench.core.episodes import Points, take
 from iclbench.core.events import events_of
 from iclbench.core.predictor import State
 from iclbench.core.task import TaskShape
-from iclbench.layers.causal_transformer import EVERY
+from iclbench.layers.causal_transformer import ALL_TOKENS
 from iclbench.layers.event_read_in import EventReadIn
 from iclbench.layers.stream_read_in import StreamReadIn, TokenReadIn, VectorReadIn
 
-# Elements per pass, as `pair_sequence.SEGMENT` for pairs.
-SEGMENT = 1024
+# Elements per pass, as `pair_sequence.SEGMENT_SIZE` for pairs.
+SEGMENT_SIZE = 1024
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class StreamElements(Elements[_StreamReadIn]):
         """Raw outputs at every position. The last element is not read."""
         before = self.read_in(model)(points.y[:, :-1])
         tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]
-        if points.count <= SEGMENT:
-            return model.read_out(model.trunk(tokens, EVERY))
+        if points.count <= SEGMENT_SIZE:
+            return model.read_out(model.trunk(tokens, ALL_TOKENS))
         state, raw_outputs = model.start(len(points)), []
-        for segment in tokens.split(SEGMENT, 1):
-            hidden, state = model.advance(state, segment, EVERY)
+        for segment in tokens.split(SEGMENT_SIZE, 1):
+            hidden, state = model.advance(state, segment, ALL_TOKENS)
             raw_outputs.append(model.read_out(hidden))
         return torch.cat(raw_outputs, 1)
 
@@ -76,8 +76,8 @@ class StreamElements(Elements[_StreamReadIn]):
         return self.update(model, StreamState(model.start(batch), self._start(model, batch)), context)
 
     def update(self, model: CausalTrunk[Any], state: StreamState, points: Points) -> StreamState:
-        for start in range(0, points.count, SEGMENT):
-            segment, _ = self.readable(points.span(start, start + SEGMENT)).compact()
+        for start in range(0, points.count, SEGMENT_SIZE):
+            segment, _ = self.readable(points.span(start, start + SEGMENT_SIZE)).compact()
             tokens = torch.cat([state.pending, self.read_in(model)(segment.y)], 1)
             last_position = segment.counts.unsqueeze(1)
             # The last token is pending; without new elements it is the previous pending token.

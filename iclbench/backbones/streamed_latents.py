@@ -33,7 +33,7 @@ class StreamedSettings(BackboneSettings):
 
 
 class StreamedLatents(nn.Module):
-    """State and updates of a backbone whose constructor makes `latents`, the initial latents, and `blocks` of type
+    """State and updates of a backbone whose constructor creates `latents`, the initial latents, and `blocks` of type
     `CMAB`."""
 
     removes_points: ClassVar[bool] = True
@@ -51,7 +51,7 @@ class StreamedLatents(nn.Module):
         """Embeddings of points with these weights, which may have another precision."""
 
     def condition(self, context: Points, related: Points | None = None) -> RunningSoftmax:
-        with self.streamed() as attention:
+        with self.streamed_attention() as attention:
             return attention.fold(context, self.settings.chunk)
 
     def update(self, state: RunningSoftmax, points: Points) -> RunningSoftmax:
@@ -61,9 +61,9 @@ class StreamedLatents(nn.Module):
         """The state without points that were added before.
 
         Raises:
-            UsageError: the remaining share of attention is too small (see `RunningSoftmax.without`).
+            UsageError: the remaining share of attention is too small (see `RunningSoftmax.remove`).
         """
-        return state.without(self.condition(points))
+        return state.remove(self.condition(points))
 
     def latents_by_layer(self, state: RunningSoftmax) -> Iterator[Float[Tensor, "B M D"]]:
         """The output latents of each block, first to last."""
@@ -74,8 +74,8 @@ class StreamedLatents(nn.Module):
             yield latents
 
     @contextlib.contextmanager
-    def streamed(self) -> Iterator[StreamedAttention]:
-        """The first cross-attentions of all blocks, in at least the precision of the state."""
+    def streamed_attention(self) -> Iterator[StreamedAttention]:
+        """The first cross-attentions of all blocks, at least in the precision of the state."""
         dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
         blocks = cast("list[CMAB]", list(self.blocks))
         with torch.autocast(self.latents.device.type, enabled=False):

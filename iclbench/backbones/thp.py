@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.base import SMALLEST_BUDGET
 from iclbench.backbones.event_backbone import EventBackbone, EventSettings
-from iclbench.backbones.stream_elements import SEGMENT
+from iclbench.backbones.stream_elements import SEGMENT_SIZE
 from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.events import events_of
 from iclbench.core.predictions import Prediction
@@ -47,7 +47,7 @@ from iclbench.core.predictor import State
 from iclbench.core.seeds import global_draws
 from iclbench.core.settings import Decay, PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.key_value_cache import GrowingCache, KeyValueCache, causal, causal_present
+from iclbench.layers.key_value_cache import GrowingCache, KeyValueCache, causal_mask, valid_causal_mask_after
 from iclbench.layers.post_norm_layer import PostNormLayer
 
 
@@ -130,8 +130,8 @@ class THP(EventBackbone[THPSettings]):
         return self.update(THPState(cache, outputs[:, :, 0]), context)
 
     def update(self, state: THPState, points: Points) -> THPState:
-        for start in range(0, points.count, SEGMENT):
-            segment, _ = events_of(points.span(start, start + SEGMENT)).compact()
+        for start in range(0, points.count, SEGMENT_SIZE):
+            segment, _ = events_of(points.span(start, start + SEGMENT_SIZE)).compact()
             tokens, times = self.embed(segment.y)
             outputs, cache = self._extend(state.cache, tokens, times, segment.mask)
             # The last event of an episode without new events does not change.
@@ -156,15 +156,19 @@ class THP(EventBackbone[THPSettings]):
         mask: Bool[Tensor, "B T"],
     ) -> tuple[Float[Tensor, "B L T D"], KeyValueCache]:
         """The outputs of each layer at further tokens, of which those in the mask are valid, and the longer cache."""
-        complete = bool(mask.all()) and bool(cache.mask.all())
-        visible = causal(mask.shape[1], cache.mask.shape[1], mask.device) if complete else causal_present(cache, mask)
+        is_complete = bool(mask.all()) and bool(cache.mask.all())
+        visible = (
+            causal_mask(mask.shape[1], cache.mask.shape[1], mask.device)
+            if is_complete
+            else valid_causal_mask_after(cache, mask)
+        )
         growing_cache, outputs = GrowingCache(cache), []
         for i, layer in enumerate(self._layers()):
             tokens = tokens + times
             q, k, v = layer.project(tokens)
             tokens = layer.finish(tokens, q, *growing_cache.add(i, k, v), visible)
             outputs.append(tokens)
-        return torch.stack(outputs, 1), growing_cache.cache(mask)
+        return torch.stack(outputs, 1), growing_cache.to_state(mask)
 
     def _layers(self) -> Iterator[PostNormLayer]:
         """The layers with their static type."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettings
 from iclbench.core.episodes import Points
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 
 
 class TNP(TransformerNP[TransformerNPSettings]):
@@ -21,7 +21,7 @@ class TNP(TransformerNP[TransformerNPSettings]):
         super().__init__(settings, shape)
         self.context = self.stack()
 
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         z = self.embed(context)
         for among, target in zip(self.context, self.targets, strict=True):
             z = among(z, mask=context.mask)

@@ -1,10 +1,10 @@
 """TNP-A (Nguyen and Grover 2022, section 3.1): an autoregressive TNP-D, in which each target depends on those before
 it.
 
-The sequence has every target twice: [context (x, y); targets (x, y); queries (x, 0)]. All rows attend to the context. A
-target also attends to itself and the targets before it, and a query to the targets before its own. So one pass gives
-the density of every target given the true outputs of the targets before it, in their order. This is the training loss,
-and the product of these densities is the joint density (`joint_scores`, with teacher forcing).
+The sequence contains every target twice: [context (x, y); targets (x, y); queries (x, 0)]. All rows attend to the
+context. A target also attends to itself and the targets before it, and a query to the targets before its own. So one
+pass gives the density of every target given the true outputs of the targets before it, in their order. This is the
+training loss, and the product of these densities is the joint density (`joint_scores`, with teacher forcing).
 
 A prediction must not use true targets. It consists of paths, which are drawn target by target: each drawn output is
 read before the next target is predicted, with cached keys and values. With `permute` each path has its own order.
@@ -45,8 +45,8 @@ from iclbench.core.records import cat
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
-from iclbench.layers.key_value_cache import causal
+from iclbench.layers.attention import KeysAndValues
+from iclbench.layers.key_value_cache import causal_mask
 from iclbench.layers.paths import PathMemory, draw
 
 # Standard deviation of the noise on the true outputs of earlier targets in training, if the spread has the same bound.
@@ -54,7 +54,7 @@ _NOISE = 0.05
 # Largest number of elements of the keys and values of all paths in memory.
 _MAX_ELEMENTS = 2**25
 # The order of the targets in each path, and uniform and standard normal numbers for the draw of each step.
-_Table = tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]
+_PathNumbers = tuple[Int[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, "S Q dy"]]
 
 
 class TNPASettings(TNPDSettings):
@@ -82,23 +82,24 @@ class TNPA(TNPD[TNPASettings]):
         if self.joint == "apart":
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
-        ordered, _ = targets.compact()
-        read_y = ordered.y
+        ordered_targets, _ = targets.compact()
+        read_y = ordered_targets.y
         if self.settings.spread == "bounded-0.05" and read_y.is_floating_point():
             noise = torch.randn(read_y.shape, generator=generator, device=generator.device)
             read_y = read_y + _NOISE * noise.to(read_y)
-        losses = self.chained(self.condition(context, episodes.related), replace(ordered, y=read_y)).loss(ordered.y)
-        loss = weights.mean((losses * ordered.mask).sum(1) / ordered.counts.clamp(min=1))
+        state = self.condition(context, episodes.related)
+        losses = self.predict_chain(state, replace(ordered_targets, y=read_y)).loss(ordered_targets.y)
+        loss = weights.mean((losses * ordered_targets.mask).sum(1) / ordered_targets.counts.clamp(min=1))
         return loss, {"loss": loss.detach()}
 
-    def chained(self, state: LayeredMemory, targets: Points) -> Prediction:
+    def predict_chain(self, state: LayeredMemory, targets: Points) -> Prediction:
         """The prediction at every target given the outputs of all targets before it."""
         count, rows = targets.count, torch.cat([self.embed(targets), self.embed_targets(targets.x)], 1)
-        earlier = causal(count, 0, rows.device)
+        earlier = causal_mask(count, 0, rows.device)
         visible = torch.cat([earlier, earlier.tril(-1)])
         for layer, context in zip(self.targets, state.layers, strict=True):
             target_memory = layer.keys(rows[:, :count])
-            memory = KeysValues(
+            memory = KeysAndValues(
                 torch.cat([context.keys, target_memory.keys], 2), torch.cat([context.values, target_memory.values], 2)
             )
             context_visible = state.context.mask[:, None, None].expand(-1, 1, 2 * count, -1)
@@ -115,7 +116,7 @@ class TNPA(TNPD[TNPASettings]):
     ) -> dict[str, Float[Tensor, " B"]]:
         """The product of the densities of the scored targets, each given the true outputs of those before it."""
         scored_targets, _ = replace(targets, mask=scored).compact()
-        joint = self.chained(self.condition(context, related), scored_targets).joint_log_likelihood(
+        joint = self.predict_chain(self.condition(context, related), scored_targets).joint_log_likelihood(
             scored_targets.y, scored_targets.mask
         )
         if joint is None:
@@ -126,8 +127,8 @@ class TNPA(TNPD[TNPASettings]):
     def query(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         if x.shape[1] < 2 or self.joint == "apart":
             return super().query(state, x)
-        table, size = self._table(x), max(1, self._max_paths(x.shape[1]) // self.settings.samples)
-        return cat([self._paths(state[b : b + size], x[b : b + size], table)[0] for b in range(0, len(x), size)])
+        path_numbers, size = self._fixed_path_numbers(x), max(1, self._max_paths(x.shape[1]) // self.settings.samples)
+        return cat([self._paths(state[b : b + size], x[b : b + size], path_numbers)[0] for b in range(0, len(x), size)])
 
     def sample_targets(
         self,
@@ -142,7 +143,9 @@ class TNPA(TNPD[TNPASettings]):
             return super().sample_targets(context, x_target, n, generator, related)
         state, size = self.condition(context, related), max(1, self._max_paths(x_target.shape[1]) // len(context))
         portions = [min(size, n - start) for start in range(0, n, size)]
-        samples = [self._paths(state, x_target, self._new_table(x_target, paths, generator))[1] for paths in portions]
+        samples = [
+            self._paths(state, x_target, self._new_path_numbers(x_target, paths, generator))[1] for paths in portions
+        ]
         return torch.cat(samples, 2).movedim(2, 0)
 
     def _max_paths(self, targets: int) -> int:
@@ -150,9 +153,11 @@ class TNPA(TNPD[TNPASettings]):
         return _MAX_ELEMENTS // (2 * self.settings.layers * self.settings.width * targets)
 
     @torch.no_grad()
-    def _paths(self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"], table: _Table) -> tuple[Prediction, Tensor]:
+    def _paths(
+        self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"], path_numbers: _PathNumbers
+    ) -> tuple[Prediction, Tensor]:
         """Paths over all targets, one step per target: their prediction, and the drawn outputs, `(B, Q, S, dy)`."""
-        order, uniform, normal = table
+        order, uniform, normal = path_numbers
         samples, count = order.shape
         features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]
         memories = [PathMemory(context, samples, count - 1) for context in state.layers]
@@ -184,22 +189,22 @@ class TNPA(TNPD[TNPASettings]):
             rows = layer.finish(rows, memory.read(layer.queries(rows)))
         return rows[:, 1::2]
 
-    def _table(self, x: Float[Tensor, "B Q Dx"]) -> _Table:
+    def _fixed_path_numbers(self, x: Float[Tensor, "B Q Dx"]) -> _PathNumbers:
         """Random numbers for the paths of a prediction, the same on every device."""
         size = (self.settings.samples, x.shape[1])
         order, uniform = (
             torch.rand(size, generator=stream(0, f"paths-{name}"), device="cpu") for name in ("order", "uniform")
         )
         normal = torch.randn(*size, self.shape.outputs, generator=stream(0, "paths-normal"), device="cpu")
-        return self._as_table(order, uniform, normal, x)
+        return self._to_path_numbers(order, uniform, normal, x)
 
-    def _new_table(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _Table:
+    def _new_path_numbers(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _PathNumbers:
         """Random numbers for new paths."""
         size, device = (samples, x.shape[1]), generator.device
         order, uniform = (torch.rand(size, generator=generator, device=device) for _ in range(2))
         normal = torch.randn(*size, self.shape.outputs, generator=generator, device=device)
-        return self._as_table(order, uniform, normal, x)
+        return self._to_path_numbers(order, uniform, normal, x)
 
-    def _as_table(self, order: Tensor, uniform: Tensor, normal: Tensor, x: Tensor) -> _Table:
+    def _to_path_numbers(self, order: Tensor, uniform: Tensor, normal: Tensor, x: Tensor) -> _PathNumbers:
         index = order.argsort(1) if self.settings.permute else torch.arange(x.shape[1]).expand(order.shape)
         return index.to(x.device), uniform.to(x), normal.to(x)

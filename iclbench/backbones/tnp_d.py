@@ -1,6 +1,6 @@
 """TNP-D (Nguyen and Grover 2022, "Transformer Neural Processes", section 3.2), as its authors released it.
 
-One Transformer with post-norm layers over the sequence of context points (x, y) and targets (x, 0). Every row attends
+The model is one Transformer with post-norm layers over context points (x, y) and targets (x, 0). Every row attends
 only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
 from a context point with output 0. `tnp` is the later pre-norm version of this model.
 
@@ -32,7 +32,7 @@ from iclbench.backbones.transformer_np import TransformerNP, TransformerNPSettin
 from iclbench.core.episodes import Points
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 from iclbench.layers.encoder_layer import EncoderLayer
 from iclbench.layers.perceptron import perceptron
 
@@ -83,7 +83,7 @@ class TNPD(TransformerNP[_Settings]):
         features = self.x_features(x)
         return self.embedding(torch.cat([features, features.new_zeros(*x.shape[:-1], self.y_features_dim)], -1))
 
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         z = self.embed(context)
         for i, layer in enumerate(self.targets):  # context and targets share the layers
             memory = layer.keys(z, context.mask)

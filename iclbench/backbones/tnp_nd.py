@@ -1,8 +1,7 @@
 """TNP-ND (Nguyen and Grover 2022, section 3.3): TNP-D with a joint Gaussian over all targets.
 
-A TNP-D gives a vector for each target. The means and, by `covariance_net`, the covariance of all targets are computed
-from these vectors.
-Differences from the released code, in addition to those of `tnp_d`:
+A TNP-D maps each target to a vector. The means and, by `covariance_net`, the covariance of all targets are computed
+from these vectors. Differences from the released code, in addition to those of `tnp_d`:
 
 - The loss is divided by the number of targets. In the released code it is a sum, so episodes with many targets
   have more weight; there the division is only in evaluation.

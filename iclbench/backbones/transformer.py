@@ -38,7 +38,7 @@ class Transformer(CausalTransformer, SequenceBackbone[TransformerSettings]):
     """Causal Transformer with sinusoidal positions."""
 
     Settings = TransformerSettings
-    head_step = 2  # sinusoidal positions need pairs of channels
+    head_step = 2  # sinusoidal positions require pairs of channels
 
     def __init__(self, settings: TransformerSettings, shape: TaskShape) -> None:
         width = settings.width

@@ -26,7 +26,7 @@ from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
-from iclbench.layers.attention import AttentionLayer, KeysValues
+from iclbench.layers.attention import AttentionLayer, KeysAndValues
 from iclbench.layers.perceptron import perceptron
 
 
@@ -45,7 +45,7 @@ class TransformerNPSettings(SetSettings):
 class LayeredMemory(State):
     """Keys and values to which targets attend in every layer, and the points, from which an update recomputes them."""
 
-    layers: tuple[KeysValues, ...]
+    layers: tuple[KeysAndValues, ...]
     context: Points
     related: Points | None = None
 
@@ -68,7 +68,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         return nn.ModuleList(AttentionLayer(settings.width, settings.heads, settings.feedforward) for _ in range(count))
 
     @abstractmethod
-    def memories(self, context: Points, related: Points | None) -> Iterator[KeysValues]:
+    def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         """Keys and values to which targets attend in each layer, first to last."""
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:

@@ -24,7 +24,7 @@ from iclbench.core.predictor import State, join_positions
 from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Representations
-from iclbench.layers.perceptron import by_parts, perceptron
+from iclbench.layers.perceptron import apply_to_parts, perceptron
 
 # Largest number of hidden vectors per pass over several samples, which limits memory use.
 _MAX_ROWS = 65_536
@@ -55,7 +55,7 @@ class AttentiveSettings(TwoPathSettings):
 
 
 @dataclass(frozen=True)
-class Encoded(State):
+class SummaryState(State):
     """Summary of the context, and its points, from which an update recomputes the summary."""
 
     summary: Any
@@ -72,7 +72,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         settings: settings of the subclass.
         shape: the task.
         second_width: output width of the second encoder; None means the width of a representation.
-        read_width: width of what the decoder reads from the second encoder; None means the encoder's output width.
+        read_width: width of the decoder's input from the second encoder; None means the encoder's output width.
 
     Attributes:
         Pair: class of the encoders.
@@ -128,7 +128,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         return self.encoders.summarise(self.x_features(points.x), self.features(points), points.mask)
 
     def condition(self, context: Points, related: Points | None = None) -> State:
-        return Encoded(self.summarise(context), context)
+        return SummaryState(self.summarise(context), context)
 
     def query(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return self.answer_at(state.summary, x)
@@ -150,7 +150,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
     ) -> Float[Tensor, "... raw"]:
         """Raw outputs of the decoder for the concatenation of `parts`, with `added` added to the first layer's
         output."""
-        hidden = by_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
+        hidden = apply_to_parts(self.decoder[0], *parts)  # type: ignore[arg-type]
         return self.decoder[1:](hidden if added is None else hidden + added)
 
 

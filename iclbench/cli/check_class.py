@@ -155,7 +155,7 @@ def classes(target: str) -> list[Any]:
 
 
 def oracle_claims(target: str) -> Iterator[str]:
-    """The oracles on the cards of a family, and whether the family confirms them. The cards are the shipped ones and
+    """The oracles on the cards of a family, and whether the family lists them. The cards are the shipped ones and
     those in the current folder, or the card that is checked."""
 
     def key(family: str) -> str:
@@ -174,7 +174,7 @@ def oracle_claims(target: str) -> Iterator[str]:
         if not is_card and key(task_card.family) != key(target):
             continue
         for oracle in task_card.oracles:
-            if family_class(task_card.family).confirms(oracle):
+            if family_class(task_card.family).lists_oracle(oracle):
                 yield f"oracle {oracle} of task {task}: confirmed by the family"
             else:
                 yield f"claim  {oracle} of task {task}: only on the card, not confirmed by the family"

@@ -66,8 +66,8 @@ def command(
         if name != "all":
             load_baseline(name)  # a mistyped name fails before anything is measured
     context = Context(results, data_dir, set_up_torch(device, threads))
-    from iclbench.cli.cost_runs import Sizes, measure_all
+    from iclbench.cli.cost_runs import CostSizes, measure_all
 
-    sizes = Sizes(points or [40, 500], queries or [], updates or [], episodes)
+    sizes = CostSizes(points or [40, 500], queries or [], updates or [], episodes)
     if measure_all(context, runs, baseline or [], sizes, json):
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from iclbench.config.cards import load_baseline
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.evaluation.contestants import PredictorContestant, backbone, baselines
-from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.report.blocks import Table
 from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table, cost_table
@@ -24,7 +24,7 @@ def measure_all(
     context: Context,
     runs: Sequence[Run],
     baseline: Sequence[str],
-    sizes: Sizes,
+    sizes: CostSizes,
     json: bool,
 ) -> int:
     """Measure runs with a progress bar, and then baselines; returns the number of measurements that failed."""

@@ -36,7 +36,7 @@ def values_of(name: str) -> dict[str, Any]:
         "frozen": dict(variant.frozen),
         "class": entry.target,
         "summary": entry.summary or _first_line(cls),
-        "about": cls.explained(),
+        "about": cls.explanation(),
         "order": cls.order,
         "heads": list(cls.heads),
         "uses_related": cls.uses_related,

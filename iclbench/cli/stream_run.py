@@ -22,7 +22,7 @@ from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.core.signals import defer_signals
 from iclbench.store.runs import Run
-from iclbench.streaming.answers import heading
+from iclbench.streaming.answers import answer_column_names
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
 from iclbench.streaming.lines import LineFormat
@@ -67,7 +67,7 @@ def answer_all(
     except DataError as error:
         raise DataError(f"--state {state}: {error}", code=error.code) from error
     if header:
-        typer.echo(",".join([*line_format.inputs, *heading(backbone.shape)]))
+        typer.echo(",".join([*line_format.inputs, *answer_column_names(backbone.shape)]))
     start_time = time.monotonic()
     try:
         for answer in stream.run(line_format.read(limits.lines(lines, source), source)):

@@ -39,7 +39,7 @@ from iclbench.core.settings import (
     validate,
 )
 from iclbench.core.version import checkout
-from iclbench.registry import FAMILIES, is_target, spelling
+from iclbench.registry import FAMILIES, canonical_name, is_target
 
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
@@ -82,9 +82,9 @@ Values = Annotated[dict[str, Any], AfterValidator(_check_plain_table)]
 def _with_registered_spelling(table: dict[str, Any]) -> dict[str, Any]:
     card_spellings: dict[str, str] = {}
     for name in table:
-        if (other := card_spellings.setdefault(spelling(name), name)) != name:
+        if (other := card_spellings.setdefault(canonical_name(name), name)) != name:
             raise ValueError(f"{other!r} and {name!r} are the same backbone; remove one of them")
-    return {spelling(name): value for name, value in table.items()}
+    return {canonical_name(name): value for name, value in table.items()}
 
 
 # Validates a table whose keys are names of backbones.

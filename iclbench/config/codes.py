@@ -75,7 +75,7 @@ def _mixers(settings: Mapping[str, Any], code: int | str) -> list[str]:
 def _shipped(registry: Registry, name: str) -> Entry | None:
     """The entry of the class of iclbench with a name or target; None for a class from outside iclbench."""
     target = registry.entry(name).target
-    return next((entry for entry in registry.shipped.values() if entry.target == target), None)
+    return next((entry for entry in registry.builtin_entries.values() if entry.target == target), None)
 
 
 def _code(registry: Registry, name: str) -> int | str:

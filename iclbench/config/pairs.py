@@ -16,7 +16,7 @@ from iclbench.config.cards import PresetName, cards_folder, names, read_toml
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, SeedInt, Unique, validate
-from iclbench.registry import BACKBONES, spelling
+from iclbench.registry import BACKBONES, canonical_name
 
 
 class Pair(BaseSettings):
@@ -43,7 +43,7 @@ class Pair(BaseSettings):
             BACKBONES.entry(value)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        return spelling(value)
+        return canonical_name(value)
 
     @field_validator("tasks")
     @classmethod

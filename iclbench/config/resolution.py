@@ -29,7 +29,7 @@ from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
-from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, is_target, spelling
+from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, canonical_name, is_target
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -122,7 +122,7 @@ class TaskConfig(BaseSettings):
         Raises:
             UsageError: the family has no such shift, or its parts cannot be combined.
         """
-        return family_class(self.family).known_shift(shift).name
+        return family_class(self.family).parse_class_shift(shift).name
 
     def build(self, data_dir: Path | None = None) -> Family:
         """The family with these parameters and the stored result of `Family.learn`."""
@@ -385,7 +385,7 @@ def resolve_task(
     for baseline in [*card.baselines, *card.oracles, *card.solutions]:
         load_baseline(baseline)
     for shift in card.shifts:
-        family.known_shift(shift)
+        family.parse_class_shift(shift)
     for key in {key: None for number in card.published for key in number.data}:
         if key not in family.data_parameters:
             hint = f"(in published.data of task '{task}')"
@@ -512,7 +512,7 @@ def resolve_tables(
     tables = tables or {}
     task_config, card = resolved or resolve_task(task, preset, tables.get("task"), f"{prefix}task")
     preset_card = card.preset(canonical(preset), task_config.name)
-    name = spelling(backbone)
+    name = canonical_name(backbone)
     for card_name in [*preset_card.backbones, *preset_card.train_for]:
         BACKBONES.entry(card_name)  # raises for a mistyped name, which would have no effect
     if (reason := unfit_reason(name, card)) is not None:

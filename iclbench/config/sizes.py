@@ -19,7 +19,7 @@ from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
 from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import canonical, count
 from iclbench.core.settings import BaseSettings, validate
-from iclbench.registry import BACKBONES, backbone_builder, spelling
+from iclbench.registry import BACKBONES, backbone_builder, canonical_name
 
 if TYPE_CHECKING:
     from iclbench.backbones.base import Backbone
@@ -59,7 +59,7 @@ def budget_settings(
     settings, parameters = nearest_settings(name, cls, budget, shape, fixed)
     if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
         return settings
-    growing = cls.growing(settings)
+    growing = cls.searched_settings(settings)
     searchable = [key for key in growing if key in cls.Settings.model_fields]
     if not searchable:
         log_once(
@@ -81,7 +81,7 @@ def nearest_settings(
     """The settings with the size nearest to a budget, and their number of parameters (None without a search). Arguments
     as in `budget_settings`."""
     start = {**cls.at_budget(budget, shape), **fixed}
-    growing = [key for key in cls.growing(start) if key in cls.Settings.model_fields]
+    growing = [key for key in cls.searched_settings(start) if key in cls.Settings.model_fields]
     if not growing:
         return start, _parameters(name, cls, shape, start, budget)
     if "size" in fixed or growing[0] in fixed:
@@ -104,7 +104,7 @@ def _search(
     cache needs hashable arguments."""
     best: dict[str, Any] = json.loads(start)
     defaults = dict(cls.Settings())
-    growing = [key for key in cls.growing(best) if key in defaults and key not in fixed]
+    growing = [key for key in cls.searched_settings(best) if key in defaults and key not in fixed]
     ratios = {
         key: defaults[key] / defaults[growing[0]]
         for key in _PROPORTIONAL
@@ -218,7 +218,7 @@ def missing_size(
     user gives a size. Arguments as in `check_size`."""
     name, card = load_task(task) if card is None else (task, card)
     preset_card = card.preset(canonical(preset), name)
-    backbone = spelling(backbone)
+    backbone = canonical_name(backbone)
     names = set(BACKBONES.names_in_cards(backbone))
     if preset_card.budget is not None or names & preset_card.backbones.keys() or any(map(_is_size, settings.items())):
         return None

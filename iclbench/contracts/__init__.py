@@ -1,8 +1,7 @@
 """The contracts of predictors: checks of the properties that every predictor must have, one function per property.
 
-Each check takes a predictor and example episodes, and raises `AssertionError` with a sentence that names the property
-and the size of the deviation. The tests run all checks on all registered predictors; `failures` runs them on one
-predictor.
+A check of a predictor on example episodes raises `AssertionError` with a message that describes the property and the
+size of the deviation. The tests run all checks on all registered predictors; `failures` runs them on one predictor.
 """
 
 from iclbench.contracts import backbones, phases, questions, related

@@ -14,7 +14,7 @@ from iclbench.core.episodes import Episodes
 from iclbench.core.predictor import Predictor
 
 
-@contract(lambda predictor: bool(getattr(predictor, "layered", False)))
+@contract(lambda predictor: bool(getattr(predictor, "has_layers", False)))
 def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The decoded output of the last layer at the targets equals `predict_targets`."""
     context, x = episodes.context, targets_of(episodes).x
@@ -29,47 +29,48 @@ def _is_trainable(predictor: Predictor) -> bool:
 
 
 # Step lengths, tried from the largest: the loss of a narrow model may not decrease with the first one.
-_STEPS = (1e-3, 1e-4, 1e-5)
+_STEP_LENGTHS = (1e-3, 1e-4, 1e-5)
 
 
 @contract(_is_trainable)
 def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """A small step along the negative gradient, on the same batch with the same noise, lowers the loss."""
-    trained = copy.deepcopy(predictor)
-    assert isinstance(trained, nn.Module)
-    loss_before = _loss(trained, episodes)
+    model = copy.deepcopy(predictor)
+    assert isinstance(model, nn.Module)
+    loss_before = _loss(model, episodes)
     loss_before.backward()
-    parameters = [(p, p.detach().clone(), p.grad) for p in trained.parameters() if p.grad is not None]
+    parameters = [(p, p.detach().clone(), p.grad) for p in model.parameters() if p.grad is not None]
     assert parameters, "no parameter has a gradient"
     norm = torch.stack([gradient.norm() for *_, gradient in parameters]).norm()
     assert bool(norm.isfinite()) and norm > 0, f"the gradient's norm is {norm.item()}"
     with torch.no_grad():
-        for size in _STEPS:
+        for size in _STEP_LENGTHS:
             for p, start, gradient in parameters:
                 p.copy_(start - size * gradient / norm)
-            loss_after = _loss(trained, episodes)
+            loss_after = _loss(model, episodes)
             if loss_after < loss_before:
                 return
-    raise AssertionError(f"the loss went from {loss_before.item():.6g} to {loss_after.item():.6g}")
+    raise AssertionError(f"the loss is {loss_before.item():.6g} before the step and {loss_after.item():.6g} after it")
 
 
 @contract(_is_trainable)
 def saved_weights_give_the_same_answers(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """A copy of the model gives the same answers after its weights are saved to a file and loaded again."""
+    """A model with weights that were saved to a file gives the same answers."""
     from safetensors.torch import load_model, save_model
 
-    loaded = copy.deepcopy(predictor)
-    assert isinstance(predictor, nn.Module) and isinstance(loaded, nn.Module)
+    loaded_model = copy.deepcopy(predictor)
+    assert isinstance(predictor, nn.Module) and isinstance(loaded_model, nn.Module)
     with torch.no_grad():
-        for p in loaded.parameters():
+        for p in loaded_model.parameters():
             p.zero_()
     with tempfile.TemporaryDirectory() as folder:
         save_model(predictor, f"{folder}/weights.safetensors")
-        load_model(loaded, f"{folder}/weights.safetensors")
+        load_model(loaded_model, f"{folder}/weights.safetensors")
     expected = ask_next(predictor, episodes, episodes.context)
-    assert_close(ask_next(loaded, episodes, episodes.context), expected, tolerance, "loaded weights give other answers")
+    answer = ask_next(loaded_model, episodes, episodes.context)
+    assert_close(answer, expected, tolerance, "loaded weights give other answers")
 
 
 def _loss(predictor: Any, episodes: Episodes) -> Tensor:

@@ -35,8 +35,8 @@ class Contract:
 
     Attributes:
         name: name of the property.
-        check: raises `AssertionError` if a predictor does not have it.
-        applies: whether a predictor must have it.
+        check: the function that raises `AssertionError` if a predictor does not have the property.
+        applies: the function that returns whether a predictor must have the property.
         needs_related: whether the check needs related datasets.
     """
 
@@ -88,8 +88,8 @@ def example_episodes(
     seed: int = 0,
     marks: int | None = None,
 ) -> Episodes:
-    """Three random episodes for the checks: noisy linear functions; random labels if `classes` is given; events at
-    random times if `marks` is given. With `dim=0` they are streams of random vectors or tokens.
+    """Three random episodes for the checks: noisy linear functions, random labels (`classes`), or events at random
+    times (`marks`). With `dim=0` they are streams of random vectors or tokens.
 
     With `related`, the first episode has this many datasets of the same function, and each further episode one less.
     The datasets have different sizes.
@@ -111,22 +111,22 @@ def example_episodes(
     all_points, related_sets = observe(x), None
     if related:
         set_index, point_index = torch.arange(related), torch.arange(points)
-        present = set_index < related - torch.arange(3).unsqueeze(1)
-        within_size = point_index < points - (set_index % 3).unsqueeze(1)
-        unmasked = observe(torch.randn(3, related, points, dim, generator=generator))
-        related_sets = replace(unmasked, mask=present.unsqueeze(-1) & within_size)
+        is_present = set_index < related - torch.arange(3).unsqueeze(1)
+        is_within_size = point_index < points - (set_index % 3).unsqueeze(1)
+        unmasked_sets = observe(torch.randn(3, related, points, dim, generator=generator))
+        related_sets = replace(unmasked_sets, mask=is_present.unsqueeze(-1) & is_within_size)
     return replace(_split(all_points, points), related=related_sets, classes=classes)
 
 
-def _split(observed: Points, points: int) -> Episodes:
+def _split(all_points: Points, points: int) -> Episodes:
     """The first `points` points as the context, the others as targets."""
-    targets = observed.span(points)
-    return Episodes(context=observed.span(0, points), targets=targets, scored=targets.mask)
+    targets = all_points.span(points)
+    return Episodes(context=all_points.span(0, points), targets=targets, scored=targets.mask)
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
-    """The marginal predictions at every position. Joint distributions are not compared, because targets that are asked
-    one at a time have none."""
+    """The marginal predictions at every position. Joint distributions are not compared, because targets that are
+    predicted one at a time have none."""
     with torch.no_grad():
         return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 
@@ -147,11 +147,11 @@ def _marginals(method: str, answer: Any) -> Prediction:
 
 
 def targets_of(episodes: Episodes) -> Points:
-    assert episodes.targets is not None, "the checks need episodes with targets"
+    assert episodes.targets is not None, "the checks require episodes with targets"
     return episodes.targets
 
 
-def other_labels(y: Tensor, episodes: Episodes) -> Tensor:
+def different_outputs(y: Tensor, episodes: Episodes) -> Tensor:
     """Outputs that differ from `y` everywhere: other numbers, other labels, or later events with other marks."""
     if episodes.classes is not None:
         return (y + 1) % episodes.classes

@@ -19,9 +19,9 @@ from iclbench.core.task import TaskShape
 
 CLASSES, MARKS, OUTPUTS = 5, 3, 2
 CONTEXT = 7
-# Number of points of the longest prompt in a contract, because some contracts extend or repeat contexts.
+# Number of points of the longest prompt: some contracts extend or repeat contexts.
 LONGEST = 16
-# Parameter budgets of a checked backbone; the first one that its settings can meet is used.
+# Parameter budgets of a backbone; the first one that its settings can meet is used.
 BUDGETS = (4_000, 8_000, 16_000, 32_000)
 # Settings for the number of samples of latent models, which affects the time but not the size.
 _SAMPLE_SETTINGS = ("samples", "train_samples")
@@ -66,7 +66,7 @@ def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> 
 
     Args:
         name: name of the backbone, for messages.
-        cls: its class.
+        cls: class of the backbone.
         fixed: settings that do not change.
     """
     shape = example_shape(cls.heads[0])
@@ -81,12 +81,12 @@ def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> 
 
 def build(name: str, cls: type[Backbone], settings: Mapping[str, Any], shape: TaskShape) -> Backbone:
     """A backbone for a task, in evaluation mode, with random values for parameters that start at 0."""
-    checked = validate(cls.Settings, settings, f"backbone '{name}'")
+    validated_settings = validate(cls.Settings, settings, f"backbone '{name}'")
     with global_stream(0, "weights"):
-        return without_zeros(cls(checked, shape)).eval()
+        return randomise_zeros(cls(validated_settings, shape)).eval()
 
 
-def without_zeros(backbone: Backbone) -> Backbone:
+def randomise_zeros(backbone: Backbone) -> Backbone:
     """Draw random values for parameters that start at 0, because these hide errors in other layers until they are
     trained."""
     for weight in backbone.parameters():

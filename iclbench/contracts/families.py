@@ -31,7 +31,7 @@ def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: i
 
 
 def shifts_of(family: Family) -> list[str]:
-    """Every shift of the family, with a number if it needs one."""
+    """Every shift of the family, with a number if its kind has one."""
     return [
         "none",
         Shift().with_examples(12).name,
@@ -42,7 +42,7 @@ def shifts_of(family: Family) -> list[str]:
 def combined_shifts_of(family: Family) -> list[str]:
     """Every pair of shifts that can be combined."""
     kinds = family.shift_kinds.items()
-    pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].sets) & set(pair[1][1].sets)]
+    pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].aspects) & set(pair[1][1].aspects)]
     return ["+".join(_shift_name(name, kind) for name, kind in pair) for pair in pairs]
 
 
@@ -53,7 +53,7 @@ def _shift_name(name: str, kind: Kind) -> str:
 
 
 def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
-    """`(batch, points, dim)`, float32 inputs, boolean masks, labels within the classes."""
+    """Tensors have the shape `(batch, points, dim)`, inputs are float32, masks are boolean, and labels are classes."""
     episodes = draw(family)
     context = episodes.context
     assert context.x.shape == (EPISODES, POINTS, family.x_dim), f"x has shape {tuple(context.x.shape)}"
@@ -87,12 +87,13 @@ def events_are_gaps_marks_and_times(family: Family) -> None:
     assert ((time - gap.masked_fill(~valid, 0).cumsum(1)).abs() <= 1e-4 * time.abs())[valid].all(), (
         "a time is not the sum of the gaps so far"
     )
-    event = valid & (mark != CENSORED)
-    assert ((mark == mark.round()) & (mark >= 0) & (mark < family.marks))[event].all(), "a mark is not one of the marks"
-    censored = valid & ~event
-    assert not (censored & episodes.scored).any(), "a censored point is scored"
-    later = valid.flip(1).cumsum(1).flip(1) > 1
-    assert not (censored & later).any(), "a point comes after a censored one"
+    is_event = valid & (mark != CENSORED)
+    is_mark = (mark == mark.round()) & (mark >= 0) & (mark < family.marks)
+    assert is_mark[is_event].all(), "a mark is not one of the marks"
+    is_censored = valid & ~is_event
+    assert not (is_censored & episodes.scored).any(), "a censored point is scored"
+    has_successor = valid.flip(1).cumsum(1).flip(1) > 1
+    assert not (is_censored & has_successor).any(), "a point is after a censored one"
 
 
 def every_listed_shift_can_be_sampled(family: Family) -> None:
@@ -109,19 +110,19 @@ def every_listed_shift_can_be_sampled(family: Family) -> None:
             assert episodes.queries.x.shape == episodes.context.x.shape, f"{shift}: there is not one query per prefix"
 
 
-def the_generator_decides_everything(family: Family) -> None:
+def the_seed_determines_the_episodes(family: Family) -> None:
     """The same seed gives the same episodes, and another seed gives others; the global random state does not change."""
     before = torch.get_rng_state()
     for shift in shifts_of(family):
-        sample, repeated, other_seed = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
-        assert sample.keys() == repeated.keys(), f"{shift}: a second sample has other tensors"
-        assert all(torch.equal(sample[k], repeated[k]) for k in sample), (
+        sample, repeated_sample, other_sample = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
+        assert sample.keys() == repeated_sample.keys(), f"{shift}: a second sample has other tensors"
+        assert all(torch.equal(sample[k], repeated_sample[k]) for k in sample), (
             f"{shift}: the same seed gives different episodes"
         )
-        assert not family.x_dim or not torch.equal(sample["context.x"], other_seed["context.x"]), (
+        assert not family.x_dim or not torch.equal(sample["context.x"], other_sample["context.x"]), (
             f"{shift}: two seeds give the same inputs"
         )
-        assert not torch.equal(sample["context.y"], other_seed["context.y"]), (
+        assert not torch.equal(sample["context.y"], other_sample["context.y"]), (
             f"{shift}: two seeds give the same outputs"
         )
     assert torch.equal(torch.get_rng_state(), before), "sampling draws from torch's global generator"
@@ -150,8 +151,8 @@ def the_truth_is_not_empty(family: Family) -> None:
 
 
 def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
-    """Dimensions beyond `active_dims` are 0; with all dimensions active the curriculum is over. Only for the question
-    `next` with inputs."""
+    """Dimensions beyond `active_dims` are 0; with all dimensions active, episodes are those without a curriculum. Only
+    for the question `next` with inputs."""
     if "next" not in family.questions or not family.x_dim:
         return
     for active in (1, 2, family.x_dim):
@@ -214,8 +215,8 @@ def related_datasets_change_nothing_else(family: Family) -> None:
     for count in (None, *range(max_related)):
         fewer = draw(family, related=count)
         for name, tensor in fewer.tensors().items():
-            is_equal = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
-            assert is_equal, f"related={count}: {name} differs from that with related={max_related}"
+            is_same = name.startswith("related.") or torch.equal(tensor, all_related.tensors()[name])
+            assert is_same, f"related={count}: {name} differs from that with related={max_related}"
         assert fewer.related is not None and fewer.related.mask.shape == all_related.related.mask.shape, (
             f"related={count}: related datasets have another padding than with related={max_related}"
         )
@@ -241,9 +242,9 @@ def related_datasets_have_the_requested_number(family: Family) -> None:
         assert related.x.shape[-1] == family.x_dim, f"related inputs have {related.x.shape[-1]} dimensions"
         largest = int(related.mask.sum(-1).max())
         assert largest <= (family.related_points or largest), f"{largest} points are more than `related_points`"
-        present = related.mask.any(-1)
-        assert not (present[:, 1:] & ~present[:, :-1]).any(), "an absent dataset comes before one that is present"
-        numbers = present.sum(1)
+        is_present = related.mask.any(-1)
+        assert not (is_present[:, 1:] & ~is_present[:, :-1]).any(), "an absent dataset is before a present one"
+        numbers = is_present.sum(1)
         assert count is None or (numbers == count).all(), f"related={count} gives {numbers.tolist()}"
 
 
@@ -254,10 +255,10 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
         assert mask.shape == (EPISODES,) and mask.dtype == torch.bool, f"stratum {name} is not a mask over episodes"
 
 
-def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
+def no_baseline_beats_a_listed_oracle(family: Family) -> None:
     """No simple baseline has a squared error (for events: a negative log-likelihood, for labels: a cross-entropy) that
     is smaller by more than four standard errors, paired by episode."""
-    oracles = sorted(name for name in family.oracles if family.confirms(name))
+    oracles = sorted(name for name in family.oracles if family.lists_oracle(name))
     if not oracles:
         return
     # Without related datasets, which would take most of the time.
@@ -276,7 +277,7 @@ def no_baseline_beats_a_confirmed_oracle(family: Family) -> None:
             assert lead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {lead:.3g} ± {error:.2g}"
 
 
-# Baselines with which an oracle is compared: each is fast and suits some functions.
+# Baselines with which an oracle is compared: each is fast and accurate on some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 _SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")
@@ -301,7 +302,7 @@ def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Ten
 
 
 def _baseline(family: Family, baseline: str) -> Predictor:
-    """The baseline, given the family's facts."""
+    """The baseline with the facts of the family."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
     settings = validate(estimator.Settings, card.settings, f"baseline '{baseline}'")
@@ -326,7 +327,7 @@ _CONTRACTS = [
     episodes_have_the_declared_shapes_and_types,
     events_are_gaps_marks_and_times,
     every_listed_shift_can_be_sampled,
-    the_generator_decides_everything,
+    the_seed_determines_the_episodes,
     episodes_differ_from_each_other,
     every_number_of_points_can_be_sampled,
     the_truth_is_not_empty,
@@ -337,6 +338,6 @@ _CONTRACTS = [
     related_datasets_change_nothing_else,
     related_datasets_have_the_requested_number,
     strata_are_parts_of_the_episodes,
-    no_baseline_beats_a_confirmed_oracle,
+    no_baseline_beats_a_listed_oracle,
 ]
 FAMILY_CONTRACTS = [guarded(contract) for contract in _CONTRACTS]

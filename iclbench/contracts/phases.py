@@ -50,7 +50,7 @@ def update_equals_conditioning_on_everything(
 
 @contract()
 def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """An indexed state gives the answers of its episodes; a state that is loaded from a file gives the same answers."""
+    """An indexed state gives the answers of its episodes, and a loaded state those of the saved one."""
     context, x = episodes.context, targets_of(episodes).x
     state = predictor.condition(context, episodes.related)
     assert isinstance(state, State), f"condition returns a {type(state).__name__}, not a State"

@@ -15,8 +15,8 @@ from iclbench.contracts.contract import (
     ask_targets,
     assert_close,
     contract,
+    different_outputs,
     insert_points,
-    other_labels,
     targets_of,
 )
 from iclbench.core.episodes import Episodes, Points, take
@@ -26,7 +26,7 @@ from iclbench.core.predictor import Oracle, Predictor
 
 @contract()
 def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """One finite answer per prefix and per target."""
+    """There is one finite answer per prefix and per target."""
     context, x = episodes.context, targets_of(episodes).x
     for question, answer, count in (
         ("predict_next", ask_next(predictor, episodes, context), context.count),
@@ -43,10 +43,10 @@ def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, toler
 
 
 @contract()
-def asking_twice_gives_the_same(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+def answers_are_deterministic(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """Answers are deterministic."""
-    answer, repeated = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
-    assert_close(answer, repeated, Tolerance(0.0, 0.0), "predict_next is not deterministic")
+    answer, repeated_answer = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
+    assert_close(answer, repeated_answer, Tolerance(0.0, 0.0), "predict_next is not deterministic")
 
 
 @contract(lambda predictor: predictor.joint == "apart")
@@ -89,8 +89,8 @@ def _joint_scores(predictor: Predictor, episodes: Episodes, targets: Points) -> 
 def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The answer for n does not change with label n."""
     count = episodes.context.count
-    diagonal = torch.eye(count, dtype=torch.bool)
-    expected, changed_answers = _changed_answers(predictor, episodes, diagonal, change_inputs=False)
+    is_changed = torch.eye(count, dtype=torch.bool)
+    expected, changed_answers = _changed_answers(predictor, episodes, is_changed, change_inputs=False)
     for n in range(count):
         prefix, message = slice(0, n + 1), f"an answer up to {n} changes with label {n}"
         assert_close(changed_answers[n].at(prefix), expected.at(prefix), tolerance, message)
@@ -100,26 +100,26 @@ def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, toler
 def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The answer for n does not change with points after n."""
     count = episodes.context.count
-    later = torch.ones(count, count, dtype=torch.bool).triu(1)[:-1]
-    expected, changed_answers = _changed_answers(predictor, episodes, later, change_inputs=True)
+    is_changed = torch.ones(count, count, dtype=torch.bool).triu(1)[:-1]
+    expected, changed_answers = _changed_answers(predictor, episodes, is_changed, change_inputs=True)
     for n in range(count - 1):
         prefix, message = slice(0, n + 1), f"points after {n} change an earlier answer"
         assert_close(changed_answers[n].at(prefix), expected.at(prefix), tolerance, message)
 
 
 def _changed_answers(
-    predictor: Predictor, episodes: Episodes, changed_points: Bool[Tensor, "cases N"], change_inputs: bool
+    predictor: Predictor, episodes: Episodes, is_changed: Bool[Tensor, "cases N"], change_inputs: bool
 ) -> tuple[Prediction, list[Prediction]]:
-    """The answers, and for each case the answers with other labels (and inputs) at some points. All cases are episodes
-    of one batch, whose independence is another contract; an oracle has one batch per case, because it is given the
-    truth of these episodes."""
+    """The answers, and for each case the answers with other labels (and inputs) at the changed points. All cases are
+    episodes of one batch, whose independence is another contract. An oracle has one batch per case, because it has
+    access to the truth of these episodes."""
     size, changed_answers = len(episodes), []
-    for cases in changed_points.to(episodes.context.x.device).split(
-        1 if isinstance(predictor, Oracle) else len(changed_points)
+    for cases in is_changed.to(episodes.context.x.device).split(
+        1 if isinstance(predictor, Oracle) else len(is_changed)
     ):
         copies = episodes[torch.arange(size, device=cases.device).repeat(len(cases))]
         x, y, changed = copies.context.x, copies.context.y, cases.repeat_interleave(size, 0)
-        y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), other_labels(y, episodes), y)
+        y = torch.where(changed.reshape(*changed.shape, *[1] * (y.dim() - 2)), different_outputs(y, episodes), y)
         if change_inputs:
             x = torch.where(changed.unsqueeze(-1), 3 - 2 * x, x)
         answer = ask_next(predictor, copies, replace(copies.context, x=x, y=y))
@@ -198,7 +198,7 @@ def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance:
 
 
 @contract()
-def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+def separate_queries_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """With `x_query`, the answer for n is at `x_query[:, n]`, and queries do not change later answers."""
     context = episodes.context
     queries = 2 * context.x.flip(1)
@@ -211,7 +211,7 @@ def shifted_queries_are_answered(predictor: Predictor, episodes: Episodes, toler
 
 
 @contract()
-def chosen_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+def selected_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """With `prefixes`, the answers equal those after the prefixes of these lengths, in the given order."""
     context = episodes.context
     prefixes = [0, 1, context.count // 2, context.count - 1]

@@ -12,7 +12,7 @@ from iclbench.contracts.contract import (
     ask_targets,
     assert_close,
     contract,
-    other_labels,
+    different_outputs,
     targets_of,
 )
 from iclbench.core.episodes import Episodes, Points
@@ -31,22 +31,22 @@ def _is_set_of_sets(predictor: Predictor) -> bool:
 
 
 @contract(_uses_related, needs_related=True)
-def related_datasets_matter(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
+def related_datasets_have_an_effect(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
     """The answers of a predictor with `uses_related` depend on related datasets."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
-    changed = replace(episodes, related=replace(related, y=other_labels(related.y, episodes)))
+    changed = replace(episodes, related=replace(related, y=different_outputs(related.y, episodes)))
     for change, changed_episodes in (
-        ("without them", replace(episodes, related=None)),
-        ("with other outputs in them", changed),
+        ("without related datasets", replace(episodes, related=None)),
+        ("with other outputs in related datasets", changed),
     ):
         answer = ask_targets(predictor, changed_episodes, context, x)
         pairs = zip(answer.tensors().values(), expected.tensors().values(), strict=True)
         differences = torch.stack([(a - b).abs().flatten(1).amax(1) for a, b in pairs]).amax(0)
         effects = differences[related.mask.any(-1).any(-1)]
         assert not (effects <= _SMALLEST_EFFECT).any(), (
-            f"related datasets have no effect: answers {change} differ by {effects.min().item():.1g}, expected more "
-            f"than {_SMALLEST_EFFECT:g}; use them, or initialise a recurrence with slower decays"
+            f"answers {change} differ by {effects.min().item():.1g}, expected more than {_SMALLEST_EFFECT:g}; use "
+            "related datasets, or initialise a recurrence with slower decays"
         )
 
 
@@ -57,7 +57,7 @@ def absent_related_datasets_equal_none(
     """Neither masked points in a related dataset nor a dataset of only masked points have an effect."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
-    more_points = _padded(related, 2)
+    more_points = _pad(related, 2)
     more_sets = more_points.map(lambda t: torch.cat([t, t.flip(1)], 1))
     more_sets.mask[:, related.mask.shape[1] :] = False
     for masked, padded in (("points", more_points), ("datasets", more_sets)):
@@ -81,7 +81,7 @@ def related_datasets_of_batch_neighbours_change_nothing(
     for b in range(len(episodes)):
         neighbours = torch.arange(len(episodes), device=x.device) != b
         y, mask = related.y.clone(), related.mask.clone()
-        y[neighbours] = other_labels(y[neighbours], episodes)
+        y[neighbours] = different_outputs(y[neighbours], episodes)
         mask[neighbours] = True
         changed = replace(episodes, related=replace(related, y=y, mask=mask))
         answer = ask_targets(predictor, changed, context, x)
@@ -120,12 +120,12 @@ def _assert_order_has_no_effect(
 
 
 def _related(episodes: Episodes) -> Points:
-    assert episodes.related is not None, "the checks need episodes with related datasets"
+    assert episodes.related is not None, "the checks require episodes with related datasets"
     return episodes.related
 
 
-def _padded(points: Points, count: int) -> Points:
-    """`count` additional masked points with nonzero values in every set."""
+def _pad(points: Points, count: int) -> Points:
+    """Append `count` masked points with nonzero values to every set."""
     axis = points.mask.dim() - 1
     padded = points.map(lambda t: torch.cat([t, t.narrow(axis, 0, count)], axis))
     padded.mask.narrow(axis, points.mask.shape[axis], count).fill_(False)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone
 from iclbench.backbones.image_backbone import ImageBackbone
-from iclbench.backbones.pair_sequence import SEGMENT
+from iclbench.backbones.pair_sequence import SEGMENT_SIZE
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -106,7 +106,9 @@ class ThinkingBackbone(Predictor):
             return plain
         # No masks are needed: invalid tokens are after all valid ones, and their outputs are not used.
         pairs, model = self.backbone.elements, self.backbone
-        segments = [pairs.tokens(model, segment) for segment in pairs.prompt(model, context, related).segments(SEGMENT)]
+        segments = [
+            pairs.tokens(model, segment) for segment in pairs.prompt(model, context, related).segments(SEGMENT_SIZE)
+        ]
 
         def read(history: Memory | None) -> Memory:
             if history is None:

@@ -18,36 +18,36 @@ def bootstrap_interval(
     """Percentile interval of the mean over episodes.
 
     Args:
-        errors: `(episodes, positions)`; NaN where a position was not scored.
+        errors: `(episodes, positions)`; NaN without a score.
         seed: the same seed gives the same interval.
-        resamples: bootstrap samples.
-        level: coverage.
+        resamples: number of bootstrap samples.
+        level: coverage of the interval.
 
     Returns:
-        Lower and upper ends, `(positions,)` each; NaN where nothing was scored.
+        Lower and upper ends, `(positions,)` each; NaN for positions without a score.
     """
     episodes = errors.shape[0]
-    counts = resampled_counts(episodes, seed, resamples)
-    finite = np.isfinite(errors)
-    sums = counts @ np.where(finite, errors, 0.0)
-    weights = np.full_like(sums, episodes) if finite.all() else counts @ finite
+    counts = resample_counts(episodes, seed, resamples)
+    is_finite = np.isfinite(errors)
+    sums = counts @ np.where(is_finite, errors, 0.0)
+    weights = np.full_like(sums, episodes) if is_finite.all() else counts @ is_finite
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(weights > 0, sums / weights, np.nan)
     return percentiles(means, level)
 
 
-def resampled_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
+def resample_counts(episodes: int, seed: int = 0, resamples: int = RESAMPLES) -> np.ndarray:
     """How often each resample contains each episode, `(resamples, episodes)`."""
-    picks = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
-    picks += episodes * np.arange(resamples)[:, None]
-    counts = np.bincount(picks.ravel(), minlength=resamples * episodes)
+    indices = np.random.default_rng(seed).integers(episodes, size=(resamples, episodes))
+    indices += episodes * np.arange(resamples)[:, None]
+    counts = np.bincount(indices.ravel(), minlength=resamples * episodes)
     return counts.reshape(resamples, episodes).astype(np.float64)
 
 
-def percentiles(resampled: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of the central interval over resamples `(resamples, positions)`, `(positions,)` each."""
+def percentiles(statistics: np.ndarray, level: float = LEVEL) -> tuple[np.ndarray, np.ndarray]:
+    """The ends of the central interval of statistics over resamples `(resamples, positions)`, `(positions,)` each."""
     tail = (1 - level) / 2
-    low, high = np.quantile(resampled, [tail, 1 - tail], axis=0)
+    low, high = np.quantile(statistics, [tail, 1 - tail], axis=0)
     return low, high
 
 
@@ -77,7 +77,7 @@ def ratio_summary(totals: np.ndarray, counts: np.ndarray, seed: int) -> dict[str
     """
     mean = counts.mean()  # after division by it, equal counts are 1, so the ratio is the plain mean
     sums, weights = (totals / mean)[:, None], (counts / mean)[:, None]
-    resamples = resampled_counts(len(totals), seed)
+    resamples = resample_counts(len(totals), seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         low, high = percentiles((resamples @ sums) / (resamples @ weights))
     has_interval = len(totals) > 1

@@ -1,12 +1,12 @@
 """Evaluation cells: the scores of one contestant on one prompt set, computed once and cached.
 
-A cell is a few files, `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`. Each is written
+The files of a cell are `RESULTS/tables/PROMPT_SET/CONTESTANT.{examples,errors,costs,values}.parquet`. Each is written
 atomically, `values` last. A cell is done if the metadata of `values` has the hash of everything that the cell depends
 on, if the other files have the same hash, and if it has all metrics that the current code computes.
 
 A failed cell has a row with a reason, and is recomputed on the next call. If it fails at some context sizes, it has
-such a row for each of them and for each mean over them, and keeps its other values. If a context is longer than the
-contestant allows (`Predictor.longest`), it is skipped, and its row with the reason is cached like any other.
+such a row for each of them and for each mean over them, in addition to its other values. If a context is longer than
+the contestant allows (`Predictor.longest`), it is skipped, and its row with the reason is cached like any other.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CellResult(Generic[P]):
         cached: whether the cell was done already.
         reason: why it failed; None if it did not.
         note: a remark on how the answers were computed.
-        shipped: name of the packed results from which it was copied; empty if it was computed.
+        pack_name: name of the packed results from which it was copied; empty if it was computed.
     """
 
     contestant: Contestant
@@ -94,7 +94,7 @@ class CellResult(Generic[P]):
     cached: bool
     reason: str | None = None
     note: str = ""
-    shipped: str = ""
+    pack_name: str = ""
 
 
 def cell_path(results: Path, contestant: Contestant, prompts: AnyPromptSet, table: str = "values") -> Path:
@@ -145,7 +145,7 @@ def _metrics_with_values(values: Rows | pd.DataFrame) -> set[str]:
     return {str(row["metric"]) for row in values if row["status"] == "ok"}
 
 
-def shipped_from(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
+def pack_name_of(results: Path, contestant: Contestant, prompts: AnyPromptSet) -> str:
     """Name of the packed results from which a cached cell was copied; empty if it was computed."""
     return tables.metadata(cell_path(results, contestant, prompts)).get("from", "")
 
@@ -160,7 +160,7 @@ def compute_tables(
         contestant: the contestant.
         prompts: the prompt set.
         shared: columns of the row of a failed cell.
-        work: computes the tables; its values may have failed rows.
+        work: the function that computes the tables; its values may have failed rows.
 
     Returns:
         The tables, and the reason if the work failed, even in part.
@@ -197,7 +197,7 @@ def write(
 def write_finished(
     results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_tables: Tables, metadata: dict[str, str]
 ) -> None:
-    """Write the tables of a finished cell; `metadata` says how they were computed."""
+    """Write the tables of a finished cell; `metadata` records how they were computed."""
     _write_tables(results, contestant, prompts, cell_tables, {"cell": cell_hash(contestant, prompts)} | metadata)
 
 
@@ -218,7 +218,7 @@ def _write_tables(
         names = _metrics_with_values(cell_tables["values"]) | uncomputed_metrics(cell_tables["values"], prompts)
         values_metadata["metrics"] = " ".join(sorted(names))
     with writing(results):
-        _forget_rows(results, contestant, prompts, metadata.get("cell"))
+        _remove_sweep_rows(results, contestant, prompts, metadata.get("cell"))
         for name in {*tables.SCHEMAS} - {*cell_tables}:
             cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         for name in sorted(cell_tables, key=lambda name: name == "values"):
@@ -233,8 +233,8 @@ def _write_tables(
             )
 
 
-def _forget_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_id: str | None) -> None:
-    """Remove the rows of sweeps that refer to the cell's files if these are about to be replaced by another cell's."""
+def _remove_sweep_rows(results: Path, contestant: Contestant, prompts: AnyPromptSet, cell_id: str | None) -> None:
+    """Remove the rows of sweeps that refer to the files of a cell if another cell will replace these files."""
     path = cell_path(results, contestant, prompts)
     if tables.metadata(path).get("cell", cell_id) == cell_id:
         return
@@ -253,7 +253,7 @@ def _first_reason(values: Rows | pd.DataFrame) -> str | None:
     return next((str(row["reason"]) for row in rows if row["status"] == "failed"), None)
 
 
-def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[str, object]:
+def shared_columns(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[str, object]:
     """The columns that all rows of a cell share."""
     return {
         "run": contestant.run,
@@ -263,7 +263,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
         "trained_data": prompts.trained_data,
         "contestant": contestant.name,
         "model": contestant.model_name or contestant.name,
-        "method": contestant.applied,
+        "method": contestant.method_suffix,
         "kind": contestant.kind,
         "preset": prompts.preset,
         "seed": contestant.seed,
@@ -283,7 +283,7 @@ def row(contestant: Contestant, prompts: AnyPromptSet, evaluator: str) -> dict[s
     }
 
 
-def skipped(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Tables:
+def skipped_tables(prompts: AnyPromptSet, shared: dict[str, object], reason: str) -> Tables:
     """The tables of a cell that is not applicable to the contestant; `shared` as in `compute_cell`."""
     return {"values": [shared | {"metric": prompts.headline, "status": "skipped", "reason": reason}]}
 
@@ -315,13 +315,13 @@ def error_rows(
 
 
 def cost_rows(contestant: PredictorContestant, prompts: PromptSet, cost: Measure) -> Rows:
-    """Rows of the table `costs` with seconds and peak memory; empty for shifts and tests, which cost the same."""
+    """Rows of the table `costs` with seconds and peak memory; empty for shifts and tests, whose costs are the same."""
     if prompts.evaluator or prompts.distribution != "none":
         return []
-    return measured_rows(contestant, prompts, cost, prompts.context_points)
+    return evaluation_cost_rows(contestant, prompts, cost, prompts.context_points)
 
 
-def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, n_points: int) -> Rows:
+def evaluation_cost_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, n_points: int) -> Rows:
     """Rows of the table `costs` for the evaluation of a cell."""
     shared: dict[str, object] = {
         "run": contestant.run,
@@ -335,5 +335,5 @@ def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, 
         "version": __version__,
     }
     # A peak of 0 means that free memory of the allocator was sufficient, not that no memory was used.
-    measured = {"seconds": cost.seconds, "bytes": cost.bytes}
-    return [shared | {"metric": name, "value": float(v)} for name, v in measured.items() if v]
+    measurements = {"seconds": cost.seconds, "bytes": cost.bytes}
+    return [shared | {"metric": name, "value": float(v)} for name, v in measurements.items() if v]

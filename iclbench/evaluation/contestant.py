@@ -14,7 +14,7 @@ class Contestant:
         name: value of the column `contestant`.
         run: value of the column `run`; for baselines and language models, the name.
         kind: backbone, baseline or oracle.
-        identity: hash of everything that its answers depend on, except the prompt set.
+        identity: hash of everything that affects its answers, except the prompt set.
         seed: seed of the run; None for untrained methods.
         variant: hash of the training without its seed; None for untrained methods.
         tuned: whether it was trained at the learning rate in the table of chosen rates; None if this is not known, and
@@ -22,7 +22,7 @@ class Contestant:
         trained_on: the task of its training, if it is not the task of the prompts.
         model_name: the name without the suffixes for a method and for the task of the training; for a baseline, without
             a number at the end ("lasso" for "lasso-1e-2"). None if it is the name.
-        applied: suffix of the method that is applied to the model; None without a method.
+        method_suffix: suffix of the method that is applied to the model; None without a method.
         device: device on which it computes.
         libraries: versions of libraries that its answers may depend on, recorded in its files.
         folder: folder of its run; if it was deleted, results are not written. None for other contestants.
@@ -36,7 +36,7 @@ class Contestant:
     variant: str | None = None
     tuned: bool | None = None
     trained_on: str | None = None
-    applied: str | None = None
+    method_suffix: str | None = None
     model_name: str | None = None
     device: str = "cpu"
     libraries: dict[str, str] = field(default_factory=dict)

@@ -33,7 +33,7 @@ from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
-# What a head predicts (all other heads: numbers).
+# The outputs that a head predicts (all other heads: numbers).
 _OUTPUTS = {"categorical": "class labels", "event": "events"}
 # The number at the end of a baseline's name: knn-3, lasso-1e-2.
 _NUMBER = re.compile(r"-\d[\d.]*(e-?\d+)?$")
@@ -58,7 +58,7 @@ class PredictorContestant(Contestant):
         return self.predictor.order if self.kind == "backbone" else None
 
 
-def in_memory(
+def contestant_of_predictor(
     name: str,
     predictor: Predictor,
     device: str = "cpu",
@@ -67,7 +67,7 @@ def in_memory(
     seed: int | None = None,
     variant: str | None = None,
 ) -> PredictorContestant:
-    """A predictor of a notebook as a contestant, with an identity that no cell of a results folder has.
+    """A predictor in memory as a contestant, with an identity that no cell of a results folder has.
 
     Args:
         name: name of the contestant.
@@ -92,15 +92,15 @@ def in_memory(
 
 def backbone(run: Run, device: str = "cpu", data_dir: Path | None = None) -> PredictorContestant:
     """The trained backbone of a run."""
-    return of_run(run, run.load(device, data_dir), device)
+    return contestant_of_loaded_run(run, run.load(device, data_dir), device)
 
 
-def of_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
+def contestant_of_loaded_run(run: Run, model: Backbone, device: str) -> PredictorContestant:
     """The contestant of a run whose model is already loaded on the device."""
     # The digest was checked when the model was loaded.
     model_id = identity.model_id(run.hash, run.digest, run.branch_digests)
     contestant = _contestant_of(run.name, run.config, model, model_id, device)
-    branches = {steps: partial(_branch, run, steps, model) for steps in run.branch_steps}
+    branches = {steps: partial(_load_branch, run, steps, model) for steps in run.branch_steps}
     tuned = _is_tuned(run.config, run.path.parent.parent)
     return replace(contestant, branches=branches, folder=run.path, tuned=tuned)
 
@@ -111,7 +111,7 @@ def _is_tuned(config: RunConfig, results: Path) -> bool:
     return rates.is_chosen(config.backbone.name, config.train.model_dump(mode="json"))
 
 
-def _branch(run: Run, steps: int, model: Backbone) -> Backbone:
+def _load_branch(run: Run, steps: int, model: Backbone) -> Backbone:
     """The model of a branch of a run; `model` is the model of the run."""
     return run.load_branch(steps, copy.deepcopy(model)).eval()
 
@@ -137,39 +137,39 @@ def _contestant_of(run: str, config: RunConfig, model: Backbone, model_id: str, 
     )
 
 
-def on_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
+def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family: Family) -> PredictorContestant:
     """The backbone of a run on the prompts of `task`. If it was trained on another task, its name includes that task.
 
     Raises:
         DataChangedError: it is the training task, but its data have changed.
         UsageError: the task has other inputs, outputs, classes, head or related datasets, or more examples.
     """
-    trained_family, trained = run.config.task.build(), run.config.task
-    if is_same_task(trained, task):
-        check_data(trained, family)
+    training_family, training_task = run.config.task.build(), run.config.task
+    if is_same_task(training_task, task):
+        check_data(training_task, family)
         return model
     shapes = {
-        "input dimensions": (trained_family.x_dim, family.x_dim),
-        "output dimensions": (trained_family.y_dim, family.y_dim),
-        "classes": (trained_family.classes, family.classes),
-        "marks": (trained_family.marks, family.marks),
-        "image shape": (trained_family.x_shape, family.x_shape),
-        "head": (trained.head, task.head),
+        "input dimensions": (training_family.x_dim, family.x_dim),
+        "output dimensions": (training_family.y_dim, family.y_dim),
+        "classes": (training_family.classes, family.classes),
+        "marks": (training_family.marks, family.marks),
+        "image shape": (training_family.x_shape, family.x_shape),
+        "head": (training_task.head, task.head),
     }
     differences = [
-        f"its {name}: {value}, in training: {trained_value}"
-        for name, (trained_value, value) in shapes.items()
-        if trained_value != value
+        f"its {name}: {value}, in training: {training_value}"
+        for name, (training_value, value) in shapes.items()
+        if training_value != value
     ]
-    if task.points > trained.points:
-        differences.append(f"its examples: {task.points}, in training: {trained.points}")
-    if model.predictor.uses_related and family.related_sets > trained_family.related_sets:
-        differences.append(f"its related datasets: {family.related_sets}, in training: {trained_family.related_sets}")
+    if task.points > training_task.points:
+        differences.append(f"its examples: {task.points}, in training: {training_task.points}")
+    if model.predictor.uses_related and family.related_sets > training_family.related_sets:
+        differences.append(f"its related datasets: {family.related_sets}, in training: {training_family.related_sets}")
     if differences:
         raise UsageError(
             f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
         )
-    return with_training_task(model, trained)
+    return with_training_task(model, training_task)
 
 
 def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
@@ -178,11 +178,11 @@ def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
     return all(getattr(task, key) == getattr(other, key) for key in fields)
 
 
-def check_data(trained: TaskConfig, family: Family) -> None:
-    """Raise `DataChangedError` if the data of a family differ from a model's training data. Families with facts learned
-    in training have been checked already."""
+def check_data(training_task: TaskConfig, family: Family) -> None:
+    """Raise `DataChangedError` if the data of a family differ from a model's training data. Families with stored facts
+    about the training data have been checked already."""
     if not family.learned:
-        family.check_data(trained.learned)
+        family.check_data(training_task.learned)
 
 
 def with_training_task(model: PredictorContestant, task: TaskConfig) -> PredictorContestant:
@@ -190,11 +190,11 @@ def with_training_task(model: PredictorContestant, task: TaskConfig) -> Predicto
     return replace(model, name=f"{model.name}@{task.name}", trained_on=task.name)
 
 
-def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
+def with_deep_thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
     """The backbone of a run with deep thinking, as a further contestant.
 
     Raises:
-        UsageError: the method is not one for runs, or not defined for this backbone.
+        UsageError: the method is not for runs, or is not defined for this backbone.
     """
     if not method.settings.thinks or not isinstance(plain.predictor, Backbone):
         raise UsageError(
@@ -209,7 +209,7 @@ def thinking(plain: PredictorContestant, method: Method) -> PredictorContestant:
         plain,
         name=plain.name + method.suffix,
         run=plain.run + method.suffix,
-        applied=method.suffix,
+        method_suffix=method.suffix,
         predictor=predictor,
         branches={},
         identity=identity.method_id(plain.identity, method.hash),
@@ -222,7 +222,7 @@ def baselines(prompts: PromptSet, names: Iterable[str] | None = None) -> list[Pr
     task = prompts.task
     baseline_names = list(dict.fromkeys([*task.oracles, *task.baselines])) if names is None else list(names)
     facts = prompts.family.facts(prompts.shift)
-    return [_baseline(name, task, prompts, facts) for name in baseline_names]
+    return [_baseline_contestant(name, task, prompts, facts) for name in baseline_names]
 
 
 def _estimator(estimator: str, baseline: str) -> Any:
@@ -237,7 +237,7 @@ def _estimator(estimator: str, baseline: str) -> Any:
     return cls
 
 
-def misfit(name: str, task: TaskConfig) -> str | None:
+def output_mismatch(name: str, task: TaskConfig) -> str | None:
     """Why a baseline, by name or path, cannot predict the outputs of the task (labels, events or numbers); None if it
     can."""
     name, card = load_baseline(name)
@@ -245,11 +245,11 @@ def misfit(name: str, task: TaskConfig) -> str | None:
     required = _OUTPUTS.get(task.head, "numbers")
     if required in predicted:
         return None
-    return f"baseline '{name}' predicts {' or '.join(sorted(predicted))}, task '{task.name}' asks for {required}"
+    return f"baseline '{name}' predicts {' or '.join(sorted(predicted))}, but task '{task.name}' requires {required}"
 
 
-def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
-    problem, (name, card) = misfit(name, task), load_baseline(name)
+def _baseline_contestant(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts) -> PredictorContestant:
+    problem, (name, card) = output_mismatch(name, task), load_baseline(name)
     if problem is not None:
         available = ", ".join(baseline for baseline in task.baselines if baseline != name) or "none"
         raise UsageError(f"{problem}; the task's baselines: {available}", code="not-applicable")
@@ -260,16 +260,16 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     is_oracle = name in task.oracles
-    loses_oracle = is_oracle and not prompts.family.keeps_oracle(name, prompts.shift)
+    loses_optimality = is_oracle and not prompts.family.is_oracle_optimal(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
     baseline_id = identity.baseline_id(
         card,
         [facts.noise_to_signal, facts.hidden_width, *gaps],
         # Answers of iclbench's own algorithms do not depend on the versions of libraries.
         {name: libraries[name] for name in cls.libraries},
-        loses_oracle=loses_oracle,
+        loses_oracle=loses_optimality,
     )
-    kind = "oracle" if is_oracle and not loses_oracle else "baseline"
+    kind = "oracle" if is_oracle and not loses_optimality else "baseline"
     episodes = getattr(settings, "episodes", None) or None
     return PredictorContestant(
         name,

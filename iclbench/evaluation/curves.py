@@ -17,7 +17,7 @@ from iclbench.tables.curves import mean_heights, ratios, sums
 
 # Number of queries per forward pass, over all its episodes. It limits memory use and does not depend on the machine. A
 # single episode may have more queries, which sequence models process in segments.
-_POSITIONS = 64 * 41
+_QUERIES_PER_PASS = 64 * 41
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Curve:
         scores: scores by metric, `(episodes, prefixes)`, with squared errors divided by the normaliser; NaN without a
             score.
         normaliser: the divisor of squared errors.
-        scored: mask of the scored positions, `(episodes, prefixes)`; None if all are. Some shifts leave positions
-            undefined.
+        scored: mask of the scored positions, `(episodes, prefixes)`; None if all are scored. Under some shifts,
+            positions are undefined.
         skipped: context sizes that the contestant does not allow.
         skip_reason: why they were skipped.
-        sequences: scores of complete sequences by metric, `(episodes,)`; sums for metrics per event. Empty if some
-            context sizes were left out.
+        sequence_scores: scores of complete sequences by metric, `(episodes,)`; sums for metrics per event. Empty if
+            some context sizes were skipped.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at its
             position, `(episodes, prefixes)`, NaN elsewhere; None without open intervals.
     """
@@ -45,7 +45,7 @@ class Curve:
     scored: np.ndarray | None = None
     skipped: tuple[int, ...] = ()
     skip_reason: str | None = None
-    sequences: dict[str, np.ndarray] = field(default_factory=dict)
+    sequence_scores: dict[str, np.ndarray] = field(default_factory=dict)
     open_nll: np.ndarray | None = None
 
     def totals(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -64,11 +64,10 @@ class Curve:
         """The mean height of each episode's curve, `(episodes,)`: its area per unit of context, by the trapezoid rule.
 
         It covers the context sizes at which all episodes have a score. It is NaN if there are none, or if a score is
-        not finite.
-        Sequences of different lengths have few sizes in common. Their mean height is the ratio of `totals`, in which
-        all events have equal weight.
+        not finite. Sequences of different lengths have few sizes in common. Their mean height is the ratio of `totals`,
+        in which all events have equal weight.
         """
-        values, is_used, n = self.scores[metric], self.in_area, np.asarray(self.prefixes, dtype=np.float64)
+        values, is_used, n = self.scores[metric], self.is_in_area, np.asarray(self.prefixes, dtype=np.float64)
         if self.is_ragged and self.scored is not None:
             failed = (self.scored & ~np.isfinite(values)).any(1)
             return np.where(failed, np.nan, ratios(*self.totals(metric)))
@@ -82,7 +81,7 @@ class Curve:
         return any(metric(name).of_sequences for name in self.scores)
 
     @property
-    def in_area(self) -> np.ndarray:
+    def is_in_area(self) -> np.ndarray:
         """Mask of the context sizes with a score of all episodes, over which an area is computed, `(prefixes,)`."""
         return np.ones(len(self.prefixes), dtype=bool) if self.scored is None else np.asarray(self.scored.all(0))
 
@@ -96,7 +95,7 @@ class Curve:
 
     @property
     def failure(self) -> str | None:
-        """One line about the first score that is not finite; None if there is none."""
+        """A message about the first score that is not finite; None if all are finite."""
         failed = self._nonfinite
         if not failed.any():
             return None
@@ -138,7 +137,7 @@ def learning_curve(
     if skipped:
         positions = allowed[-1] + 1
         episodes, prefixes = episodes.first_points(positions), None if prefixes is None else allowed
-    chunk = max(1, _POSITIONS // positions)
+    chunk = max(1, _QUERIES_PER_PASS // positions)
     normaliser = prompts.family.normaliser
     score_blocks: dict[str, list[np.ndarray]] = {}
     scored_blocks: list[np.ndarray] = []
@@ -173,6 +172,6 @@ def learning_curve(
         scored=np.concatenate(scored_blocks),
         skipped=skipped,
         skip_reason=predictor.too_long(skipped[0]) if skipped else None,
-        sequences={name: np.concatenate(blocks) for name, blocks in sequence_scores.items()},
+        sequence_scores={name: np.concatenate(blocks) for name, blocks in sequence_scores.items()},
         open_nll=np.concatenate(open_blocks) if in_windows else None,
     )

@@ -44,10 +44,10 @@ def evaluate(contestants: Iterable[PredictorContestant], prompts: PromptSet) -> 
         (`COMPARISON_METRICS`). A failed contestant has a row with a reason.
 
     >>> from iclbench.config.resolution import resolve_run
-    >>> from iclbench.evaluation.contestants import baselines, in_memory
+    >>> from iclbench.evaluation.contestants import baselines, contestant_of_predictor
     >>> config = resolve_run("linear", "gpt2", "smoke", overrides=["task.dim=2", "task.episodes=8"])
     >>> model, prompts = config.build(config.task.build()), PromptSet(config.task, "smoke")
-    >>> values = evaluate([in_memory("mine", model), *baselines(prompts, ["ridge"])], prompts)
+    >>> values = evaluate([contestant_of_predictor("mine", model), *baselines(prompts, ["ridge"])], prompts)
     >>> values.query("metric == 'squared_error' and n_context == 5")["contestant"].tolist()
     ['mine', 'ridge']
     """
@@ -74,7 +74,7 @@ def _union(kind: tables.TableName, all_tables: Sequence[cells.Tables]) -> pd.Dat
 
 def _tables_of(contestant: PredictorContestant, prompts: PromptSet) -> tuple[cells.Tables, str | None]:
     """All tables of a cell, including rows of branches, and the reason if it failed, even at one context size."""
-    shared = cells.row(contestant, prompts, prompts.question)
+    shared = cells.shared_columns(contestant, prompts, prompts.question)
     score = _SCORERS[prompts.task.question]
     with eval_mode(contestant.predictor):
         computed_tables, reason = cells.compute_tables(contestant, prompts, shared, lambda: score(contestant, prompts))
@@ -105,21 +105,22 @@ def evaluate_cell(results: Path, contestant: PredictorContestant, prompts: Promp
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """A cell of packed results: their name, its tables, and the versions of libraries that computed it."""
+class PackedCell:
+    """A cell of packed results: the name of the results, the tables of the cell, and the versions of libraries that
+    computed it."""
 
-    source: str
+    pack_name: str
     tables: cells.Tables
     libraries: dict[str, str]
 
 
-# Finds a cell in packed results; returns None if they do not have it.
-Lookup = Callable[[PredictorContestant, PromptSet], Shipped | None]
-# Called with each cell before it is computed or found to be cached.
+# A function that finds a cell in packed results; it returns None if they do not have it.
+FindPackedCell = Callable[[PredictorContestant, PromptSet], PackedCell | None]
+# A callback for each cell, before it is computed or found to be cached.
 OnStart = Callable[[PredictorContestant, PromptSet], None]
 
 
-def named_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
+def canonical_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
     """The canonical names of these shifts; `all` means all shifts of the card."""
     family = task.build()
     shifts = (shift for name in names for shift in (task.shifts if name == "all" else [name]))
@@ -138,13 +139,13 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
     Raises:
         UsageError: `extrapolate` is not larger than the number of examples in training.
     """
-    names = ["none", *named_shifts(task or run.config.task, requested)]
+    names = ["none", *canonical_shifts(task or run.config.task, requested)]
     if extrapolate is not None:
         trained = run.config.task.points
         if extrapolate <= trained:
             raise UsageError(
                 f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
-                "examples); give a larger number, or --extrapolate alone for 4x",
+                "examples); pass a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )
         names.append(Shift().with_examples(extrapolate).name)
@@ -170,7 +171,7 @@ def evaluate_run(
     baseline_names: Sequence[str] | None = None,
     method: Method | None = None,
     summaries: bool = True,
-    lookup: Lookup | None = None,
+    lookup: FindPackedCell | None = None,
     fresh: bool = False,
     on_start: OnStart | None = None,
     data_changed: bool = False,
@@ -186,9 +187,9 @@ def evaluate_run(
         task: the task of the prompts (default: the task of the run).
         family: the family that samples the prompts of `task`, adapted to the run (for the user's own table).
         baseline_names: baselines and oracles (default: those of the card).
-        method: also evaluate the run with this method of reading its context.
+        method: a method with which the run is also evaluated.
         summaries: whether to write gaps and scores, which compare the contestants; a sweep writes them at its end.
-        lookup: finds finished cells of baselines in packed results.
+        lookup: the function that finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
         on_start: called with each cell before it is computed or found to be cached.
         data_changed: whether the data may differ from the training data.
@@ -202,11 +203,11 @@ def evaluate_run(
     task = task or run.config.task
     if family is None:
         family = task.build_held_out(data_dir, data_changed)  # shared by all prompt sets, because it holds the data
-        model = contestants.on_task(model, run, task, family)
+        model = contestants.adapt_to_task(model, run, task, family)
     write_published(results, task)
     tests = task.evaluator_names(family, task.evaluators) if evaluators is None else evaluators
     remaining = prompt_sets(task, run.config.preset, shifts, tests, seed, data_dir, family)
-    models = [model] if method is None else [model, contestants.thinking(model, method)]
+    models = [model] if method is None else [model, contestants.with_deep_thinking(model, method)]
     while remaining:
         prompts = remaining.pop(0)  # removed from the list, so that the memory of its episodes is freed
         all_contestants = [*models, *contestants.baselines(prompts, baseline_names)]
@@ -251,7 +252,7 @@ def evaluate_cells(
     results: Path,
     prompts: PromptSet,
     prompt_contestants: Sequence[PredictorContestant],
-    lookup: Lookup | None = None,
+    lookup: FindPackedCell | None = None,
     fresh: bool = False,
     on_start: OnStart | None = None,
 ) -> Iterator[CellResult]:
@@ -261,15 +262,15 @@ def evaluate_cells(
         if on_start is not None:
             on_start(contestant, prompts)
         if cells.is_done(results, contestant, prompts):
-            source = cells.shipped_from(results, contestant, prompts)
-            if not (fresh and source):
-                yield CellResult(contestant, prompts, cached=True, shipped=source)
+            pack_name = cells.pack_name_of(results, contestant, prompts)
+            if not (fresh and pack_name):
+                yield CellResult(contestant, prompts, cached=True, pack_name=pack_name)
                 continue
         packed_cell = lookup(contestant, prompts) if lookup is not None else None
         if packed_cell is not None:
-            metadata = {"from": packed_cell.source} | {f"library.{k}": v for k, v in packed_cell.libraries.items()}
+            metadata = {"from": packed_cell.pack_name} | {f"library.{k}": v for k, v in packed_cell.libraries.items()}
             cells.write_finished(results, contestant, prompts, packed_cell.tables, metadata)
-            yield CellResult(contestant, prompts, cached=False, shipped=packed_cell.source)
+            yield CellResult(contestant, prompts, cached=False, pack_name=packed_cell.pack_name)
             continue
         yield CellResult(contestant, prompts, cached=False, reason=evaluate_cell(results, contestant, prompts))
 

@@ -27,7 +27,7 @@ DRAWS, SPACING = 5, 3
 def prediction_rows(contestant: PredictorContestant, prompts: PromptSet, failed: Collection[int] = ()) -> pd.DataFrame:
     """Rows of the table `examples` for the predictions of a contestant at the family's display inputs.
 
-    If the contestant uses related datasets, there are predictions with no, one and all of them. For one input
+    If the contestant uses related datasets, there are predictions with no, one and all related datasets. For one input
     dimension, there are also rows `drawn`: samples for the first episode without related datasets. The result is empty
     if the family has no display inputs, or if a context is longer than the contestant allows.
 
@@ -69,9 +69,9 @@ def prediction_rows(contestant: PredictorContestant, prompts: PromptSet, failed:
             frames.append(_rows(shared | {"role": "predicted", "n_related": count}, x, mean, **band))
             if not count and band and x.shape[-1] == 1:
                 sparse_inputs = x[:1, ::SPACING]
-                draw = torch.Generator(x.device).manual_seed(0)  # the same random numbers for all contestants
+                generator = torch.Generator(x.device).manual_seed(0)  # the same random numbers for all contestants
                 for index, values in enumerate(
-                    informed_first.sample_targets(episodes.context[:1], sparse_inputs, DRAWS, draw)
+                    informed_first.sample_targets(episodes.context[:1], sparse_inputs, DRAWS, generator)
                 ):
                     frames.append(
                         _rows(shared | {"role": "drawn", "n_related": 0, "set": index}, sparse_inputs, values)

@@ -1,7 +1,7 @@
 """XGBoost fitted on nearly all rows of a table, as a reference for contestants with a few rows of context.
 
-Contestants are given the n rows before a target, and so is the baseline `xgboost`. Here, XGBoost is fitted on nine
-tenths of the table with all features and predicts the other tenth (ten-fold cross-validation).
+Contestants, including the baseline `xgboost`, predict a target from the n rows before it. Here, XGBoost is fitted on
+nine tenths of the table with all features and predicts the other tenth (ten-fold cross-validation).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from iclbench.registry import ESTIMATORS
 
 FOLDS = 10
 # Predictions for a table by seed, because several runs may be evaluated on the same table.
-_PREDICTED: WeakKeyDictionary[Table, dict[int, np.ndarray]] = WeakKeyDictionary()
+_PREDICTIONS: WeakKeyDictionary[Table, dict[int, np.ndarray]] = WeakKeyDictionary()
 
 
 def remarks(prompts: PromptSet) -> list[str]:
@@ -47,40 +47,40 @@ def full_table_error(prompts: PromptSet) -> dict[str, object]:
     family, episodes = prompts.family, prompts.episodes
     assert isinstance(family, Tabular)
     table_index, rows = (episodes.truth[name].numpy() for name in ("table", "rows"))
-    predicted = np.zeros(rows.shape)
+    predictions = np.zeros(rows.shape)
     for index, table in enumerate(family.tables):
         is_table = table_index == index
-        predicted[is_table] = out_of_fold(table, prompts.seed)[rows[is_table]]
+        predictions[is_table] = out_of_fold_predictions(table, prompts.seed)[rows[is_table]]
     errors = (
-        family.to_labels(predicted, table_index, rows) - episodes.context.y[..., 0].numpy()
+        family.to_labels(predictions, table_index, rows) - episodes.context.y[..., 0].numpy()
     ) ** 2 / family.normaliser
     scored = episodes.scored.numpy()
     curve = Curve(tuple(range(rows.shape[1])), {"squared_error": errors}, family.normaliser, scored)
     return summaries(curve.area("squared_error")[:, None], prompts.seed)[0]
 
 
-def out_of_fold(table: Table, seed: int = 0) -> np.ndarray:
+def out_of_fold_predictions(table: Table, seed: int = 0) -> np.ndarray:
     """Out-of-fold predictions of XGBoost for the targets of all rows, in the units of the file, `(rows,)`.
 
     They are computed once per table and seed.
     """
-    by_seed = _PREDICTED.setdefault(table, {})
-    if seed not in by_seed:
-        by_seed[seed] = _cross_validated(table, seed)
-    return by_seed[seed]
+    predictions_by_seed = _PREDICTIONS.setdefault(table, {})
+    if seed not in predictions_by_seed:
+        predictions_by_seed[seed] = _cross_validate(table, seed)
+    return predictions_by_seed[seed]
 
 
-def _cross_validated(table: Table, seed: int) -> np.ndarray:
+def _cross_validate(table: Table, seed: int) -> np.ndarray:
     _, card = load_baseline("xgboost")
     cls = ESTIMATORS.get(card.estimator)
     estimator = cls(validate(cls.Settings, card.settings, "baseline 'xgboost'"))
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
-    predicted = np.zeros(table.rows)
+    predictions = np.zeros(table.rows)
     # XGBoost computes in single precision, in which very large and very small units overflow or underflow.
     standard = Standard.of(table.y[:, None])
     x, y = Standard.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
     for held_out in np.unique(fold):
         model = estimator.model().fit(x[fold != held_out], y[fold != held_out])
-        predicted[fold == held_out] = model.predict(x[fold == held_out])
-    in_file_units: np.ndarray = standard.undo(predicted[:, None])[:, 0]
+        predictions[fold == held_out] = model.predict(x[fold == held_out])
+    in_file_units: np.ndarray = standard.undo(predictions[:, None])[:, 0]
     return in_file_units

@@ -8,9 +8,9 @@ part. To make the two comparable, all gaps on a prompt set are computed on the e
 
 The gap of the joint log-likelihood (`gap_joint`) also includes the loss due to predicting the targets independently.
 
-The oracle's mean likelihood on a prompt set (its ceiling) differs from its expectation over the task. If the family
-knows the latter, there are also adjusted scores: the task's ceiling minus the gap. They can be compared with published
-numbers, which were computed on other samples.
+The oracle's mean likelihood on a prompt set (its ceiling) differs from its expectation over the task. If the family has
+this expectation (`Family.ceiling`), there are also adjusted scores: the task's ceiling minus the gap. They can be
+compared with published numbers, which were computed on other samples.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet) -> 
 
     The gap is the mean log-likelihood of the task's first oracle minus that of the contestant, on the episodes that all
     oracles predicted. An oracle that uses related datasets is compared at the same number of them. The result is empty
-    if the task has no oracle or it was not evaluated, and lacks adjusted rows if the family does not know the oracle's
-    expected score.
+    if the task has no oracle or it was not evaluated, and has no adjusted rows if the family has no expected score of
+    the oracle.
 
     Args:
         values: rows of all contestants on these prompts.

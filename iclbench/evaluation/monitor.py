@@ -2,7 +2,7 @@
 episodes as in `iclbench eval`.
 
 In-context learning can emerge and disappear while the loss only falls (transience; Chan et al. 2022, figure 7), so the
-last step alone says little. The evaluation does not change the training: the model is in eval mode, random streams of
+last step is not sufficient. The evaluation does not change the training: the model is in eval mode, random streams of
 the training are not used, and the weights are bitwise the same with and without it.
 """
 

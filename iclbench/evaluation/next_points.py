@@ -39,7 +39,7 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
     for name, scores in curve.scores.items():
         normaliser = metric(name).normaliser(curve.normaliser)
         area_metric = metric(name).area if name == prompts.headline else ""
-        shared = cells.row(contestant, prompts, "next") | {"normaliser": normaliser}
+        shared = cells.shared_columns(contestant, prompts, "next") | {"normaliser": normaliser}
         failed = shared | {"status": "failed", "reason": curve.failure}
         columns = zip(curve.prefixes, curve.failed, summaries(scores, prompts.seed), strict=True)
         rows += [
@@ -49,7 +49,7 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
         ]
         skipped = shared | {"status": "skipped", "reason": curve.skip_reason}
         rows += [skipped | {"metric": name, "n_context": n} for n in curve.skipped]
-        if area_metric and (curve.failed & (curve.in_area | curve.is_ragged)).any():
+        if area_metric and (curve.failed & (curve.is_in_area | curve.is_ragged)).any():
             rows.append(failed | {"metric": area_metric})
         elif area_metric and curve.skipped:
             rows.append(skipped | {"metric": area_metric})
@@ -65,13 +65,15 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
     if is_stream and curve.scored is not None and not curve.failed.any():
         counts = curve.scored.sum(1)
         sequence_summaries = {name: _summary_over_events(curve, name, prompts) for name in curve.scores}
-        for name, scores in curve.sequences.items():
+        for name, scores in curve.sequence_scores.items():
             if metric(name).per_event:
                 sequence_summaries[name] = [ratio_summary(scores, counts, prompts.seed)]
             else:
                 sequence_summaries[name] = summaries(scores[:, None], prompts.seed)
         for name, summary in sequence_summaries.items():
-            shared = cells.row(contestant, prompts, "next") | {"normaliser": metric(name).normaliser(curve.normaliser)}
+            shared = cells.shared_columns(contestant, prompts, "next") | {
+                "normaliser": metric(name).normaliser(curve.normaliser)
+            }
             rows += [shared | {"metric": name} | s for s in summary if s["n_episodes"]]
     return rows
 

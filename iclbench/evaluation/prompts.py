@@ -1,8 +1,8 @@
 """Frozen prompt sets: the episodes of a task, a shift and a seed on which all contestants are evaluated.
 
 A prompt set is determined by the family, its parameters, the sizes, the shift and the evaluation seed. Its name
-contains a hash of them. It is sampled in blocks, each from its own random stream, so a set of
-complete blocks is the beginning of every larger set.
+contains a hash of them. It is sampled in blocks, each from its own random stream, so a set of complete blocks is the
+beginning of every larger set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.store import identity
 
-BLOCK = 64
+BLOCK_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class PromptSet:
 
     @property
     def headline(self) -> str:
-        """The main metric of the task; the row of a failed contestant has it, too."""
+        """The main metric of the task, which is also the metric of a failed contestant's row."""
         head = HEADS[self.task.head]
         return curve_metric(head.metrics) if self.task.question == "next" else head.headline
 
@@ -142,7 +142,7 @@ class PromptSet:
     @guarded
     def draw(self, stream: str, episodes: int, points: int) -> Episodes:
         """Sample episodes in blocks from the named stream, with the family's largest number of related datasets."""
-        sizes = [min(BLOCK, episodes - start) for start in range(0, episodes, BLOCK)]
+        sizes = [min(BLOCK_SIZE, episodes - start) for start in range(0, episodes, BLOCK_SIZE)]
         return cat([self._block(size, points, stream, index) for index, size in enumerate(sizes)])
 
     def _block(self, episodes: int, points: int, stream: str, index: int) -> Episodes:
@@ -152,7 +152,7 @@ class PromptSet:
             if self.evaluator:
                 block = self.family.sample_test(self.evaluator, episodes, random)
             else:
-                request = Request(episodes, points, random, shift=self.shift, before=BLOCK * index)
+                request = Request(episodes, points, random, shift=self.shift, before=BLOCK_SIZE * index)
                 block = self.family.sample_prompts(request)
         check_episodes(self.family, method, block)
         return block

@@ -14,7 +14,7 @@ from iclbench.training.run import train
 from iclbench.training.trackers import tracked
 
 
-def train_reported(
+def train_with_reports(
     run: Run,
     context: Context,
     update: Callable[[int, str], None],

@@ -1,15 +1,15 @@
 """Normalised scores: one number per contestant and prompt set, comparable between families.
 
 A score is a linear function of a metric with two fixed points, 0 and 1, measured on the same episodes as the
-contestant. It may be negative or above 1. The columns `score_of` and `score_one` name the metric and what scores 1; the
-column `normaliser` is the distance of the two points in units of the metric.
+contestant. It may be negative or above 1. The columns `score_of` and `score_one` have the metric and the name of the
+reference that scores 1; the column `normaliser` is the distance of the two points in units of the metric.
 
 - Question `next`: the area under the learning curve of the squared error. 0 is the zero predictor. 1 is the oracle (of
   several oracles, the one with the least information) or, without an oracle, the area under the lowest mean error of
   the task's baselines at each context size. Only baselines of the task card count, the same under all shifts; the row
-  says how many of them are missing. An oracle that failed or is not better than the zero predictor is not used, and
-  the row says so. For events, the metric is the negative log-likelihood, 0 is a Poisson process with the rate and the
-  mark frequencies so far, and 1 is the baseline with the best total, since sequences differ in length.
+  contains the number of missing ones. An oracle that failed or is not better than the zero predictor is not used, and
+  the row contains the reason. For events, the metric is the negative log-likelihood, 0 is a Poisson process with the
+  rate and the mark frequencies so far, and 1 is the baseline with the best total, since sequences differ in length.
 - Question `targets` with an oracle of distributions: the mean log-likelihood on the episodes that all oracles
   predicted. A predictor of single values counts as a Gaussian whose constant variance is its mean squared error on
   these episodes; 0 is the zero predictor. 1 is the oracle without related datasets; of several oracles, the one with
@@ -55,7 +55,7 @@ class Scale:
         metric: name of the metric.
         zero: value that scores 0.
         one: value that scores 1.
-        name: name of what scores 1.
+        name: name of the reference that scores 1.
     """
 
     metric: str
@@ -107,7 +107,7 @@ def scores_of(values: pd.DataFrame, errors: Callable[[], pd.DataFrame], prompts:
     elif prompts.task.head != "categorical":
         by_episode = errors()
         scores = _scores_from_likelihoods(by_episode, values, prompts)
-        if scores is None and not _are_missing(by_episode, values):
+        if scores is None and not _are_errors_missing(by_episode, values):
             metric, no_curves = "squared_error", values.iloc[:0]
             errors_of_runs = values[values["metric"] == metric]
             scores = _scores_from_errors(errors_of_runs, no_curves, metric, prompts.task.baselines, failed)
@@ -143,25 +143,25 @@ def _scores_from_errors(
     baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(GIVEN_TRUTH)]
     if oracles.empty and baselines.empty and not failed_oracles:
         return None
-    useful = oracles[oracles["value"] < zero]
-    excuses = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
-    excuses += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful.index))]
-    excuse_text = f" (the oracle {', '.join(excuses)})" if excuses else ""
-    if len(useful):  # the last one has the least information
-        one, name = float(useful["value"].iloc[-1]), str(useful.index[-1])
+    useful_oracles = oracles[oracles["value"] < zero]
+    reasons = [f"{run} failed" for run in failed_oracles if run not in oracles.index]
+    reasons += [f"{run} is no better than {zero_run}" for run in sorted(oracles.index.difference(useful_oracles.index))]
+    reason_text = f" (the oracle {', '.join(reasons)})" if reasons else ""
+    if len(useful_oracles):  # the last one has the least information
+        one, name = float(useful_oracles["value"].iloc[-1]), str(useful_oracles.index[-1])
     else:
         names = [name for name in task_baselines if name not in (*guesses, *GIVEN_TRUTH)]
         best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)
         if best is None and (is_sequence_metric or zero <= 0):  # a metric without a best value
             return None
         one, name = best or (0.0, "no error")
-    return Scale(metric, zero, one, f"{name}{excuse_text}").score_rows(rows)
+    return Scale(metric, zero, one, f"{name}{reason_text}").score_rows(rows)
 
 
 def _best_of_baselines(
     rows: pd.DataFrame, curves: pd.DataFrame, zero: float, names: Sequence[str]
 ) -> tuple[float, str] | None:
-    """The lowest error of the baselines of a task and what has it; None if the interval of the best baseline contains
+    """The lowest error of the baselines of a task and its reference; None if the interval of the best baseline contains
     the error that scores 0.
 
     Args:
@@ -187,10 +187,10 @@ def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.Data
     test = prompts.family.evaluators()[prompts.evaluator]
     rows = values[values["metric"] == _ACCURACY]
     baselines = rows[rows["kind"].eq("baseline") & rows["run"].isin(prompts.task.baselines) & rows["run"].ne("chance")]
-    if test.knows == "either" or rows.empty or (test.knows == "context" and baselines.empty):
+    if test.answer_source == "either" or rows.empty or (test.answer_source == "context" and baselines.empty):
         return None
     best, name = 1.0, "always right"
-    if test.knows == "context":
+    if test.answer_source == "context":
         best_baseline = baselines.sort_values(["value", "run"], ascending=[False, True]).iloc[0]
         if pd.notna(best_baseline["low"]) and best_baseline["low"] > test.chance:
             best, name = float(best_baseline["value"]), str(best_baseline["run"])
@@ -234,12 +234,12 @@ def _scores_from_likelihoods(errors: pd.DataFrame, values: pd.DataFrame, prompts
     return Scale("log_likelihood", zero, float(oracle_row["value"]), str(oracle_row["run"])).score_rows(scored)
 
 
-def _are_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
-    """Whether scores of likelihoods need errors of single episodes that packed results do not have."""
-    of_oracles = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood")
-    required = values[of_oracles | (values["run"].eq("zero") & values["metric"].eq("squared_error"))]
-    present_keys = pd.MultiIndex.from_frame(errors[["run", "metric"]])
-    return bool(of_oracles.any()) and not pd.MultiIndex.from_frame(required[["run", "metric"]]).isin(present_keys).all()
+def _are_errors_missing(errors: pd.DataFrame, values: pd.DataFrame) -> bool:
+    """Whether scores of likelihoods require errors of single episodes that packed results do not have."""
+    is_of_oracle = values["kind"].eq("oracle") & values["metric"].eq("log_likelihood")
+    required = values[is_of_oracle | (values["run"].eq("zero") & values["metric"].eq("squared_error"))]
+    required_keys, keys = (pd.MultiIndex.from_frame(rows[["run", "metric"]]) for rows in (required, errors))
+    return bool(is_of_oracle.any()) and not required_keys.isin(keys).all()
 
 
 def _by_episode(errors: pd.DataFrame, metric: str) -> dict[tuple[str, int], pd.Series]:

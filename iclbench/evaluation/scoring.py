@@ -18,7 +18,7 @@ from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 
 # Number of points per forward pass, over all its episodes. It limits memory use and does not depend on the machine.
-_POINTS = 16_384
+_POINTS_PER_PASS = 16_384
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TargetScores:
             they have no scores.
         failed: mask of scores that are not finite, for any metric, `(episodes, n_related)`.
         skip_reason: why episodes were skipped; None if none were.
-        failure: one line about the first score that is not finite; None if there is none.
+        failure: a message about the first score that is not finite; None if all are finite.
     """
 
     n_related: tuple[int, ...]
@@ -79,13 +79,13 @@ def target_scores(
     block_arrays: dict[str, list[np.ndarray]] = {}
     groups = [(torch.arange(len(scored_episodes)), scored_episodes)]
     if predictor.joint != "apart":
-        groups = by_targets(scored_episodes)
+        groups = group_by_target_count(scored_episodes)
     for block in (block for _, group in groups for block in blocks(group)):
-        on_device = block.to(device)
-        informed = predictor.informed(on_device.truth)
+        block = block.to(device)
+        informed = predictor.informed(block.truth)
         with torch.inference_mode():
-            answers = informed.predict_by_related(on_device.context, on_device.queries.x, on_device.related, counts)
-            scores = [_scores(informed, answer, on_device, n) for n, answer in zip(counts, answers, strict=True)]
+            answers = informed.predict_by_related(block.context, block.queries.x, block.related, counts)
+            scores = [_scores(informed, answer, block, n) for n, answer in zip(counts, answers, strict=True)]
         for name in scores[0]:
             by_count = [block_scores[name] for block_scores in scores]
             scale = metric(name).normaliser(family.normaliser)
@@ -94,8 +94,8 @@ def target_scores(
     scores_by_name = {name: np.concatenate(arrays)[order] for name, arrays in block_arrays.items()}
     failed = _nonfinite(scores_by_name, (int(is_scored.sum()), len(counts)))
     failure = _failure(scores_by_name, failed, counts, np.flatnonzero(is_scored))
-    failed = np.asarray(_expanded(is_scored, failed.astype(float)) == 1)
-    all_scores = {name: _expanded(is_scored, scores) for name, scores in scores_by_name.items()}
+    failed = np.asarray(_expand_to_all_episodes(is_scored, failed.astype(float)) == 1)
+    all_scores = {name: _expand_to_all_episodes(is_scored, scores) for name, scores in scores_by_name.items()}
     scores_by_name = group_scores(all_scores, prompts.group_size)
     skipped = skipped.reshape(-1, prompts.group_size).any(1)
     failed = np.asarray(failed.reshape(-1, prompts.group_size, len(counts)).any(1))
@@ -103,7 +103,7 @@ def target_scores(
     return TargetScores(counts, scores_by_name, family.normaliser, skipped, failed, skip_reason, failure)
 
 
-def _expanded(is_scored: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def _expand_to_all_episodes(is_scored: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Scores of all episodes, `(episodes, columns)`, from those of the scored ones; NaN for the others."""
     if is_scored.all():
         return scores
@@ -124,12 +124,12 @@ def group_scores(scores: dict[str, np.ndarray], size: int) -> dict[str, np.ndarr
 def blocks(episodes: Episodes) -> Iterator[Episodes]:
     """Split the episodes into the blocks of single forward passes."""
     related = 0 if episodes.related is None else episodes.related.mask.shape[1:].numel()
-    size = max(1, _POINTS // (episodes.context.count + episodes.queries.count + related))
+    size = max(1, _POINTS_PER_PASS // (episodes.context.count + episodes.queries.count + related))
     return (episodes[start : start + size] for start in range(0, len(episodes), size))
 
 
-def by_targets(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
-    """Groups of episodes with the same number of targets, with their indices. Joint predictions need targets without
+def group_by_target_count(episodes: Episodes) -> list[tuple[Int[Tensor, " group"], Episodes]]:
+    """Groups of episodes with the same number of targets, with their indices. Joint predictions require targets without
     padding, because they depend on the inputs of all targets."""
     targets, order = episodes.queries.compact()
     scored, groups = take(episodes.scored, order), []
@@ -170,8 +170,8 @@ def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.
 def _failure(
     all_scores: dict[str, np.ndarray], failed: np.ndarray, counts: tuple[int, ...], episode_indices: np.ndarray
 ) -> str | None:
-    """One line about the first score that is not finite; None if all are. Row i of the scores is that of episode
-    `episode_indices[i]` of the prompt set."""
+    """A message about the first score that is not finite; None if all are finite. Row i of the scores is that of
+    episode `episode_indices[i]` of the prompt set."""
     if not failed.any():
         return None
     row, column = np.argwhere(failed)[0]

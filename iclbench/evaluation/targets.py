@@ -30,7 +30,8 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
     with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
         result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
     if result.skip_reason and not result.scores:
-        return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result.skip_reason)
+        shared = cells.shared_columns(contestant, prompts, prompts.question)
+        return cells.skipped_tables(prompts, shared, result.skip_reason)
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # If long episodes were skipped, the others are not a fair sample for paired comparisons.
     paired_scores = {} if result.skip_reason else result.complete_scores
@@ -71,7 +72,7 @@ def bin_end(n: int) -> int:
 def _value_rows(contestant: PredictorContestant, prompts: PromptSet, result: TargetScores) -> cells.Rows:
     rows: cells.Rows = []
     for name, scores in result.scores.items():
-        shared = cells.row(contestant, prompts, prompts.question) | {
+        shared = cells.shared_columns(contestant, prompts, prompts.question) | {
             "metric": name,
             "normaliser": metric(name).normaliser(result.normaliser),
         }
@@ -93,8 +94,8 @@ def mean_rows(
         prompts: the prompt set.
         n_related: numbers of related datasets.
         scores: `(episodes, n_related)`.
-        result: the scores from which `scores` are computed. Subsets with skipped episodes get skipped rows, and
-            subsets with a score that is not finite get failed rows.
+        result: the scores from which `scores` are computed. Subsets with skipped episodes have skipped rows, and
+            subsets with a score that is not finite have failed rows.
     """
     rows: cells.Rows = []
     for columns, mask in subsets_of(prompts):
@@ -113,7 +114,7 @@ def mean_rows(
 
 
 def chance_row(prompts: PromptSet) -> dict[str, object]:
-    """A baseline's row with the accuracy of random guessing in a test."""
+    """The row of the baseline `chance`, with the accuracy of random guessing in a test."""
     test = prompts.family.evaluators()[prompts.evaluator]
     return {
         "run": "chance",

@@ -30,23 +30,23 @@ from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds
 Truth = dict[str, Tensor]
 
 # The methods that draw episodes. They run with fixed settings of torch, also in subclasses.
-_DRAWS = ("sample", "sample_all_related", "sample_prompts")
+_DRAW_METHODS = ("sample", "sample_all_related", "sample_prompts")
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A test of a family on sequences made for it; predictions are limited to the labels in `Episodes.choices`.
+    """A test of a family on special sequences; predictions are limited to the labels in `Episodes.choices`.
 
     Attributes:
         chance: the accuracy of guessing among the admitted labels.
-        group_size: number of neighbouring episodes that count as one, which is right only if all of them are.
-        knows: source of the right answer: the context (methods fitted on it are then references); only the
-            weights; or either, if the test shows which of two answers a model gives and neither is better.
+        group_size: number of neighbouring episodes that count as one; a group is right only if all its episodes are.
+        answer_source: source of the right answer: the context (methods fitted on it are then references), only the
+            weights, or either, if the test shows which of two equally good answers a model gives.
     """
 
     chance: float
     group_size: int = 1
-    knows: Literal["context", "weights", "either"] = "context"
+    answer_source: Literal["context", "weights", "either"] = "context"
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Family(ABC):
         shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so gradient descent on w applies.
         questions: the questions that its episodes support, `next` or `targets`.
-        data_parameters: the parameters that select the data of episodes; results list them, too.
-        learned: what a run stores about its training data (`learn`); if empty, it is computed from the data.
+        data_parameters: the parameters that select the data of episodes; they are also listed in results.
+        learned: the stored facts about the training data (`learn`); if empty, they are computed from the data.
         related_sets: the largest number of related datasets of an episode.
         related_points: points of the largest related dataset; 0 if not known.
         oracles: baselines that are Bayes-optimal for the episodes of this class without a shift. Subclasses do not
-            inherit it, since they draw other episodes (`confirms`).
+            inherit it, since they draw other episodes (`lists_oracle`).
     """
 
     Parameters: ClassVar[type[BaseSettings]]
@@ -99,7 +99,7 @@ class Family(ABC):
     oracles: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def confirms(cls, baseline: str) -> bool:
+    def lists_oracle(cls, baseline: str) -> bool:
         """Whether this class itself lists a baseline in `oracles`; a card may name any baseline as its oracle."""
         return baseline in cls.__dict__.get("oracles", ())
 
@@ -129,8 +129,8 @@ class Family(ABC):
 
     @property
     def max_prompts(self) -> int | None:
-        """Number of different evaluation episodes, if it is finite; None if it is unlimited. Prompt sets have no more
-        episodes, since repeated episodes do not make a score more precise."""
+        """Number of different evaluation episodes; None if it is unlimited. Prompt sets are not larger, since repeated
+        episodes do not make a score more precise."""
         return None
 
     @property
@@ -165,7 +165,7 @@ class Family(ABC):
         return None if fingerprint is None or fingerprint == self.training_fingerprint else str(fingerprint)
 
     @classmethod
-    def known_shift(cls, name: str) -> Shift:
+    def parse_class_shift(cls, name: str) -> Shift:
         """Parse a shift of this class; all families have `none` and `points-N`.
 
         Raises:
@@ -177,17 +177,17 @@ class Family(ABC):
         """Parse a shift and check it against the parameters.
 
         Raises:
-            UsageError: as `known_shift`, or a number does not fit the parameters.
+            UsageError: as `parse_class_shift`, or a number does not fit the parameters.
         """
-        return self.known_shift(name)
+        return self.parse_class_shift(name)
 
     def noise_to_signal(self, shift: str = "none") -> float:
         """Variance of the label noise over the prior variance of a weight: the Bayes-optimal ridge penalty if functions
         are linear in x or in `features`."""
         return 0.0
 
-    def keeps_oracle(self, oracle: str, shift: str) -> bool:
-        """Whether a baseline that is Bayes-optimal for the task stays so under a shift that it has access to."""
+    def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
+        """Whether a baseline that is Bayes-optimal for the task is also optimal under a shift, given the shift."""
         return True
 
     @property
@@ -227,7 +227,7 @@ class Family(ABC):
         """
         self.check_test(evaluator)
         raise NotImplementedError(
-            f"{type(self).__name__} names the evaluator '{evaluator}' and does not define sample_test"
+            f"{type(self).__name__} lists the evaluator '{evaluator}' but does not define sample_test"
         )
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
@@ -254,7 +254,7 @@ class Family(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in _DRAWS:
+        for name in _DRAW_METHODS:
             if inspect.isfunction(method := vars(cls).get(name)):
                 setattr(cls, name, guarded(method))
 
@@ -269,9 +269,9 @@ class Family(ABC):
 
     @guarded
     def sample_prompts(self, request: Request) -> Episodes:
-        """Frozen episodes to evaluate on, with the largest number of related datasets. A family of several kinds of
-        functions may stratify them: means over them have the same expectation as over independent episodes, and a
-        smaller error."""
+        """Frozen episodes for evaluation, with the largest number of related datasets. A family of several kinds of
+        functions may stratify them: means over stratified episodes have the same expectation as over independent
+        ones, and a smaller error."""
         return self.sample_all_related(request)
 
 
@@ -310,7 +310,7 @@ class FunctionFamily(Family):
         noise, scale = self.label_noise(parsed), parsed.value("weight-scale", 1.0)
         return noise**2 / (self.weight_variance * scale**2)
 
-    def keeps_oracle(self, oracle: str, shift: str) -> bool:
+    def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
         """False if a query repeats a point with its noise, because its label is then known exactly."""
         parsed = self.parse_shift(shift)
         return parsed.part("repeated-query") is None or not self.label_noise(parsed)

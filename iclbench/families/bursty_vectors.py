@@ -13,7 +13,7 @@ Classes are drawn with Zipf weights, p ~ 1/rank^alpha, with replacement. The tes
 - `icl`: four items of each of two new classes, with two different random labels;
 - `icl_paired`: each `icl` sequence is followed by the same sequence with the labels exchanged. The pair counts as one
   episode and is right only if both answers are;
-- `flip`: as `icl`, with two trained classes of different labels, which are exchanged. The label in the context is
+- `flip`: as `icl`, but with two trained classes whose labels are exchanged. The label in the context is
   right, and the label in the weights is wrong;
 - `iwl`: no item in context has the class of the query.
 
@@ -35,7 +35,7 @@ from iclbench.core.episodes import Episodes, Points, take
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import BaseSettings, NonNegativeFloat, SeedInt
 from iclbench.families.base import Evaluator, Family
-from iclbench.families.images.bursty_draws import ClassSplit, number_of_pairs, places_in_pair, shuffled, two_labels
+from iclbench.families.images.bursty_draws import ClassSplit, pair_count, random_positions_in_pair, shuffle, two_labels
 from iclbench.families.images.bursty_parameters import TEST_CONTEXT
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
@@ -96,7 +96,7 @@ class BurstyVectors(Family):
     def __init__(self, parameters: BurstyVectorParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self.classes = parameters.labels
-        self._by_device: dict[torch.device, tuple[ClassSplit, Tensor]] = {}
+        self._classes_by_device: dict[torch.device, tuple[ClassSplit, Tensor]] = {}
 
     @property
     def x_dim(self) -> int:
@@ -106,8 +106,8 @@ class BurstyVectors(Family):
         return {
             "icl": Evaluator(0.5),
             "icl_paired": Evaluator(0.25, group_size=2),
-            "flip": Evaluator(0.5, knows="either"),
-            "iwl": Evaluator(1 / self.parameters.labels, knows="weights"),
+            "flip": Evaluator(0.5, answer_source="either"),
+            "iwl": Evaluator(1 / self.parameters.labels, answer_source="weights"),
         }
 
     def sample(self, request: Request) -> Episodes:
@@ -116,11 +116,11 @@ class BurstyVectors(Family):
         split, means = self._classes(generator.device)
         copies = min(self.parameters.copies, max(1, points // 2))
         groups = max(1, points // copies)
-        bursty = split.zipf((episodes, groups), generator)
-        query = take(bursty, torch.randint(groups, (episodes, 1), generator=generator, device=generator.device))
-        further = split.zipf((episodes, max(0, points - groups * copies)), generator)
-        context = torch.cat([bursty.repeat_interleave(copies, 1)[:, :points], further], 1)
-        ranks = torch.cat([shuffled(context, generator), query], 1)
+        group_ranks = split.zipf((episodes, groups), generator)
+        query = take(group_ranks, torch.randint(groups, (episodes, 1), generator=generator, device=generator.device))
+        single_ranks = split.zipf((episodes, max(0, points - groups * copies)), generator)
+        context = torch.cat([group_ranks.repeat_interleave(copies, 1)[:, :points], single_ranks], 1)
+        ranks = torch.cat([shuffle(context, generator), query], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
         ranks = torch.where(is_bursty, ranks, split.zipf((episodes, points + 1), generator))
         classes = split.labels_by_rank[ranks]
@@ -135,7 +135,7 @@ class BurstyVectors(Family):
             case "icl":
                 sequences = self._icl(episodes, generator)
             case "icl_paired":
-                sequences = _exchanged(self._icl(number_of_pairs(episodes), generator))
+                sequences = _with_exchanged_labels(self._icl(pair_count(episodes), generator))
             case "flip":
                 sequences = self._flip(episodes, generator)
             case _:
@@ -144,12 +144,12 @@ class BurstyVectors(Family):
 
     def _classes(self, device: torch.device) -> tuple[ClassSplit, Float[Tensor, "classes D"]]:
         """The frequencies of the classes and their means."""
-        if device not in self._by_device:
+        if device not in self._classes_by_device:
             p = self.parameters
             split = ClassSplit.make(p.classes, p.classes, 0, 1, p.alpha, p.split_seed)
             means = normal((p.classes, p.dim), stream(p.split_seed, "means")) / p.dim**0.5
-            self._by_device[device] = split.to(device), means.to(device)
-        return self._by_device[device]
+            self._classes_by_device[device] = split.to(device), means.to(device)
+        return self._classes_by_device[device]
 
     def _items(self, means: Float[Tensor, "B T D"], generator: torch.Generator) -> Float[Tensor, "B T D"]:
         eps = self.parameters.noise
@@ -179,8 +179,8 @@ class BurstyVectors(Family):
         labels: Int[Tensor, "B 2"],
         generator: torch.Generator,
     ) -> Sequences:
-        """Equal numbers of items of both classes with these labels, shuffled, and a query of either class."""
-        position = places_in_pair(len(labels), generator)
+        """Sequences of equally many items of two classes with these labels, shuffled, and a query of either class."""
+        position = random_positions_in_pair(len(labels), generator)
         x = self._items(take(means, position), generator)
         return Sequences(x, take(classes, position), take(labels, position), labels)
 
@@ -208,7 +208,7 @@ class BurstyVectors(Family):
         )
 
 
-def _exchanged(sequences: Sequences) -> Sequences:
+def _with_exchanged_labels(sequences: Sequences) -> Sequences:
     """Each sequence followed by itself with its two labels exchanged."""
     x, classes, labels, admitted = (t.repeat_interleave(2, 0) for t in sequences if t is not None)
     is_second = (torch.arange(len(x), device=x.device) % 2 == 1).unsqueeze(1)

@@ -18,11 +18,11 @@ class DecisionTreeParameters(FunctionParameters):
 
 
 class DecisionTree(FunctionFamily):
-    """2^depth leaves ~ N(0, 1); split coordinates uniform with replacement; right iff the coordinate is positive.
-    Variance 1.
+    """Trees with 2^depth leaf values ~ N(0, 1) and split coordinates drawn uniformly with replacement. Points with a
+    positive coordinate are in the right subtree. The outputs have variance 1.
 
     A curriculum sets inputs to 0 and does not change the splits, as in Garg's code: at a coordinate that is not used
-    yet, every point goes to the left, so the trees grow with the dimensions.
+    yet, every point is in the left subtree, so the trees grow with the dimensions.
     """
 
     Parameters = DecisionTreeParameters

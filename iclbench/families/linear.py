@@ -51,8 +51,7 @@ class SparseLinearParameters(FunctionParameters):
 
 
 class SparseLinear(Linear):
-    """Only `sparsity` random coordinates of w, among the dimensions in use, are non-zero, so y has variance
-    `sparsity`."""
+    """Only `sparsity` random coordinates of w among the dimensions in use are not 0, so y has variance `sparsity`."""
 
     Parameters = SparseLinearParameters
     oracles = frozenset({"oracle-supports"})
@@ -85,7 +84,7 @@ class SkewedLinear(Linear):
     """The covariance of x has eigenvalues proportional to 1/i^exponent, with sum d, in a random basis. The variance of
     y is d.
 
-    The paper's main text gives eigenvalues 1/i²; its appendix scales x by 1/i², which is `exponent = 4`.
+    In the main text of the paper the eigenvalues are 1/i²; its appendix scales x by 1/i², which is `exponent = 4`.
     `rotation`: one basis per episode (paper), per call (its training code) or for all episodes (its evaluation code).
     """
 
@@ -107,8 +106,7 @@ class NoisyLinear(Linear):
 
     `renormalise` scales the noisy labels to variance d, so that the zero predictor scores 1. Garg's code divides by the
     standard deviation of the batch; this family divides by that of the distribution, so that episodes do not depend
-    on each other.
-    Ridge with the noise-to-signal ratio as its penalty is the oracle.
+    on each other. Ridge with the noise-to-signal ratio as its penalty is the oracle.
     """
 
     Parameters = NoisyLinearParameters
@@ -124,5 +122,5 @@ class NoisyLinear(Linear):
         points = super().observe(truth, x, generator, noise, scale)
         if not self.parameters.renormalise:
             return points
-        shrink = math.sqrt(self.x_dim / (self.x_dim + noise**2))
-        return Points(points.x, shrink * points.y, points.mask)
+        factor = math.sqrt(self.x_dim / (self.x_dim + noise**2))
+        return Points(points.x, factor * points.y, points.mask)

@@ -22,9 +22,9 @@ class ReluNetworkParameters(FunctionParameters):
 
 
 class ReluNetwork(FunctionFamily):
-    """a_j ~ N(0, 1), w_j ~ N(0, I), no biases; variance d.
+    """a_j ~ N(0, 1) and w_j ~ N(0, I) without biases, so y has variance d.
 
-    `shared_hidden`: all episodes have the same w_j, drawn from `hidden_seed` (CoQE: d = 5, h = 10, output weights
+    With `shared_hidden` all episodes have the same w_j, drawn from `hidden_seed` (CoQE: d = 5, h = 10, output weights
     N(0, 2/h), which is the same scale). The variance is then that of the functions with these weights.
     """
 
@@ -58,8 +58,8 @@ class ReluNetwork(FunctionFamily):
         return {"hidden": hidden_weights, "output": normal((episodes, hidden), generator)}
 
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
-        active = torch.einsum("bnd,bhd->bnh", x, truth["hidden"]).relu()
-        return math.sqrt(2 / self.parameters.hidden) * torch.einsum("bnh,bh->bn", active, truth["output"])
+        hidden_units = torch.einsum("bnd,bhd->bnh", x, truth["hidden"]).relu()
+        return math.sqrt(2 / self.parameters.hidden) * torch.einsum("bnh,bh->bn", hidden_units, truth["output"])
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N h"] | None:
         """The hidden units with `shared_hidden`, else None."""

@@ -20,8 +20,8 @@ class Request:
         shift: name of a distribution shift (default: none).
         related: number of related datasets in every episode (default: drawn per episode). The other parts of the
             episodes do not depend on it.
-        before: number of episodes that earlier requests for the same prompt set drew. A family with finitely many
-            episodes continues after them, so that no episode is repeated before all have been used.
+        before: number of episodes of earlier requests for the same prompt set. A family with finitely many episodes
+            continues after them, so that no episode is repeated before all have been used.
     """
 
     episodes: int

@@ -15,7 +15,7 @@ def normal(shape: tuple[int, ...] | torch.Size, generator: torch.Generator) -> T
 
 
 def fixed_normal(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
-    """Standard normal numbers, drawn on the CPU, so that they are the same on every device: for constants of a task."""
+    """Standard normal numbers for constants of a task, drawn on the CPU, so that they are the same on every device."""
     return normal(shape, torch.Generator().manual_seed(seed)).to(device)
 
 
@@ -57,10 +57,10 @@ def skewed_inputs(
 def stratified_uniform(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
     """Stratified uniform numbers in [0, 1), float64: a group of size n has one number in each of n equal intervals, in
     random order."""
-    u = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
-    stratified = torch.empty_like(u)
+    offset = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
+    numbers = torch.empty_like(offset)
     for group_index in group.unique():
         rows = (group == group_index).nonzero().squeeze(1)
         order = torch.randperm(len(rows), generator=generator, device=group.device)
-        stratified[rows] = (order + u[rows]) / len(rows)
-    return stratified
+        numbers[rows] = (order + offset[rows]) / len(rows)
+    return numbers

@@ -9,16 +9,17 @@ examples instead of the trained number, drawn by the caller) applies to all fami
 The kinds of function families are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9). They
 change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), even for models
 trained on skewed inputs (appendix A.1.3; the released evaluation fixes Gaussian data). Here, too, kinds that constrain
-directions start from N(0, I). The other kinds use the inputs of the task; `isotropic+` gives the inputs of the papers:
+directions transform inputs from N(0, I). The other kinds use the inputs of the task; in combination with `isotropic`
+they have the inputs of the papers:
 
 - `isotropic`, `skewed`: inputs from N(0, I), or from the skewed distribution of the papers;
-- `subspace`: coordinates from ceil(d/2) on set to 0 (paper); `subspace-random`: a random ceil(d/2)-dimensional
+- `subspace`: coordinates from ceil(d/2) on are 0 (paper); `subspace-random`: inputs in a random ceil(d/2)-dimensional
   subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
-- `orthants`: all context inputs of an episode in one random orthant, the query unconstrained;
-- `orthogonal-query`: the query orthogonal to all context inputs, its length unchanged; defined for n < d;
+- `orthants`: all context inputs of an episode are in one random orthant, the query is unconstrained;
+- `orthogonal-query`: the query is orthogonal to all context inputs and has its original length; defined for n < d;
 - `repeated-query`: the query is an earlier point with its label, so error 0 is attainable; defined for n > 0;
 - `wide-query-C`: only the query is scaled (default: by 3);
-- `input-scale-C`, `weight-scale-C`: all inputs, all noiseless outputs scaled;
+- `input-scale-C`, `weight-scale-C`: all inputs or all noiseless outputs are scaled;
 - `noisy-S`: label noise of standard deviation S (default: 1).
 """
 
@@ -57,19 +58,19 @@ class Kind:
     """A kind of shift.
 
     Attributes:
-        sets: the aspects of an episode that it sets, in words; two kinds that set the same aspect do not combine.
+        aspects: the aspects of an episode that it sets, in words; two kinds that set the same aspect do not combine.
         number: its number; None if it has no number.
         related_from: the process of the related datasets, if the kind sets it.
     """
 
-    sets: tuple[str, ...]
+    aspects: tuple[str, ...]
     number: Number | None = None
     related_from: str | None = field(default=None, kw_only=True)
 
 
 Kinds = Mapping[str, Kind]
-_EXAMPLES = "points"
-COMMON_KINDS: Kinds = {_EXAMPLES: Kind(("the number of examples",), Number(is_integer=True))}
+_POINTS = "points"
+COMMON_KINDS: Kinds = {_POINTS: Kind(("the number of examples",), Number(is_integer=True))}
 
 
 class Part(NamedTuple):
@@ -91,8 +92,8 @@ class Shift:
         """Parse a shift; `kinds` are the kinds of the family, in order.
 
         Raises:
-            UsageError: the family has no such kind; a number is missing, not positive, or given to a kind without a
-                number; or two parts set the same aspect.
+            UsageError: the family has no such kind; a number is missing, not positive or not allowed; or two parts set
+                the same aspect.
         """
         allowed = {**kinds, **COMMON_KINDS}
         canonical_name = canonical(name)
@@ -102,7 +103,7 @@ class Shift:
         parts = [_parse_part(text, name, allowed) for text in canonical_name.split("+")]
         parts.sort(key=lambda part: order.index(part.kind))
         for a, b in combinations(parts, 2):
-            shared_aspects = set(allowed[a.kind].sets) & set(allowed[b.kind].sets)
+            shared_aspects = set(allowed[a.kind].aspects) & set(allowed[b.kind].aspects)
             if shared_aspects:
                 raise UsageError(
                     f"shift '{name}': '{a.text}' and '{b.text}' both set {min(shared_aspects)}; remove one of them",
@@ -127,12 +128,12 @@ class Shift:
     @property
     def distribution(self) -> str:
         """The name without the number of context examples."""
-        return Shift(tuple(part for part in self.parts if part.kind != _EXAMPLES)).name
+        return Shift(tuple(part for part in self.parts if part.kind != _POINTS)).name
 
     @property
     def examples(self) -> int | None:
         """Number of context examples; None if the shift does not set it."""
-        part = self.part(_EXAMPLES)
+        part = self.part(_POINTS)
         return None if part is None else int(part.value)
 
     def with_examples(self, n: int) -> Shift:
@@ -149,7 +150,7 @@ class Shift:
                 f"shift '{self.name}' sets the number of examples, but {n} examples are requested; remove one of them",
                 code="conflict",
             )
-        return Shift((*self.parts, Part(_EXAMPLES, float(n), f"{_EXAMPLES}-{n}")))
+        return Shift((*self.parts, Part(_POINTS, float(n), f"{_POINTS}-{n}")))
 
 
 def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
@@ -169,11 +170,11 @@ def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
         if number_kind is None:
             return Part(kind, text=kind)
         if number_kind.default is None:
-            raise UsageError(f"shift '{kind}' needs a number, like {kind}-2", code="missing-value")
+            raise UsageError(f"shift '{kind}' requires a number, like {kind}-2", code="missing-value")
         return _part_with_number(kind, number_kind.default)
     if number_kind is None:
         kinds_with_number = ", ".join(sorted(name for name, entry in kinds.items() if entry.number))
-        raise UsageError(f"shift '{shift}': only {kinds_with_number} take a number; write '{kind}'", code="bad-syntax")
+        raise UsageError(f"shift '{shift}': only {kinds_with_number} have a number; write '{kind}'", code="bad-syntax")
     value = _parse_positive(number)
     if value is None or (number_kind.is_integer and not value.is_integer()):
         expected = "a positive integer" if number_kind.is_integer else "a positive number"
@@ -204,18 +205,18 @@ class Inputs(NamedTuple):
 
     x: Float[Tensor, "B N Dx"]
     queries: Float[Tensor, "B N Dx"] | None = None
-    defined: Bool[Tensor, "B N"] | None = None
+    is_defined: Bool[Tensor, "B N"] | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        """Apply the same change to the context's inputs and the queries."""
+        """Apply the same change to context inputs and queries."""
         return self._replace(x=change(self.x), queries=None if self.queries is None else change(self.queries))
 
     def truncate(self, active_dims: int | None) -> Inputs:
         """Set all dimensions except the first `active_dims` to 0."""
         if active_dims is None:
             return self
-        in_use = torch.arange(self.x.shape[-1], device=self.x.device) < active_dims
-        return self.map(lambda x: x * in_use)
+        is_active = torch.arange(self.x.shape[-1], device=self.x.device) < active_dims
+        return self.map(lambda x: x * is_active)
 
 
 # Maps inputs to shifted inputs, given the number of the kind and a source of randomness.
@@ -229,7 +230,7 @@ class FunctionKind(Kind):
     Attributes:
         transform: maps context and queries to shifted ones; the query after the first n points is row n; None if they
             do not change.
-        isotropic: whether the inputs start from N(0, I) instead of the distribution of the task.
+        isotropic: whether the inputs are drawn from N(0, I) instead of the distribution of the task.
     """
 
     transform: Transform | None = None
@@ -268,7 +269,7 @@ def _wide_query(inputs: Inputs, scale: float, _: torch.Generator) -> Inputs:
     return Inputs(inputs.x, queries=scale * inputs.x)
 
 
-def _scaled(inputs: Inputs, scale: float, _: torch.Generator) -> Inputs:
+def _scale(inputs: Inputs, scale: float, _: torch.Generator) -> Inputs:
     return inputs.map(lambda x: scale * x)
 
 
@@ -283,7 +284,7 @@ FUNCTION_KINDS: Mapping[str, FunctionKind] = {
     # `repeat_earlier_points` chooses the query among the points with labels.
     "repeated-query": FunctionKind((_QUERY,)),
     "wide-query": FunctionKind((_QUERY,), Number(3.0), _wide_query),
-    "input-scale": FunctionKind(("the scale of the inputs",), Number(), _scaled),
+    "input-scale": FunctionKind(("the scale of the inputs",), Number(), _scale),
     "weight-scale": FunctionKind(("the scale of the outputs",), Number()),
     "noisy": FunctionKind(("the label noise",), Number(1.0)),
 }
@@ -294,8 +295,8 @@ def repeat_earlier_points(context: Points, generator: torch.Generator) -> tuple[
     batch, points = context.mask.shape
     counts = torch.arange(points, device=generator.device)
     uniform = torch.rand((batch, points), generator=generator, device=generator.device)
-    earlier = (uniform * counts).long()
-    return context.map(lambda t: take(t, earlier)), (counts > 0).expand(batch, points)
+    earlier_positions = (uniform * counts).long()
+    return context.map(lambda t: take(t, earlier_positions)), (counts > 0).expand(batch, points)
 
 
 def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from iclbench.core import metrics
-from iclbench.evaluation.bootstrap import LEVEL, percentiles, resampled_counts, summaries
+from iclbench.evaluation.bootstrap import LEVEL, percentiles, resample_counts, summaries
 
 
 def summary_columns(
@@ -34,7 +34,7 @@ def mean_over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, 
     finite = np.isfinite(scores)
     distinct_queries, index = np.unique(queries[finite], return_inverse=True)
     indicator = np.eye(len(distinct_queries))[index]
-    counts = resampled_counts(len(distinct_queries), seed)
+    counts = resample_counts(len(distinct_queries), seed)
     means = counts @ (scores[finite] @ indicator) / (counts @ indicator.sum(0))
     low, high = percentiles(means[:, None]) if len(distinct_queries) > 1 else ([np.nan], [np.nan])
     mean = float(scores[finite].mean())
@@ -62,7 +62,7 @@ def balanced_accuracy(
     indicator = np.eye(len(classes))[index]
     query_index = np.arange(len(index)) if queries is None else np.unique(queries[finite], return_inverse=True)[1]
     n_queries = int(query_index.max()) + 1 if len(query_index) else 0
-    counts = np.vstack([np.ones(len(index)), resampled_counts(n_queries, seed)[:, query_index]])
+    counts = np.vstack([np.ones(len(index)), resample_counts(n_queries, seed)[:, query_index]])
     with np.errstate(invalid="ignore"):
         recalls = (counts @ (indicator * correct[finite, None])) / (counts @ indicator)
     means = np.nanmean(recalls, axis=1)

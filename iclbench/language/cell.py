@@ -45,7 +45,7 @@ def cell_tables(
     else:
         with Measure(model.device) as cost:
             outcome = session.outcome(prompts, tokenised)
-    costs = cells.measured_rows(contestant, prompts, cost, prompts.shots)
+    costs = cells.evaluation_cost_rows(contestant, prompts, cost, prompts.shots)
     return _tables(contestant, prompts, outcome, costs), outcome.reason
 
 
@@ -100,7 +100,7 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
 def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str, object]:
     """The columns that are the same in all rows of a cell."""
     demonstration_columns = {"n_context": prompts.shots, "demo_seed": prompts.demo_seed, "demo_order": prompts.order}
-    return cells.row(contestant, prompts, prompts.task.card.answers) | demonstration_columns
+    return cells.shared_columns(contestant, prompts, prompts.task.card.answers) | demonstration_columns
 
 
 def _nonfinite(bad_count: int, answers: Answers) -> str:

@@ -50,7 +50,7 @@ def contestant(
         "backbone",
         identity.language_model_id(model.identity, method.hash, VERSION, overlength, lengths_to_fit),
         variant=identity.language_variant_id(model.identity, method.hash),
-        applied=method.suffix or None,
+        method_suffix=method.suffix or None,
         model_name=model.name,
         device=model.device,
         libraries=libraries,

@@ -1,6 +1,6 @@
 """The attention layer of pseudo-token neural processes, with masks.
 
-Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)); one LN serves queries and keys
+Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)), with one LN for queries and keys
 (ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that code; appendix G describes two
 hidden layers. Keys and values can be computed separately (`keys`), so that they are projected once for many queries.
 
@@ -23,7 +23,7 @@ from iclbench.layers.perceptron import perceptron
 
 
 @dataclass(frozen=True)
-class KeysValues(TensorRecord):
+class KeysAndValues(TensorRecord):
     """Keys and values per head. The leading axes are episodes, or episodes and samples.
 
     Attributes:
@@ -42,7 +42,7 @@ def check_heads(width: int, heads: int, setting: str = "width") -> None:
     Args:
         width: width D of a token.
         heads: number of attention heads.
-        setting: name of the setting that holds the width.
+        setting: name of the setting of the width.
 
     Raises:
         UsageError: the width is not a multiple of the number of heads.
@@ -77,12 +77,12 @@ class AttentionLayer(nn.Module):
         self.norm_inner = nn.LayerNorm(width)
         self.feed_forward = perceptron(width, feedforward or width, width)
 
-    def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
+    def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysAndValues:
         """Keys and values of the tokens."""
         return self._project(self.norm(tokens), mask)
 
-    def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
-        """The queries after reading `memory`."""
+    def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
+        """The queries after attention to `memory`."""
         return self._attend(queries, self.norm(queries), memory)
 
     def forward(
@@ -103,11 +103,11 @@ class AttentionLayer(nn.Module):
         normed = self.norm(queries)
         return self._attend(queries, normed, self._project(normed, mask))
 
-    def _project(self, normed: Tensor, mask: Tensor | None) -> KeysValues:
+    def _project(self, normed: Tensor, mask: Tensor | None) -> KeysAndValues:
         k, v = self.kv(normed).chunk(2, -1)
-        return KeysValues(self._by_head(k), self._by_head(v), mask)
+        return KeysAndValues(self._by_head(k), self._by_head(v), mask)
 
-    def _attend(self, queries: Tensor, normed: Tensor, memory: KeysValues) -> Tensor:
+    def _attend(self, queries: Tensor, normed: Tensor, memory: KeysAndValues) -> Tensor:
         if memory.keys.shape[2] == 0:
             return queries
         visible, has_keys = None, None

@@ -23,24 +23,24 @@ from iclbench.layers.key_value_cache import (
     GrowingCache,
     KeyValueCache,
     attend_past_and_self,
-    causal,
-    causal_past,
-    causal_present,
+    causal_mask,
+    causal_mask_after,
+    valid_causal_mask_after,
 )
 from iclbench.layers.positions import (
     AddedPositions,
     LearnedPositions,
-    Places,
-    Positions,
+    PositionEncoding,
     RotaryPositions,
     Rotation,
     SinusoidalPositions,
-    rotated,
+    TokenPositions,
+    rotate,
 )
 from iclbench.layers.prompt import SEPARATOR
 
-# The tokens of pairs whose output is read after the last layer.
-EVERY, INPUTS, OUTPUTS = slice(None), slice(0, None, 2), slice(1, None, 2)
+# The tokens whose output is read after the last layer: all, those of inputs, or those of outputs.
+ALL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = slice(None), slice(0, None, 2), slice(1, None, 2)
 
 # From the number of a layer, its queries, keys and values to its attention output; None if no later layer is needed.
 _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
@@ -61,7 +61,7 @@ class CausalTransformer(nn.Module):
         width: int,
         heads: int,
         points: int,
-        positions: Positions = "none",
+        positions: PositionEncoding = "none",
         init_std: float = 0.02,
         feedforward: int | None = None,
     ) -> None:
@@ -72,7 +72,7 @@ class CausalTransformer(nn.Module):
             width: D of the tokens.
             heads: number of attention heads.
             points: number of pairs that have learned positions.
-            positions: how positions are encoded.
+            positions: the encoding of positions.
             init_std: standard deviation of the initial weights.
             feedforward: hidden width of each block's MLP; None means four times the width.
 
@@ -93,14 +93,14 @@ class CausalTransformer(nn.Module):
         elif positions == "rotary":
             self.positions = RotaryPositions(width, heads)
 
-    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUTS) -> Float[Tensor, "B N D"]:
+    def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
         """Hidden vectors at the tokens `read` of a complete sequence, in one pass."""
         length = tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if q.shape[2] == length:
                 return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=causal(length, 0, q.device)[read])
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_mask(length, 0, q.device)[read])
 
         *_, hidden = self._layers(tokens, [range(length)], attend, read)
         return self.norm(hidden)
@@ -111,8 +111,8 @@ class CausalTransformer(nn.Module):
         new, query_count = tokens.shape[1], queries.shape[1]
         cache = None if state is None else GrowingCache(state)
         past = 0 if state is None else state.mask.shape[1]
-        visible = causal(new, past, tokens.device) if state is None else causal_past(state, new)
-        before = visible.tril(past - 1)[..., ::2, :]
+        visible = causal_mask(new, past, tokens.device) if state is None else causal_mask_after(state, new)
+        visible_before = visible.tril(past - 1)[..., ::2, :]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             (q, q_query), (k, k_query), (v, v_query) = (t.split([new, query_count], 2) for t in (q, k, v))
@@ -121,12 +121,12 @@ class CausalTransformer(nn.Module):
             else:
                 k, v = cache.add(layer, k, v)
                 token_outputs = F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
-            query_outputs = attend_past_and_self(q_query, k, v, before, k_query, v_query)
+            query_outputs = attend_past_and_self(q_query, k, v, visible_before, k_query, v_query)
             return torch.cat([token_outputs, query_outputs], 2)
 
-        places = [self._places_after(state, new), self._places_after(state, query_count, by=2)]
-        *_, hidden = self._layers(torch.cat([tokens, queries], 1), places, attend)
-        after = None if cache is None else cache.cache(tokens.new_ones(len(tokens), new, dtype=torch.bool))
+        token_positions = [self._positions_after(state, new), self._positions_after(state, query_count, by=2)]
+        *_, hidden = self._layers(torch.cat([tokens, queries], 1), token_positions, attend)
+        after = None if cache is None else cache.to_state(tokens.new_ones(len(tokens), new, dtype=torch.bool))
         return self.norm(hidden[:, new:]), after
 
     def start(self, batch: int) -> KeyValueCache:
@@ -136,11 +136,11 @@ class CausalTransformer(nn.Module):
         return KeyValueCache((empty,) * self.layers, (empty,) * self.layers, slots)
 
     def advance(
-        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], read: slice = INPUTS
+        self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
-        visible = causal_past(state, tokens.shape[1])
-        hidden, after = self._extend(state, tokens, self._places_after(state, tokens.shape[1]), mask, visible, read)
+        visible = causal_mask_after(state, tokens.shape[1])
+        hidden, after = self._extend(state, tokens, self._positions_after(state, tokens.shape[1]), mask, visible, read)
         assert hidden is not None
         return hidden, after
 
@@ -154,12 +154,12 @@ class CausalTransformer(nn.Module):
         """`mask` has the valid tokens first, so a causal mask is sufficient."""
         past, new = state.mask.shape[1], tokens.shape[1]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
-        visible = causal(new, past, tokens.device) if past else None
-        places: Places = range(past, past + new)
+        visible = causal_mask(new, past, tokens.device) if past else None
+        token_positions: TokenPositions = range(past, past + new)
         before = None
         if roles is not None and isinstance(self.positions, AddedPositions) and self.positions.restarts:
-            places, before = _restarting_positions(state, mask, roles)
-        return self._extend(state, tokens, places, mask, visible, before=before)[1]
+            token_positions, before = _restarting_positions(state, mask, roles)
+        return self._extend(state, tokens, token_positions, mask, visible, before=before)[1]
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
         return self.follow(state, tokens, mask)[1]
@@ -185,17 +185,17 @@ class CausalTransformer(nn.Module):
         masks = [m for m in (state.mask if past else None, mask) if m is not None]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
         if start is None and state.before is None and all(bool(m.all()) for m in masks):
-            visible = causal(new, past, tokens.device) if past else None
+            visible = causal_mask(new, past, tokens.device) if past else None
             return self._extend(state, tokens, range(past, past + new), mask, visible, read)
         # An invalid token has position 0, which every table has.
-        places = ((state.next if start is None else start) + mask.cumsum(1) - 1) * mask
-        return self._extend(state, tokens, places, mask, causal_present(state, mask), read)
+        token_positions = ((state.next if start is None else start) + mask.cumsum(1) - 1) * mask
+        return self._extend(state, tokens, token_positions, mask, valid_causal_mask_after(state, mask), read)
 
     def _extend(
         self,
         state: KeyValueCache,
         tokens: Float[Tensor, "B T D"],
-        places: Places,
+        token_positions: TokenPositions,
         mask: Bool[Tensor, "B T"],
         visible: Bool[Tensor, "*any T held_and_T"] | None,
         read: slice | None = None,
@@ -211,11 +211,11 @@ class CausalTransformer(nn.Module):
                 return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None)
             if read is None:
                 return None
-            visible_rows = causal(new, 0, q.device) if visible is None else visible
+            visible_rows = causal_mask(new, 0, q.device) if visible is None else visible
             return F.scaled_dot_product_attention(q, k, v, attn_mask=visible_rows[..., read, :])
 
-        hidden = list(self._layers(tokens, [places], attend, EVERY if read is None else read))
-        return None if read is None else self.norm(hidden[-1]), cache.cache(mask, before)
+        hidden = list(self._layers(tokens, [token_positions], attend, ALL_TOKENS if read is None else read))
+        return None if read is None else self.norm(hidden[-1]), cache.to_state(mask, before)
 
     def peek_layers(self, state: KeyValueCache, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
         visible = state.mask[:, None, None].expand(-1, 1, queries.shape[1], -1)
@@ -229,17 +229,21 @@ class CausalTransformer(nn.Module):
         return self.norm(hidden)
 
     def _layers(
-        self, tokens: Float[Tensor, "B T D"], places: Sequence[Places], attend: _Attend, read: slice = EVERY
+        self,
+        tokens: Float[Tensor, "B T D"],
+        token_positions: Sequence[TokenPositions],
+        attend: _Attend,
+        read: slice = ALL_TOKENS,
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
-        """Hidden vectors after each block; after the last block only those of the tokens `read`. `places` holds the
-        positions of consecutive groups of tokens."""
-        hidden, rotation = self._with_positions(tokens, places)
+        """Hidden vectors after each block; after the last block only those of the tokens `read`. `token_positions` are
+        the positions of consecutive groups of tokens."""
+        hidden, rotation = self._with_positions(tokens, token_positions)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, GPT2Block)
             batch, _, width = hidden.shape
             qkv = block.attn.c_attn(block.ln_1(hidden))
             q, k, v = qkv.view(batch, -1, 3, self.heads_count, width // self.heads_count).permute(2, 0, 3, 1, 4)
-            q, k = rotated(q, rotation), rotated(k, rotation)
+            q, k = rotate(q, rotation), rotate(k, rotation)
             if layer == self.layers - 1:
                 q, hidden = q[:, :, read], hidden[:, read]
             mixed = attend(layer, q, k, v)
@@ -251,19 +255,19 @@ class CausalTransformer(nn.Module):
             yield hidden
 
     def _with_positions(
-        self, tokens: Float[Tensor, "B T D"], places: Sequence[Places]
+        self, tokens: Float[Tensor, "B T D"], token_positions: Sequence[TokenPositions]
     ) -> tuple[Float[Tensor, "B T D"], Rotation | None]:
         """Tokens with position vectors added, or unchanged with the rotation of their queries and keys."""
         if isinstance(self.positions, AddedPositions):
-            vectors = [self.positions(span, tokens.device) for span in places]
+            vectors = [self.positions(span, tokens.device) for span in token_positions]
             return tokens + (vectors[0] if len(vectors) == 1 else torch.cat(vectors, -2)).to(tokens), None
         if isinstance(self.positions, RotaryPositions):
-            cosines, sines = zip(*(self.positions(span, tokens.device) for span in places), strict=True)
+            cosines, sines = zip(*(self.positions(span, tokens.device) for span in token_positions), strict=True)
             return tokens, (torch.cat(cosines, -2), torch.cat(sines, -2))
         return tokens, None
 
-    def _places_after(self, state: KeyValueCache | None, count: int, by: int = 1) -> Places:
-        """Positions of `count` tokens, `by` apart, after a state without gaps before or between them."""
+    def _positions_after(self, state: KeyValueCache | None, count: int, by: int = 1) -> TokenPositions:
+        """Positions of `count` tokens at distances `by` after a state, without other gaps."""
         if self.positions is None or state is None or (state.before is None and bool(state.mask.all())):
             first = 0 if state is None else state.mask.shape[1]
             return range(first, first + by * count, by)

@@ -20,7 +20,7 @@ class ChannelMLP(nn.Module):
     hidden layer (Llama), both without biases.
 
     Args:
-        nonlinearity: its name.
+        nonlinearity: name of the nonlinearity.
         width: number of channels D.
         hidden: width of the hidden layer; None means 4 D, or 8/3 D for SwiGLU.
         residuals: number of residual layers of the model; initial output weights are divided by its square root.

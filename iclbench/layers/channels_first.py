@@ -18,10 +18,10 @@ class ChannelNorm(nn.LayerNorm):
     """Layer normalisation over axis 0 of `(D, K)`."""
 
     def forward(self, input: Float[Tensor, "D K"]) -> Float[Tensor, "D K"]:
-        return _Norm.apply(input, self.weight, self.bias, self.eps)
+        return _ChannelNormFunction.apply(input, self.weight, self.bias, self.eps)
 
 
-class _Norm(torch.autograd.Function):
+class _ChannelNormFunction(torch.autograd.Function):
     """Computes sums over channels as products with a vector, each in one pass over memory."""
 
     @staticmethod

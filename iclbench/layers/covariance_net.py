@@ -39,7 +39,7 @@ class CovarianceNet(nn.Module):
         heads: number of attention heads.
         feedforward: hidden width of layers and perceptrons.
         outputs: dy.
-        form: tril or low-rank.
+        form: `tril` or `low-rank`.
         head: floor and spread. With spread `floor` the diagonal of L is sqrt(L_ii² + floor²), with `bounded-m` it is
             m + (1 - m) tanh(L_ii), with `exp` it is unchanged. With `exp`, D is exp(r), as in the released code; with
             the others, sqrt(D) is the standard deviation that a Gaussian head gives.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 from iclbench.layers.perceptron import perceptron
 from iclbench.layers.projected_attention import ProjectedAttention
 
 
 class CrossAttentionEncoder(nn.Module):
-    """Values come from points after self-attention; queries and keys come from inputs, by one network.
+    """Cross-attention from targets to points. Values are points after self-attention; one network maps inputs to
+    queries and keys.
 
     Args:
         x_dim: width of an input's features.
@@ -31,10 +32,10 @@ class CrossAttentionEncoder(nn.Module):
 
     def keys(
         self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
-    ) -> KeysValues:
+    ) -> KeysAndValues:
         """Keys and values of the points, to which targets attend."""
         return self.attention.keys(self.places(x), self.among(self.values(features), mask), mask)
 
-    def forward(self, x: Float[Tensor, "B Q Fx"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
+    def forward(self, x: Float[Tensor, "B Q Fx"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
         """A representation of the points for each target."""
         return self.attention.attend(self.places(x), memory)

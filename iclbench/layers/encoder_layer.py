@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.attention import KeysValues, check_heads
+from iclbench.layers.attention import KeysAndValues, check_heads
 from iclbench.layers.perceptron import perceptron
 
 
@@ -42,10 +42,10 @@ class EncoderLayer(nn.Module):
         self.norm, self.norm_feed = nn.LayerNorm(width), nn.LayerNorm(width)
         self.feed = perceptron(width, feedforward, width)
 
-    def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysValues:
+    def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysAndValues:
         """Keys and values of the tokens."""
         k, v = self.kv(tokens).chunk(2, -1)
-        return KeysValues(self._by_head(k), self._by_head(v), mask)
+        return KeysAndValues(self._by_head(k), self._by_head(v), mask)
 
     def queries(self, rows: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q C"]:
         """Queries of the rows."""
@@ -54,10 +54,10 @@ class EncoderLayer(nn.Module):
     def attend(
         self,
         rows: Float[Tensor, "B Q D"],
-        memory: KeysValues,
+        memory: KeysAndValues,
         visible: Bool[Tensor, "*any Q T"] | None = None,
     ) -> Float[Tensor, "B Q D"]:
-        """The rows after reading `memory`.
+        """The rows after attention to `memory`.
 
         Args:
             rows: tokens that are updated.
@@ -68,9 +68,9 @@ class EncoderLayer(nn.Module):
             visible = memory.mask[:, None, None]
         return self.finish(rows, attention(self.queries(rows), memory, visible))
 
-    def finish(self, rows: Float[Tensor, "B Q D"], read: Float[Tensor, "B H Q C"]) -> Float[Tensor, "B Q D"]:
+    def finish(self, rows: Float[Tensor, "B Q D"], attended: Float[Tensor, "B H Q C"]) -> Float[Tensor, "B Q D"]:
         """Apply the layers after the heads: projection, feed-forward network, residuals and norms."""
-        rows = self.norm(rows + self.out(read.transpose(1, 2).flatten(2)))
+        rows = self.norm(rows + self.out(attended.transpose(1, 2).flatten(2)))
         return self.norm_feed(rows + self.feed(rows))
 
     def _by_head(self, t: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class EncoderLayer(nn.Module):
 
 
 def attention(
-    q: Float[Tensor, "B H Q C"], memory: KeysValues, visible: Bool[Tensor, "*any Q2 T"] | None
+    q: Float[Tensor, "B H Q C"], memory: KeysAndValues, visible: Bool[Tensor, "*any Q2 T"] | None
 ) -> Float[Tensor, "B H Q C"]:
     """Outputs of the heads; 0 for rows without a visible token."""
     if not memory.keys.shape[2]:

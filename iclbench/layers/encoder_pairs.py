@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from iclbench.core.predictor import State
 from iclbench.core.records import TensorRecord
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 from iclbench.layers.cross_attention_encoder import CrossAttentionEncoder
 from iclbench.layers.pooling_encoder import PoolingEncoder
 
@@ -23,7 +23,7 @@ Representations = tuple[Float[Tensor, "B P D"], Float[Tensor, "B P2 E"]]
 
 
 @runtime_checkable
-class Sizes(Protocol):
+class PairSizes(Protocol):
     """Settings of a pooled pair."""
 
     @property
@@ -35,7 +35,7 @@ class Sizes(Protocol):
 
 
 @runtime_checkable
-class AttentiveSizes(Sizes, Protocol):
+class AttentivePairSizes(PairSizes, Protocol):
     """Settings of an attentive pair."""
 
     @property
@@ -43,7 +43,7 @@ class AttentiveSizes(Sizes, Protocol):
 
 
 @dataclass(frozen=True)
-class Sums(State):
+class RunningSums(State):
     """Sums of both encoders' representations of points, and the number of points: of a set, or of its prefixes."""
 
     total: Float[Tensor, "*sets D2"]
@@ -63,7 +63,7 @@ class PooledPair(nn.Module):
         second_width: E, width of the second encoder's representation.
     """
 
-    def __init__(self, x_dim: int, inputs: int, sizes: Sizes, second_width: int) -> None:
+    def __init__(self, x_dim: int, inputs: int, sizes: PairSizes, second_width: int) -> None:
         super().__init__()
         depths = sizes.pre_depth, sizes.post_depth
         self.first = PoolingEncoder(inputs, sizes.width, sizes.width, *depths)
@@ -75,10 +75,10 @@ class PooledPair(nn.Module):
 
     def summarise(
         self, x: Float[Tensor, "B N Fx"], features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]
-    ) -> Sums:
-        return Sums(self.represent(features, mask).sum(1), mask.sum(1))
+    ) -> RunningSums:
+        return RunningSums(self.represent(features, mask).sum(1), mask.sum(1))
 
-    def forward(self, x: Float[Tensor, "B Q Fx"], summary: Sums) -> Representations:
+    def forward(self, x: Float[Tensor, "B Q Fx"], summary: RunningSums) -> Representations:
         """Representations at inputs, of one set or of one prefix per input; the mean of an empty set is 0."""
         mean = summary.total / summary.count.clamp(min=1).unsqueeze(-1)
         first, second = (mean.unsqueeze(1) if mean.dim() == 2 else mean).chunk(2, -1)
@@ -89,7 +89,7 @@ class PooledPair(nn.Module):
 class KeysAndMean(TensorRecord):
     """Keys and values of the points, and the second encoder's representation of the set."""
 
-    data: KeysValues
+    data: KeysAndValues
     second: Float[Tensor, "*batch E"]
 
 
@@ -97,7 +97,7 @@ class AttentivePair(nn.Module):
     """Cross-attention of targets to points, and a pooling encoder with self-attention among the points. The arguments
     are those of `PooledPair`."""
 
-    def __init__(self, x_dim: int, inputs: int, sizes: AttentiveSizes, second_width: int) -> None:
+    def __init__(self, x_dim: int, inputs: int, sizes: AttentivePairSizes, second_width: int) -> None:
         super().__init__()
         depths_and_heads = sizes.pre_depth, sizes.post_depth, sizes.heads
         self.first = CrossAttentionEncoder(x_dim, inputs, sizes.width, *depths_and_heads)

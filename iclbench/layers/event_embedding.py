@@ -13,7 +13,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, TIME, marks_of
 from iclbench.layers.time_encoding import time_encoding
 
-Encode = Literal["gap", "time"]
+EncodedTime = Literal["gap", "time"]
 _COLUMNS = 1 + max(GAP, MARK, TIME)
 
 
@@ -27,7 +27,7 @@ class EventEmbedding(nn.Module):
         encode: the time that is encoded: the gap or the absolute time.
     """
 
-    def __init__(self, marks: int, width: int, encode: Encode) -> None:
+    def __init__(self, marks: int, width: int, encode: EncodedTime) -> None:
         super().__init__()
         self.marks = nn.Embedding(marks, width)
         self.column = GAP if encode == "gap" else TIME
@@ -42,20 +42,20 @@ class EventEmbedding(nn.Module):
             weight: the vectors of all marks; None means those of this embedding.
 
         Raises:
-            UsageError: `y` does not hold events, or a mark is not in 0 to K - 1 (checked on a CPU only, because the
-                check synchronises with an accelerator).
+            UsageError: `y` are not events, or a mark is not in 0 to K - 1 (checked on a CPU only, because the check
+                synchronises with an accelerator).
         """
         weight = self.marks.weight if weight is None else weight
         if y.shape[-1] != _COLUMNS:
             raise UsageError(
-                f"the outputs have dimension {y.shape[-1]}, but the model reads events; give gap, mark and time of "
+                f"the outputs have dimension {y.shape[-1]}, but the model reads events; pass gap, mark and time of "
                 "each event",
                 code="bad-value",
             )
         marks = marks_of(y)
         if marks.device.type == "cpu" and marks.numel() and int(marks.max()) >= len(weight):
             raise UsageError(
-                f"an event has mark {int(marks.max())}, but the model has marks 0 to {len(weight) - 1}; give events of "
+                f"an event has mark {int(marks.max())}, but the model has marks 0 to {len(weight) - 1}; pass events of "
                 "the task that it was trained on",
                 code="bad-value",
             )

@@ -11,7 +11,7 @@ from iclbench.core.events import GAP, TIME, marks_of
 from iclbench.layers.label_embedding import label_embedding
 from iclbench.layers.stream_read_in import StreamReadIn, linear_start
 
-# Shorter gaps count as this one: the logarithm of a gap of 0 (padding) must be finite.
+# Lower bound of gaps: the logarithm of a gap of 0 (padding) must be finite.
 _MIN_GAP = 1e-12
 
 
@@ -22,7 +22,7 @@ def gap_features(y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape 2"]:
 
 
 def event_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_2"]:
-    """The gap, its logarithm, and the mark one-hot."""
+    """The gap, its logarithm, and the one-hot mark."""
     return torch.cat([gap_features(y), F.one_hot(marks_of(y), marks).to(y.dtype)], -1)
 
 

@@ -1,4 +1,4 @@
-"""The state of a causal Transformer, and masks of the slots that a token sees."""
+"""The state of a causal Transformer, and attention masks over its slots."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class GrowingCache:
         self.layers.append((torch.cat([self.state.keys[layer], k], 2), torch.cat([self.state.values[layer], v], 2)))
         return self.layers[-1]
 
-    def cache(self, mask: Bool[Tensor, "B T"], before: Int[Tensor, "B 1"] | None = None) -> KeyValueCache:
-        """The longer cache.
+    def to_state(self, mask: Bool[Tensor, "B T"], before: Int[Tensor, "B 1"] | None = None) -> KeyValueCache:
+        """The state with the new tokens.
 
         Args:
             mask: valid new tokens.
@@ -59,31 +59,31 @@ class GrowingCache:
         return KeyValueCache(keys, values, torch.cat([self.state.mask, mask], 1), before)
 
 
-def causal(new: int, past: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
+def causal_mask(new: int, past: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
     """The tokens that each new token sees: all cached tokens, the new ones before it, and itself."""
     return torch.ones(new, past + new, dtype=torch.bool, device=device).tril(past)
 
 
-def causal_past(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
+def causal_mask_after(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
     """The slots that each new token sees, without empty slots of the cache; `(B, 1, T, held + T)` if it has empty
     slots."""
-    before = causal(new, state.mask.shape[1], state.mask.device)
+    visible = causal_mask(new, state.mask.shape[1], state.mask.device)
     if bool(state.mask.all()):
-        return before
-    return before & F.pad(state.mask, (0, new), value=True)[:, None, None]
+        return visible
+    return visible & F.pad(state.mask, (0, new), value=True)[:, None, None]
 
 
-def causal_present(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
+def valid_causal_mask_after(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
     """The slots that each new token sees, without empty slots and without invalid new tokens."""
-    return causal_valid(torch.cat([state.mask, mask], 1), mask.shape[1])
+    return valid_causal_mask(torch.cat([state.mask, mask], 1), mask.shape[1])
 
 
-def causal_valid(valid: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """`causal_present` for one mask of all slots, the last of which are the new tokens. An invalid token still sees
-    itself, so that the softmax of its (unused) row has one element."""
+def valid_causal_mask(valid: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
+    """The slots that each new token sees, without invalid ones. The last `new` slots are the new tokens. An invalid
+    token still sees itself, so that the softmax of its (unused) row has one element."""
     past = valid.shape[1] - new
     itself = torch.eye(new, past + new, dtype=torch.bool, device=valid.device).roll(past, 1)
-    return causal(new, past, valid.device) & valid[:, None, None] | itself
+    return causal_mask(new, past, valid.device) & valid[:, None, None] | itself
 
 
 def attend_past_and_self(
@@ -97,7 +97,7 @@ def attend_past_and_self(
     """Attention of each query to the visible past and to itself, not to other queries. Its own key is always the last,
     so that outputs do not depend on the order of the queries, not even in the last digit."""
     q = q * q.shape[-1] ** -0.5
-    past = (q @ k_past.transpose(-1, -2)).masked_fill(~visible, -torch.inf)
+    past_scores = (q @ k_past.transpose(-1, -2)).masked_fill(~visible, -torch.inf)
     self_score = (q * k).sum(-1, keepdim=True)
-    weights = torch.cat([past, self_score], -1).softmax(-1)
+    weights = torch.cat([past_scores, self_score], -1).softmax(-1)
     return weights[..., :-1] @ v_past + weights[..., -1:] * v

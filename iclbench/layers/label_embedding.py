@@ -6,11 +6,11 @@ from torch import nn
 
 # As in the code of Chan et al. 2022 (modules/embedding.py) and of CoQE. With PyTorch's standard deviation of 1 the
 # label dominates its token, models memorise the meaning of each label, and in-context learning does not emerge.
-START_STD = 0.02
+INITIAL_STD = 0.02
 
 
 def label_embedding(classes: int, width: int) -> nn.Embedding:
-    """One vector per class, from a normal distribution truncated at two standard deviations `START_STD`."""
+    """One vector per class, from a normal distribution truncated at two standard deviations `INITIAL_STD`."""
     embedding = nn.Embedding(classes, width)
-    nn.init.trunc_normal_(embedding.weight, std=START_STD, a=-2 * START_STD, b=2 * START_STD)
+    nn.init.trunc_normal_(embedding.weight, std=INITIAL_STD, a=-2 * INITIAL_STD, b=2 * INITIAL_STD)
     return embedding

@@ -5,7 +5,7 @@ Pre-norm attention with separate norms for queries and data, then a pre-norm fee
 
     x <- x + Attention(LN(x), LN(data))        x <- x + FF(LN(x))
 
-In the released code of both papers the residual branch carries LN(x) instead of x: `residual="normed"`.
+In the released code of both papers the residual branch is LN(x) instead of x: `residual="normed"`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LayerSizes(Protocol):
         width: D of a token.
         heads: number of attention heads.
         hidden: width of the feed-forward block after the gate.
-        residual: what the residual branch carries.
+        residual: whether the residual branch is x (`standard`) or LN(x) (`normed`).
     """
 
     @property
@@ -56,7 +56,7 @@ class LatentSizes(LayerSizes, Protocol):
 
 
 class FeedForward(nn.Module):
-    """A linear layer to two halves, one of which is gated by the GELU of the other, and a linear layer back."""
+    """A linear layer to two halves, one of which is multiplied by the GELU of the other, and a linear layer back."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class FeedForward(nn.Module):
         return self.down(value * F.gelu(gate))
 
 
-class _Layer(nn.Module):
+class _LatentLayer(nn.Module):
     """Attention and feed-forward network, as separate steps."""
 
     def __init__(self, sizes: LayerSizes) -> None:
@@ -90,7 +90,7 @@ class _Layer(nn.Module):
     def attend(
         self, rows: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B 1 1 N"] | None = None
     ) -> Float[Tensor, "B H M Dh"]:
-        """Outputs of the heads. Rows and tokens are normalised already."""
+        """Outputs of the heads, given normalised rows and tokens."""
         q, k, v = self.split(self.q(rows)), self.split(self.k(tokens)), self.split(self.v(tokens))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
@@ -115,17 +115,17 @@ class _Layer(nn.Module):
         return y if has_data is None else torch.where(has_data[:, None, None], y, x)
 
 
-class SelfLayer(_Layer):
+class SelfLayer(_LatentLayer):
     """Self-attention of the rows."""
 
     def forward(self, x: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None = None) -> Float[Tensor, "B M D"]:
-        """Rows outside the mask are not attended to."""
-        allowed, has_data = _allowed(mask)
+        """The rows after attention to the rows in the mask."""
+        allowed, has_data = _attention_mask(mask)
         normed = self.norm(x)
         return self.finish(x, normed, self.attend(normed, normed, allowed), has_data)
 
 
-class CrossLayer(_Layer):
+class CrossLayer(_LatentLayer):
     """Cross-attention of the rows to data, which have a separate norm."""
 
     def __init__(self, sizes: LayerSizes) -> None:
@@ -135,15 +135,15 @@ class CrossLayer(_Layer):
     def forward(
         self, x: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B M D"]:
-        """Rows of an episode without valid data are unchanged."""
+        """The rows after attention to the data; unchanged in episodes without valid data."""
         if tokens.shape[1] == 0:
             return x
-        allowed, has_data = _allowed(mask)
+        allowed, has_data = _attention_mask(mask)
         normed = self.norm(x)
         return self.finish(x, normed, self.attend(normed, self.norm_data(tokens), allowed), has_data)
 
 
-def _allowed(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
+def _attention_mask(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
     """The attention mask, `(B, 1, 1, N)`, and the episodes that have data, `(B,)`; None means all."""
     if mask is None:
         return None, None

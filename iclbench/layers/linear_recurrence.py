@@ -23,8 +23,8 @@ decay, it multiplies values and outputs of a token, and the scores do not contai
 Range of the factors. Half a span may decay to e^-36 in single and to e^-320 in double precision, which leaves an equal
 range for small or large values. If decays are stronger, each chunk is a span, and a decay below the precision of 1
 (e^-16, e^-40) is raised to this bound. If half a chunk still decays too much, chunks are halved, down to 8 tokens (16
-in double precision), each half of which then decays to no less than e^-64 (e^-320). If every token forgets nearly all
-of the state, contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some
+in double precision), each half of which then decays to no less than e^-64 (e^-320). If the decay of every token is
+almost 0, contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some
 processors.
 
 The backward pass is explicit (not autograd), from the last chunk to the first; each chunk is recomputed from its tokens
@@ -158,17 +158,17 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any, size: int, keep_state: bool, needs_grad: bool, state: Tensor | None, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        by_name = dict(zip(_TENSOR_NAMES, tensors, strict=True))
-        v = by_name["v"]
+        tensors_by_name = dict(zip(_TENSOR_NAMES, tensors, strict=True))
+        g, v = tensors_by_name["g"], tensors_by_name["v"]
         assert v is not None
-        ctx.plan = plan(by_name["g"], v, size)
+        ctx.plan = plan(g, v, size)
         sizes = [chunk.tokens for chunk in ctx.plan]
-        tokens, ends = _split(by_name, sizes), list(accumulate(sizes))
+        tokens, ends = _split(tensors_by_name, sizes), list(accumulate(sizes))
         outputs_by_name: dict[str, Tensor] = {name: torch.empty_like(v) for name in ("q", "rows") if name in tokens[0]}
         ctx.factors_before, ctx.saved_chunks, states = [], [], []
-        factor_before = _factor_at_start(by_name["g"], 0, ctx.plan[0])
+        factor_before = _factor_at_start(g, 0, ctx.plan[0])
         for n, output_chunks in enumerate(_split(outputs_by_name, sizes)):
-            chunk = _chunk(tokens[n], ctx.plan[n], factor_before)
+            chunk = _make_chunk(tokens[n], ctx.plan[n], factor_before)
             if n == 0:
                 state = chunk.to_unit_of_chunk(state)
             chunk.start_from(state)
@@ -179,14 +179,12 @@ class _Recurrence(torch.autograd.Function):
                 states.append(state)
                 if v.shape[2] <= _MAX_SAVED_TOKENS:
                     ctx.saved_chunks.append(chunk)
-            following = None if n == len(sizes) - 1 else ctx.plan[n + 1]
-            if following is not None:
-                factor_before = (
-                    _factor_at_start(by_name["g"], ends[n], following) if following.span else chunk.factor_at_end()
-                )
-            unit_factors = chunk.unit_factors(following, factor_before)
+            next_plan = None if n == len(sizes) - 1 else ctx.plan[n + 1]
+            if next_plan is not None:
+                factor_before = _factor_at_start(g, ends[n], next_plan) if next_plan.span else chunk.factor_at_end()
+            unit_factors = chunk.unit_factors(next_plan, factor_before)
             state = (
-                chunk.state_after(unit_factors, in_place=n > 0 and not needs_grad) if keep_state or following else None
+                chunk.state_after(unit_factors, in_place=n > 0 and not needs_grad) if keep_state or next_plan else None
             )
             del chunk  # frees its memory for the next one
         outputs, reads = outputs_by_name["q"], outputs_by_name.get("rows")
@@ -201,32 +199,32 @@ class _Recurrence(torch.autograd.Function):
         (outputs, reads, *tensors), states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         grad_outputs, grad_reads, grad_state = gradients
         grad_state = None if grad_state is None else grad_state.clone()
-        needing_grad = {name for name, needed in zip(_TENSOR_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
+        grad_names = {name for name, needed in zip(_TENSOR_NAMES, ctx.needs_input_grad[4:], strict=True) if needed}
         results = {
-            name: torch.empty_like(t) for name, t in zip(_TENSOR_NAMES, tensors, strict=True) if name in needing_grad
+            name: torch.empty_like(t) for name, t in zip(_TENSOR_NAMES, tensors, strict=True) if name in grad_names
         }
         sizes = [chunk.tokens for chunk in ctx.plan]
         tokens, result_chunks = _split(dict(zip(_TENSOR_NAMES, tensors, strict=True)), sizes), _split(results, sizes)
         outs, grads = (
             _split({"q": q, "rows": rows}, sizes) for q, rows in ((outputs, reads), (grad_outputs, grad_reads))
         )
-        following: ChunkPlan | None = None
+        next_plan: ChunkPlan | None = None
         factor_after: Tensor | None = None
         for n in reversed(range(len(sizes))):
             chunk = (
                 ctx.saved_chunks.pop()
                 if ctx.saved_chunks
-                else _chunk(tokens[n], ctx.plan[n], ctx.factors_before[n]).start_from(states[n])
+                else _make_chunk(tokens[n], ctx.plan[n], ctx.factors_before[n]).start_from(states[n])
             )
-            unit_factors = chunk.unit_factors(following, factor_after)
-            with_decays = "g" in needing_grad
+            unit_factors = chunk.unit_factors(next_plan, factor_after)
+            with_decays = "g" in grad_names
             grads_by_name, grad_state = chunk.gradients(
                 outs[n], grads[n], unit_factors, states[n + 1], grad_state, with_decays
             )
             for name, result in result_chunks[n].items():
                 result.copy_(grads_by_name[name])
             grad_state = chunk.to_unit_of_chunk(grad_state) if n == 0 else grad_state
-            following, factor_after = ctx.plan[n], ctx.factors_before[n]
+            next_plan, factor_after = ctx.plan[n], ctx.factors_before[n]
             del chunk, grads_by_name
         return None, None, None, grad_state, *map(results.get, _TENSOR_NAMES)
 
@@ -248,7 +246,7 @@ class ChunkPlan:
 
 def plan(g: Float[Tensor, "B H T _"] | None, v: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[ChunkPlan]:
     """The chunks: `size` tokens each, or repeated halves of it if decays are strong. All sequences of a batch have the
-    same chunks, so the other sequences of a batch can change the last digits of a sequence."""
+    same chunks, so the last digits of a sequence can depend on the other sequences."""
     if g is None:
         return [ChunkPlan(tokens, 0) for tokens in _chunk_sizes(v.shape[2], size)]
     floor, shortest, lowest_sum = _limits(g, v)
@@ -256,7 +254,7 @@ def plan(g: Float[Tensor, "B H T _"] | None, v: Float[Tensor, "B H T V"], size: 
     def cut(decays: Tensor, longest: int, clamp: float | None) -> Iterator[ChunkPlan]:
         pieces = decays.split(longest, 2)
         halves = [half for piece in pieces for half in piece.tensor_split([piece.shape[2] // 2], 2)]
-        sums = [_clamped(half, clamp).sum(2).amin() for half in halves]
+        sums = [_clamp(half, clamp).sum(2).amin() for half in halves]
         lowest = torch.stack(sums).view(-1, 2).amin(1).tolist()
         for piece, low in zip(pieces, lowest, strict=True):
             if low < lowest_sum and (longest > shortest or clamp is None):
@@ -269,7 +267,7 @@ def plan(g: Float[Tensor, "B H T _"] | None, v: Float[Tensor, "B H T V"], size: 
     return list(cut(g, _SPAN * size, None))
 
 
-def _clamped(g: Float[Tensor, "B H C _"], floor: float | None) -> Float[Tensor, "B H C _"]:
+def _clamp(g: Float[Tensor, "B H C _"], floor: float | None) -> Float[Tensor, "B H C _"]:
     return g if floor is None else g.clamp(min=floor)
 
 
@@ -279,7 +277,7 @@ def _factor_at_start(
     """The factor of the start of a span relative to its middle: the inverse of the decay between them."""
     if g is None:
         return None
-    return _clamped(g.narrow(2, start, chunk.span // 2), chunk.floor).sum(2, keepdim=True).neg_().exp_()
+    return _clamp(g.narrow(2, start, chunk.span // 2), chunk.floor).sum(2, keepdim=True).neg_().exp_()
 
 
 def _limits(*tensors: Tensor) -> tuple[float, int, float]:
@@ -297,7 +295,7 @@ def _split(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[
     return [{name: chunks[n] for name, chunks in pieces.items()} for n in range(len(sizes))]
 
 
-def _chunk(tensors: dict[str, Tensor], chunk_plan: ChunkPlan, before: Tensor | None) -> _Chunk:
+def _make_chunk(tensors: dict[str, Tensor], chunk_plan: ChunkPlan, before: Tensor | None) -> _Chunk:
     tensors = {name: t if _is_batched(t) else t.contiguous() for name, t in tensors.items()}
     if before is None:
         return _Chunk(tensors)
@@ -305,7 +303,7 @@ def _chunk(tensors: dict[str, Tensor], chunk_plan: ChunkPlan, before: Tensor | N
 
 
 def _is_batched(t: Float[Tensor, "B H C K"]) -> bool:
-    """Whether its matrices are contiguous and equally spaced, so that one batched product takes them all."""
+    """Whether the matrices are contiguous and equally spaced, so that one batched product can use all of them."""
     return t.stride() == (t.shape[1] * t.stride(1), t.stride(1), t.shape[3], 1)
 
 
@@ -379,12 +377,12 @@ class _Chunk:
             state *= factor
         return state
 
-    def unit_factors(self, following: ChunkPlan | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
+    def unit_factors(self, next_plan: ChunkPlan | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
         """Factors of a state from the unit of this chunk to that of the next: one to the end of a span, and one to the
         middle of the next span. Their product could underflow.
 
         Args:
-            following: the next chunk; None if this is the last one.
+            next_plan: the next chunk; None if this is the last one.
             before: factor before the next chunk.
         """
         return []
@@ -458,7 +456,7 @@ class _Chunk:
                 slope[:, :, -1:].add_(end_slope)
             grads["g"] = self.zero_below_floor(slope.new_ones(2 * slope.shape[2:3]).triu() @ slope)
         grads["v"] = self.scale_values(value_grads["k"])
-        pieces = {name: _summed_to(grads[name], t) for name, t in self.tensors.items() if name in grads}
+        pieces = {name: _sum_shared_heads(grads[name], t) for name, t in self.tensors.items() if name in grads}
         return pieces, grad_state
 
     # Decays multiply rows, keys, values and outputs by a factor, and their gradients by the same factor.
@@ -499,13 +497,13 @@ class _Chunk:
         raise NotImplementedError
 
 
-class _Decaying(_Chunk):
+class _DecayingChunk(_Chunk):
     """A chunk with decays. `factors` are the factors after each token, relative to the middle of the span;
     `factors_before` are those before each token."""
 
     def set_factors(self, before: Tensor) -> None:
         g, dtype = self.tensors["g"], self.tensors["v"].dtype
-        factors = _clamped(g, self.floor).exp()
+        factors = _clamp(g, self.floor).exp()
         factors[:, :, :1].mul_(before)
         _cumulative_product_(factors)
         if len(self.lags) > 1:
@@ -518,11 +516,11 @@ class _Decaying(_Chunk):
     def to_unit_of_chunk(self, state: Tensor | None) -> Tensor | None:
         return state if state is None else state * _factor_to_middle(self.start_factor, state.dtype)
 
-    def unit_factors(self, following: ChunkPlan | None, before: Tensor | None) -> list[Tensor]:
+    def unit_factors(self, next_plan: ChunkPlan | None, before: Tensor | None) -> list[Tensor]:
         end = self.factors[:, :, -1:].mT
-        if following is None or before is None:
+        if next_plan is None or before is None:
             return [end]
-        return [end, _factor_to_middle(before, end.dtype)] if following.span else []
+        return [end, _factor_to_middle(before, end.dtype)] if next_plan.span else []
 
     def factor_at(self, name: str) -> Float[Tensor, "B H C _"]:
         """The factor where rows of this name read: after their token (q), or before it."""
@@ -532,7 +530,7 @@ class _Decaying(_Chunk):
         return gradient if self.floor is None else gradient.masked_fill_(self.tensors["g"] < self.floor, 0.0)
 
 
-class _HeadDecays(_Decaying):
+class _HeadDecays(_DecayingChunk):
     """One decay per head, which multiplies values and outputs."""
 
     def scale_rows(self, name: str, x: Tensor) -> Tensor:
@@ -555,7 +553,7 @@ class _HeadDecays(_Decaying):
         return product.sum((-2, -1), keepdim=True)
 
 
-class _RowDecays(_Decaying):
+class _RowDecays(_DecayingChunk):
     """One decay per row of the state, which multiplies rows and columns."""
 
     def scale_rows(self, name: str, x: Tensor) -> Tensor:
@@ -605,7 +603,7 @@ def _add(out: Float[Tensor, "B _ I J"] | None, x: Float[Tensor, "B _ I K"], y: F
         out.view(-1, *out.shape[2:]).baddbmm_(x.flatten(0, 1), y.flatten(0, 1))
         return out
     product = x @ y if y.shape[1] == 1 else _product(x, y)
-    return out.add_(_summed_to(product, out))
+    return out.add_(_sum_shared_heads(product, out))
 
 
 def _outer_product(
@@ -617,6 +615,6 @@ def _outer_product(
     return torch.einsum("bhiv,bhkv->bik", x, y).unsqueeze(1)
 
 
-def _summed_to(gradient: Tensor, t: Tensor) -> Tensor:
+def _sum_shared_heads(gradient: Tensor, t: Tensor) -> Tensor:
     """The gradient, summed over heads if all heads share t."""
     return gradient if gradient.shape == t.shape else gradient.sum(1, keepdim=True)

@@ -19,15 +19,15 @@ _MAX_TOEPLITZ = 400
 
 def long_convolution(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
     """y[t] = sum over s <= t of kernel[t - s] u[s], per channel."""
-    return by_toeplitz(u, kernel) if u.shape[-1] <= _MAX_TOEPLITZ else by_fft(u, kernel)
+    return convolve_by_toeplitz(u, kernel) if u.shape[-1] <= _MAX_TOEPLITZ else convolve_by_fft(u, kernel)
 
 
-def by_toeplitz(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+def convolve_by_toeplitz(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
     """The convolution as one batched matrix product: O(T²) per channel and episode."""
     return _Toeplitz.apply(u, kernel)
 
 
-def by_fft(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
+def convolve_by_fft(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
     """The convolution by FFT, O(T log T); padding to twice the length prevents wrap-around."""
     length = u.shape[-1]
     product = torch.fft.rfft(u, n=2 * length) * torch.fft.rfft(kernel, n=2 * length).unsqueeze(1)

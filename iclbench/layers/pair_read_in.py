@@ -14,7 +14,7 @@ from iclbench.layers.label_embedding import label_embedding
 
 
 class PairReadIn(nn.Module):
-    """One linear read-in for inputs and outputs: y is read as (y, 0, ..., 0), that is, through the first columns.
+    """One linear read-in for inputs and outputs: y is read as (y, 0, ..., 0), that is, by the first columns.
 
     Labels of a classification task have a separate embedding; for events, y is their features.
     """

@@ -1,5 +1,5 @@
-"""Sampling target by target: draws from predictions with given random numbers, and attention to the context, which all
-paths share, and to the earlier draws of the same path."""
+"""Tools to sample target by target: draws from predictions with given random numbers, and attention to the context,
+which all paths share, and to the earlier draws of the same path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 
 
 @singledispatch
@@ -40,20 +40,20 @@ def _(answer: Gaussian, uniform: Tensor, normal: Tensor) -> Tensor:
 
 @draw.register
 def _(answer: Mixture, uniform: Tensor, normal: Tensor) -> Tensor:
-    component = _index(answer.logits, uniform)[..., None, None].expand(*answer.means.shape[:2], 1, -1)
+    component = _sample_class(answer.logits, uniform)[..., None, None].expand(*answer.means.shape[:2], 1, -1)
     mean, std = (t.expand_as(answer.means).gather(2, component).squeeze(2) for t in (answer.means, answer.stds))
     return mean + std * normal
 
 
 @draw.register
 def _(answer: Categorical, uniform: Tensor, normal: Tensor) -> Tensor:
-    return _index(answer.logits, uniform)
+    return _sample_class(answer.logits, uniform)
 
 
-def _index(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "B S"]:
+def _sample_class(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "B S"]:
     """The class at which the cumulative probability exceeds the uniform number."""
-    passed = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
-    return passed[..., :-1].sum(-1)
+    is_below = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
+    return is_below[..., :-1].sum(-1)
 
 
 class PathMemory:
@@ -65,13 +65,13 @@ class PathMemory:
         longest: largest number of tokens of a path.
     """
 
-    def __init__(self, context: KeysValues, paths: int, longest: int) -> None:
+    def __init__(self, context: KeysAndValues, paths: int, longest: int) -> None:
         batch, heads, _, size = context.keys.shape
         self.context = context
         self.keys, self.values = (context.keys.new_empty(batch, heads, paths, longest, size) for _ in range(2))
         self.length = 0
 
-    def add(self, token: KeysValues) -> None:
+    def add(self, token: KeysAndValues) -> None:
         """Append one token to every path, `(B, H, S, C)`."""
         self.keys[:, :, :, self.length], self.values[:, :, :, self.length] = token.keys, token.values
         self.length += 1

@@ -17,7 +17,7 @@ def perceptron(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def by_parts(linear: nn.Linear, *parts: Float[Tensor, "... _"]) -> Float[Tensor, "... _"]:
+def apply_to_parts(linear: nn.Linear, *parts: Float[Tensor, "... _"]) -> Float[Tensor, "... _"]:
     """A linear layer applied to `parts`, concatenated along their last axis. Other axes are broadcast afterwards, so
     that a part that many rows share is mapped once."""
     weights = linear.weight.split([t.shape[-1] for t in parts], 1)

@@ -1,4 +1,4 @@
-"""Encoder of a set: a network for each point, the mean over points, and a network after it."""
+"""An encoder of sets: a network for each point, the mean over points, and a network after it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from iclbench.layers.projected_attention import ProjectedAttention
 
 
 class PoolingEncoder(nn.Module):
-    """Linear layers before the mean (with self-attention: two fewer, a ReLU and an attention layer), and linear layers
-    after it.
+    """Linear layers before and after a mean over points. With self-attention, a ReLU and an attention layer replace two
+    of the layers before the mean.
 
     Args:
         inputs: width of a point's features.

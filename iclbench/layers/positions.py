@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from iclbench.core.errors import UsageError
 
-Positions = Literal["none", "learned", "sinusoidal", "rotary"]
-Places: TypeAlias = range | Tensor
+PositionEncoding = Literal["none", "learned", "sinusoidal", "rotary"]
+TokenPositions: TypeAlias = range | Tensor
 Rotation = tuple[Tensor, Tensor]
 
 # Bases of the wavelengths: the longest is about 2 pi times this number of tokens. 30 in Chan et al. 2022
 # (emergent_in_context_learning, modules/embedding.py), 10,000 in Vaswani et al. 2017 and for rotary positions.
-BASE, ROTARY_BASE = 30.0, 10_000.0
+SINUSOIDAL_BASE, ROTARY_BASE = 30.0, 10_000.0
 
 
 class AddedPositions(nn.Module):
@@ -31,8 +31,8 @@ class AddedPositions(nn.Module):
 
     restarts: ClassVar[bool] = False
 
-    def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        """The vectors of the positions `places`."""
+    def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
+        """The vectors of the positions."""
         raise NotImplementedError
 
 
@@ -45,18 +45,18 @@ class LearnedPositions(AddedPositions):
         super().__init__()
         self.weight = nn.Parameter(weight)
 
-    def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
+    def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
         """The vectors, on the device of the table; `device` is ignored.
 
         Raises:
             UsageError: a position is beyond the table.
         """
-        if isinstance(places, range):
-            self._check(places[-1] if places else 0)
-            return self.weight[places.start : places.stop : places.step]
-        if places.numel():
-            self._check(int(places.max()))
-        return self.weight[places]
+        if isinstance(token_positions, range):
+            self._check(token_positions[-1] if token_positions else 0)
+            return self.weight[token_positions.start : token_positions.stop : token_positions.step]
+        if token_positions.numel():
+            self._check(int(token_positions.max()))
+        return self.weight[token_positions]
 
     def _check(self, last: int) -> None:
         if last >= len(self.weight):
@@ -78,11 +78,11 @@ class SinusoidalPositions(AddedPositions):
     def __init__(self, width: int) -> None:
         super().__init__()
         if width % 2:
-            raise UsageError(f"sinusoidal positions need an even backbone.width, not {width}", code="bad-value")
+            raise UsageError(f"sinusoidal positions require an even backbone.width, not {width}", code="bad-value")
         self.width = width
 
-    def forward(self, places: Places, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        angles = _angles(places, self.width, BASE, device)
+    def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
+        angles = _angles(token_positions, self.width, SINUSOIDAL_BASE, device)
         return torch.cat([angles.sin(), angles.cos()], -1)
 
 
@@ -100,19 +100,19 @@ class RotaryPositions(nn.Module):
         self.width = width // heads
         if self.width % 2:
             raise UsageError(
-                f"rotary positions need heads of an even width, and backbone.width={width} / backbone.heads={heads} "
-                f"is {self.width}",
+                f"rotary positions require heads of an even width, but backbone.width={width} / "
+                f"backbone.heads={heads} is {self.width}",
                 code="bad-value",
             )
 
-    def forward(self, places: Places, device: torch.device | None = None) -> Rotation:
+    def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Rotation:
         """Cosines and sines, `(*B, 1, T, C / 2)`: the same for all heads."""
-        angles = _angles(places, self.width, ROTARY_BASE, device).unsqueeze(-3)
+        angles = _angles(token_positions, self.width, ROTARY_BASE, device).unsqueeze(-3)
         return angles.cos(), angles.sin()
 
 
-def rotated(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Tensor, "B H T C"]:
-    """Rotated queries or keys; unchanged if `rotation` is None."""
+def rotate(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Tensor, "B H T C"]:
+    """Rotate queries or keys; None means no rotation."""
     if rotation is None:
         return t
     cos, sin = (wave.to(t) for wave in rotation)
@@ -120,9 +120,15 @@ def rotated(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Ten
     return torch.cat([half * cos - other_half * sin, other_half * cos + half * sin], -1)
 
 
-def _angles(places: Places, width: int, base: float, device: torch.device | None) -> Float[Tensor, "*B T half"]:
+def _angles(
+    token_positions: TokenPositions, width: int, base: float, device: torch.device | None
+) -> Float[Tensor, "*B T half"]:
     """Angles for width / 2 frequencies in geometric progression, from 1 down to almost 1 / base. They are computed
     on the device, because a copy would synchronise with it in every step."""
-    index = torch.arange(places.start, places.stop, places.step, device=device) if isinstance(places, range) else places
+    if isinstance(token_positions, range):
+        first, end, step = token_positions.start, token_positions.stop, token_positions.step
+        index = torch.arange(first, end, step, device=device)
+    else:
+        index = token_positions
     frequencies = base ** -(torch.arange(0, width, 2, device=index.device) / width)
     return index.unsqueeze(-1) * frequencies

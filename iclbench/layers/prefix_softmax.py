@@ -1,9 +1,9 @@
 """The states of all prefixes of a sequence at once: a scan over the states of `running_softmax`.
 
-The merging of states (log C, e) is associative, and this is its scan, block by block. Within a block, the state of each
+Merging states (log C, e) is associative; this module scans over it block by block. Within a block, the state of each
 prefix is one softmax over the state before the block and the points of the block; one matrix product computes all of
-them. The last one is the state before the next block. Nothing that was added is subtracted again, so no prefix
-loses digits, and the memory beyond the states is N times the block size instead of N².
+them. The last one is the state before the next block. No term is subtracted again, so no prefix loses digits, and the
+memory beyond the states is N times the block size instead of N².
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def _block(
     scores = (queries @ keys.mT).unsqueeze(-2).masked_fill(~allowed, -torch.inf)
     log_before = before.log_c.unsqueeze(-1)
     # The bound avoids inf - inf: before any point, every weight is exp(-inf) = 0.
-    top = torch.maximum(scores.amax(-1), log_before).detach().clamp(min=torch.finfo(scores.dtype).min)
-    weights, weight_before = (scores - top.unsqueeze(-1)).exp(), (log_before - top).exp()
+    max_score = torch.maximum(scores.amax(-1), log_before).detach().clamp(min=torch.finfo(scores.dtype).min)
+    weights, weight_before = (scores - max_score.unsqueeze(-1)).exp(), (log_before - max_score).exp()
     total = weights.sum(-1) + weight_before
     safe_total = total.clamp(min=1)  # the largest weight alone is 1
     mixed = (weights.flatten(-3, -2) @ values).unflatten(-2, weights.shape[-3:-1])
     e = (mixed + weight_before.unsqueeze(-1) * before.e.unsqueeze(-2)) / safe_total.unsqueeze(-1)
-    return torch.where(total > 0, top + safe_total.log(), -torch.inf), e
+    return torch.where(total > 0, max_score + safe_total.log(), -torch.inf), e

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.attention import KeysValues, check_heads
+from iclbench.layers.attention import KeysAndValues, check_heads
 
 
 class ProjectedAttention(nn.Module):
@@ -37,13 +37,13 @@ class ProjectedAttention(nn.Module):
 
     def keys(
         self, keys: Float[Tensor, "B T D"], values: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
-    ) -> KeysValues:
+    ) -> KeysAndValues:
         """Projected keys and values of tokens, of which those in `mask` are valid."""
         k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.k(keys), self.v(values)))
-        return KeysValues(k, v, mask)
+        return KeysAndValues(k, v, mask)
 
-    def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysValues) -> Float[Tensor, "B Q D"]:
-        """The queries after reading `memory`."""
+    def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
+        """The queries after attention to `memory`."""
         hidden = q = self.q(queries)
         if memory.keys.shape[2]:
             by_head = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -57,7 +57,7 @@ class ProjectedAttention(nn.Module):
         """The tokens after self-attention."""
         return self.attend(tokens, self.keys(tokens, tokens, mask))
 
-    def _attention(self, q: Float[Tensor, "B H Q C"], memory: KeysValues) -> Float[Tensor, "B H Q C"]:
+    def _attention(self, q: Float[Tensor, "B H Q C"], memory: KeysAndValues) -> Float[Tensor, "B H Q C"]:
         visible, has_keys = None, None
         if memory.mask is not None:
             has_keys = memory.mask.any(1)[:, None, None]

@@ -49,7 +49,7 @@ class Prompt(TensorRecord):
             if related_values.shape[3:] != context_values.shape[2:]:
                 raise UsageError(
                     f"related datasets have {name} of dimension {_dimension(related_values, 3)}, but those of the "
-                    f"context have dimension {_dimension(context_values, 2)}; give related datasets of the same task",
+                    f"context have dimension {_dimension(context_values, 2)}; pass related datasets of the same task",
                     code="bad-value",
                 )
         with_separators = related.map(_with_extra_point)
@@ -60,7 +60,7 @@ class Prompt(TensorRecord):
         points = with_separators.map(lambda t: t.flatten(1, 2)).append(context)
         return cls(points, torch.cat([roles.flatten(1), context_roles], 1))
 
-    def aligned(self, padding: Literal["left", "right"]) -> Prompt:
+    def align(self, padding: Literal["left", "right"]) -> Prompt:
         """The prompt without gaps, as long as the longest one of the batch. Masked points are first (left) or last."""
         mask = self.points.mask
         longest = int(mask.sum(1).max())
@@ -76,8 +76,8 @@ class Prompt(TensorRecord):
             yield self.map(lambda t, first=start: t[:, first : first + size])  # type: ignore[misc]
 
 
-class Marks(nn.Module):
-    """Learned marks of related datasets: a vector that is added to their tokens, and the pair of tokens of a
+class DatasetMarkers(nn.Module):
+    """Learned markers of related datasets: a vector that is added to their tokens, and the pair of tokens of a
     separator."""
 
     def __init__(self, width: int) -> None:

@@ -22,25 +22,25 @@ def sort_canonically(points: Points) -> Points:
     """The points in canonical order: valid points first, by a fixed random projection of (x, y)."""
     y = points.y if points.y.dim() == points.x.dim() else points.y.unsqueeze(-1)
     values = torch.cat([points.x, y.to(points.x.dtype)], -1)
-    projection = (values * _direction(values.shape[-1]).to(values)).sum(-1)
+    projection = (values * _projection_direction(values.shape[-1]).to(values)).sum(-1)
     order = projection.masked_fill(~points.mask, torch.inf).argsort(1)
     return points.map(lambda t: take(t, order))
 
 
 @cache
-def _direction(dim: int) -> Float[Tensor, " dim"]:
+def _projection_direction(dim: int) -> Float[Tensor, " dim"]:
     return torch.randn(dim, generator=generator(0, "canonical order"), device="cpu")
 
 
 def fixed_uniforms(samples: int, count: int, like: Tensor) -> Float[Tensor, "2 S N"]:
     """Two uniform numbers for each of `count` points in each sample. The numbers of the first points do not depend on
     `count`."""
-    blocks = [_block(samples, number) for number in range(count // _BLOCK + 1)]
+    blocks = [_uniform_block(samples, number) for number in range(count // _BLOCK + 1)]
     return torch.cat(blocks, 2)[..., :count].to(like)
 
 
 @cache
-def _block(samples: int, number: int) -> Float[Tensor, "2 S block"]:
+def _uniform_block(samples: int, number: int) -> Float[Tensor, "2 S block"]:
     return torch.rand(2, samples, _BLOCK, generator=generator(0, "bootstrap", number), device="cpu")
 
 
@@ -56,7 +56,7 @@ def select_points(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
     return Points(samples.x, samples.y, points.mask.unsqueeze(1).expand(indices.shape))
 
 
-def resampled_residuals(
+def resample_residuals(
     residuals: Float[Tensor, "B S N dy"], indices: Int[Tensor, "B S N"], mask: Bool[Tensor, "B N"]
 ) -> Float[Tensor, "B S N dy"]:
     """Residuals by their indices, minus their mean over the valid points."""

@@ -5,9 +5,9 @@ log C = log sum exp(s) and the attention output e = sum exp(s - log C) v. The st
 state of their union. An update merges the state of a chunk; removal is the inverse. Since merging is associative, a
 scan computes the states of all prefixes of a sequence.
 
-Training memory does not grow with the number of points either: `fold` does not save the chunks for the backward pass,
-but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). With these held
-constant, the gradients of
+Memory in training does not grow with the number of points either: `fold` does not save the chunks for the backward
+pass, but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). If these
+are held constant, the gradients of
 
     log C:  sum exp(s - log C)             e:  sum exp(s - log C) (v - e)
 
@@ -65,7 +65,7 @@ class RunningSoftmax(State):
         other_share = torch.sigmoid((other.log_c - self.log_c.masked_fill(both_empty, 0.0)).unsqueeze(-1))
         return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + other_share * (other.e - self.e))
 
-    def without(self, other: RunningSoftmax) -> RunningSoftmax:
+    def remove(self, other: RunningSoftmax) -> RunningSoftmax:
         """The state without the points of `other`, the inverse of `merge`.
 
         Rounding errors are divided by the share of the weight that remains. This share must be at least the square
@@ -75,18 +75,18 @@ class RunningSoftmax(State):
         Raises:
             UsageError: the remaining share of a query is smaller, or the points are not in the state.
         """
-        removed = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
-        smallest = torch.finfo(self.e.dtype).eps ** 0.5
-        remaining = 1 - removed
-        if not bool((remaining >= smallest).all()):
+        removed_share = torch.where(other.log_c.isneginf(), 0.0, torch.exp(other.log_c - self.log_c))
+        min_share = torch.finfo(self.e.dtype).eps ** 0.5
+        remaining_share = 1 - removed_share
+        if not bool((remaining_share >= min_share).all()):
             raise UsageError(
-                f"without these points a latent has {max(0.0, remaining.min().item()):.2g} of its attention left, less "
-                f"than the {smallest:.2g} that {str(self.e.dtype).removeprefix('torch.')} can resolve; condition on "
-                "the remaining points instead",
+                f"without these points only {max(0.0, remaining_share.min().item()):.2g} of the attention of a latent "
+                f"remains, less than the {min_share:.2g} that {str(self.e.dtype).removeprefix('torch.')} can resolve; "
+                "condition on the remaining points instead",
                 code="not-applicable",
             )
-        e = (self.e - removed.unsqueeze(-1) * other.e) / remaining.unsqueeze(-1)
-        return RunningSoftmax(self.log_c + torch.log1p(-removed), e)
+        e = (self.e - removed_share.unsqueeze(-1) * other.e) / remaining_share.unsqueeze(-1)
+        return RunningSoftmax(self.log_c + torch.log1p(-removed_share), e)
 
 
 def attend(
@@ -100,11 +100,11 @@ def attend(
         return RunningSoftmax.empty(len(keys), queries)
     scores = _scores(queries, keys, mask)
     # The bound avoids inf - inf: without a valid point, every weight is exp(-inf) = 0.
-    top = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
-    weights = scores.sub_(top).exp_()
+    max_score = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+    weights = scores.sub_(max_score).exp_()
     total = weights.sum(-1)
     safe_total = total.clamp(min=1)  # at least 1 with a valid point, because the largest weight is 1
-    log_c = torch.where(total > 0, top.squeeze(-1) + safe_total.log(), -torch.inf)
+    log_c = torch.where(total > 0, max_score.squeeze(-1) + safe_total.log(), -torch.inf)
     return RunningSoftmax(log_c, weights @ values / safe_total.unsqueeze(-1))
 
 

@@ -11,7 +11,7 @@ from iclbench.layers.pair_read_in import PairReadIn
 
 
 class SampleEncoder(PairReadIn):
-    """Two layers: `PairReadIn` (y as (y, 0, ..., 0), labels embedded), followed by ReLU, LayerNorm and a linear layer.
+    """Two layers: `PairReadIn`, and a linear layer after ReLU and LayerNorm.
 
     Args:
         shape: the task.

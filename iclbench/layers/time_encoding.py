@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# The longest wavelength is almost 2 pi times this, in the data's unit of time (Vaswani et al. 2017).
+# The longest wavelength is almost 2 pi times this number of time units (Vaswani et al. 2017).
 BASE = 10_000.0
 
 

@@ -69,7 +69,7 @@ def probe(
         UsageError: the run is not finished.
     """
     model = contestants.backbone(run, context.device, context.data_dir)
-    if not (isinstance(model.predictor, Backbone) and model.predictor.layered):
+    if not (isinstance(model.predictor, Backbone) and model.predictor.has_layers):
         raise NotProbedError(
             f"run '{run.name}' has no layers to probe: its backbone '{model.name}' does not define predict_by_layer"
         )
@@ -105,7 +105,7 @@ def cached_cell(
     examples. `shared` has the columns that are the same in all rows, as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
-        work = partial(cells.skipped, prompts, shared, reason)
+        work = partial(cells.skipped_tables, prompts, shared, reason)
     reason = (
         None if cached else cells.compute_cell(results, contestant, prompts, shared, memory_advice(IN_PROBES)(work))
     )
@@ -183,7 +183,7 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
 
 
 def _row(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object]:
-    return cells.row(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}
+    return cells.shared_columns(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}
 
 
 def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:

@@ -198,4 +198,4 @@ def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
 
 
 def _row(contestant: PredictorContestant, prompts: RankSet) -> dict[str, object]:
-    return cells.row(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}
+    return cells.shared_columns(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}

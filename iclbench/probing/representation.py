@@ -33,7 +33,7 @@ from iclbench.config import codes
 from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation import cells, contestants
-from iclbench.evaluation.bootstrap import percentiles, resampled_counts
+from iclbench.evaluation.bootstrap import percentiles, resample_counts
 from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
@@ -118,7 +118,9 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
     ]
     for contestant, represent in representations:
         work = partial(_score_cell, contestant, prompts, represent, with_curves=contestant is model)
-        yield cached_cell(context.results, contestant, prompts, cells.row(contestant, prompts, EVALUATOR), work)
+        yield cached_cell(
+            context.results, contestant, prompts, cells.shared_columns(contestant, prompts, EVALUATOR), work
+        )
 
 
 def linear_map(representation: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:
@@ -165,13 +167,13 @@ def _score_cell(
         raise NonFiniteError(f"the representation of {bad} of {len(representation)} inputs is not finite")
     h = linear_map(representation[:N_INPUTS], true[:N_INPUTS])
     fitted, held_out = (representation[N_INPUTS:] @ h).numpy(), true[N_INPUTS:].numpy()
-    shared = cells.row(contestant, prompts, EVALUATOR) | {
+    shared = cells.shared_columns(contestant, prompts, EVALUATOR) | {
         "metric": "r_squared",
         "n_episodes": N_INPUTS,
         "normaliser": 1.0,
     }
     (value,) = r_squared(fitted, held_out)
-    resampled = r_squared(fitted, held_out, resampled_counts(N_INPUTS, prompts.seed))
+    resampled = r_squared(fitted, held_out, resample_counts(N_INPUTS, prompts.seed))
     low, high = percentiles(resampled)
     rows: Rows = [
         shared | {"axis": "feature", "axis_value": float(j), "value": float(v), "low": float(a), "high": float(b)}
@@ -235,7 +237,7 @@ def _dimensions(
 
 def _example_columns(contestant: PredictorContestant, prompts: RepresentationSet) -> dict[str, object]:
     """The columns that are the same in all rows of the table `examples`."""
-    shared = cells.row(contestant, prompts, EVALUATOR) | {"episode": 0}
+    shared = cells.shared_columns(contestant, prompts, EVALUATOR) | {"episode": 0}
     return {key: value for key, value in shared.items() if key in tables.EXAMPLES}
 
 

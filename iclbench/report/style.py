@@ -169,7 +169,7 @@ VARIANT_SHAPES = {
 def shipped_looks(registry: Backbones) -> dict[str, Look]:
     """The looks of all shipped backbones in `BACKBONE_STYLES`; variants have the colour of their backbone."""
     looks = {}
-    for name in registry.shipped:
+    for name in registry.builtin_entries:
         variant = registry.variant(name)
         if variant.backbone not in BACKBONE_STYLES:
             continue
@@ -255,7 +255,7 @@ def is_shipped(backbone: str) -> bool:
     (True, True, True, False)
     """
     model, _, _ = backbone.partition("@")
-    return any(f"{model}-".startswith(f"{name}-") for name in BACKBONES.shipped)
+    return any(f"{model}-".startswith(f"{name}-") for name in BACKBONES.builtin_entries)
 
 
 def short_names(names: Collection[str]) -> dict[str, str]:

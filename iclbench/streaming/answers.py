@@ -18,15 +18,15 @@ from iclbench.streaming.lines import label_column
 Columns = dict[str, list[float]]
 
 
-def heading(shape: TaskShape) -> list[str]:
+def answer_column_names(shape: TaskShape) -> list[str]:
     """The column names of a task's answers: mean1, mean2, ...; classes and marks are numbered from 0. For events, the
     first column is the expected time of the next event (`Clock.answer`)."""
-    blank = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
+    blank_prediction = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
     names = [] if shape.marks is None else ["time"]
-    for group, values in columns_of(blank, shape).items():
-        single = group == label_column(shape) or (shape.marks is not None and group != "p")
+    for group, values in columns_of(blank_prediction, shape).items():
+        is_single = group == label_column(shape) or (shape.marks is not None and group != "p")
         start = 0 if group == "p" else 1
-        names += [group if single else f"{group}{start + i}" for i in range(values.shape[-1])]
+        names += [group if is_single else f"{group}{start + i}" for i in range(values.shape[-1])]
     return names
 
 
@@ -35,7 +35,7 @@ def columns_of(prediction: Prediction, shape: TaskShape) -> dict[str, Tensor]:
     return {label_column(shape) if name == "label" else name: t for name, t in prediction.columns().items()}
 
 
-def answers(
+def answer_columns(
     prediction: Prediction, shape: TaskShape, clock: Clock | None = None, after: Sequence[float] | None = None
 ) -> Iterator[tuple[float | None, Columns]]:
     """Yield each answer of a prediction for one episode: the expected time of the next event (None for points), and the
@@ -51,14 +51,14 @@ def answers(
         DataError: an answer is not finite; the answers before it are yielded first.
     """
     parts = [t[0].isfinite().flatten(1).all(1) for t in prediction.tensors().values()]
-    finite = torch.stack(parts).all(0).tolist()
+    is_finite = torch.stack(parts).all(0).tolist()
     input_name = "x" if clock is None else "time"
     columns = {group: values[0].tolist() for group, values in columns_of(prediction, shape).items()}
-    for i, usable in enumerate(finite):
+    for i, is_usable in enumerate(is_finite):
         time, answer = None, {group: rows[i] for group, rows in columns.items()}
         if clock is not None:
             time, answer = clock.answer(answer, None if after is None else after[i])
-        if not usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*answer.values())])):
+        if not is_usable or not all(map(math.isfinite, [time or 0.0, *itertools.chain(*answer.values())])):
             raise DataError(
                 f"the answer of the model is not finite; check that {input_name} has the scale of its task",
                 code="not-finite",

@@ -41,21 +41,21 @@ class Clock:
     Attributes:
         start: time at which the observation started; None if it starts with the first line, which then is not an event.
         unit: the model's unit of time, in the user's unit.
-        last: time of the last learned event, or the start.
-        resumed: whether the clock comes from a saved state; its start cannot be changed.
+        last_time: time of the last learned event, or the start.
+        is_resumed: whether the clock comes from a saved state; its start cannot be changed.
     """
 
     start: float | None = 0.0
     unit: float = 1.0
-    last: float | None = None
-    resumed: bool = False
+    last_time: float | None = None
+    is_resumed: bool = False
 
     def __post_init__(self) -> None:
-        self.last = self.start if self.last is None else self.last
+        self.last_time = self.start if self.last_time is None else self.last_time
 
     def start_at(self, time: float) -> None:
         """Set the start of the observation."""
-        self.start = self.last = time
+        self.start = self.last_time = time
 
     @classmethod
     def of_family(cls, family: Family, start: float | str | None = None) -> Clock:
@@ -78,33 +78,35 @@ class Clock:
     ) -> tuple[float, dict[str, list[float]]]:
         """The expected time of the next event, and the columns of the prediction, in the user's unit of time; `after`
         is the time of the last event (default: the last learned event)."""
-        last_time = self.last if after is None else after
-        assert last_time is not None  # otherwise queries are refused
-        scaled = {
+        last_time = self.last_time if after is None else after
+        assert last_time is not None  # otherwise the stream raises an error for a query
+        scaled_columns = {
             group: [self.unit * value for value in values] if group in DURATIONS else values
             for group, values in columns.items()
         }
-        return last_time + scaled["gap"][0], scaled
+        return last_time + scaled_columns["gap"][0], scaled_columns
 
     def metadata(self) -> dict[str, str]:
         """The start, the last time and the unit as metadata of a saved state, without rounding."""
-        entries = {"start": FIRST} if self.last is None else {"start": repr(self.start), "last": repr(self.last)}
-        return entries | {"unit": repr(self.unit)}
+        times = (
+            {"start": FIRST} if self.last_time is None else {"start": repr(self.start), "last": repr(self.last_time)}
+        )
+        return times | {"unit": repr(self.unit)}
 
     @classmethod
     def of_state(cls, metadata: Mapping[str, str]) -> Clock:
-        """The clock of a saved state, from its metadata.
+        """The clock of a saved state, from the metadata of the state.
 
         Raises:
-            DataError: the metadata lack the time or its unit.
+            DataError: the metadata lack the time of the last event or its unit.
         """
         try:
             unit = float(metadata["unit"])
             if metadata["start"] == FIRST:
-                return cls(None, unit, resumed=True)
-            return cls(float(metadata["start"]), unit, float(metadata["last"]), resumed=True)
+                return cls(None, unit, is_resumed=True)
+            return cls(float(metadata["start"]), unit, float(metadata["last"]), is_resumed=True)
         except (KeyError, ValueError):
             raise DataError(
-                "the state lacks the time of its last event; give a state that --save has written",
+                "the state lacks the time of its last event; pass a state written with --save",
                 code="unreadable-file",
             ) from None

@@ -23,14 +23,14 @@ class EventFormat(LineFormat):
 
     Attributes:
         marks: number of marks K.
-        smallest: the smallest gap that the model supports.
+        smallest_gap: the smallest gap that the model supports.
         clock: the clock of the stream.
         options: names of two options in error messages: the option for the start of the observation, and the option for
             double precision.
     """
 
     marks: int
-    smallest: float
+    smallest_gap: float
     clock: Clock
     options: tuple[str, str] = ("--start", "--float64")
 
@@ -38,16 +38,16 @@ class EventFormat(LineFormat):
     query_advice: ClassVar[str] = "?,? for a query"
 
     @classmethod
-    def of_events(cls, shape: TaskShape, smallest: float, largest: float, clock: Clock) -> EventFormat:
+    def of_events(cls, shape: TaskShape, smallest_gap: float, largest_value: float, clock: Clock) -> EventFormat:
         """The format for a task with events; the arguments are the attributes of the class."""
         assert shape.marks is not None
         return cls(
             inputs=(),
             outputs=("time", "mark"),
             classes=None,
-            largest=largest,
+            largest_value=largest_value,
             marks=shape.marks,
-            smallest=smallest,
+            smallest_gap=smallest_gap,
             clock=clock,
         )
 
@@ -61,7 +61,7 @@ class EventFormat(LineFormat):
 
     def events(self, lines: Iterable[Line], line_name: str, event_name: str) -> Iterator[Line]:
         """Convert time and mark of each line into the values that the model reads: gap, mark and time since the start.
-        If the first line is the start of the observation, it is left out. Queries do not change.
+        If the first line is the start of the observation, it is skipped. Queries do not change.
 
         Args:
             lines: the lines, in order.
@@ -71,7 +71,7 @@ class EventFormat(LineFormat):
         Raises:
             DataError: a time does not increase, or a value is not supported; the message names the line.
         """
-        previous_time, previous_name = self.clock.last, self._origin_name()
+        previous_time, previous_name = self.clock.last_time, self._origin_name()
         for line in lines:
             if line.y is None:
                 yield line
@@ -87,7 +87,8 @@ class EventFormat(LineFormat):
             previous_time, previous_name = time, f"{event_name} {line.number}"
 
     def _origin_name(self) -> str:
-        return "the start of the observation" if self.clock.last == self.clock.start else "the last event of the state"
+        is_start = self.clock.last_time == self.clock.start
+        return "the start of the observation" if is_start else "the last event of the state"
 
     def _event(self, line: Line, time: float, mark: float, previous_time: float, previous_name: str) -> Line:
         """A line with the values that the model reads."""
@@ -99,7 +100,7 @@ class EventFormat(LineFormat):
             raise DataError(f"mark is {mark:g}; write an integer from 0 to {self.marks - 1}")
         assert self.clock.start is not None
         gap, elapsed = (time - previous_time) / self.clock.unit, (time - self.clock.start) / self.clock.unit
-        if not self.smallest <= gap <= elapsed <= self.largest:
+        if not self.smallest_gap <= gap <= elapsed <= self.largest_value:
             raise DataError(
                 f"time is {time:.15g}, and its gap of {time - previous_time:.3g} to {previous_name} is outside the "
                 f"range of the model's numbers; try {self.options[1]}"
@@ -108,4 +109,4 @@ class EventFormat(LineFormat):
 
     def _start_advice(self, previous_name: str) -> str:
         is_start = previous_name.startswith("the start")
-        return f"; give the start with {self.options[0]}" if is_start and not self.clock.resumed else ""
+        return f"; pass the start with {self.options[0]}" if is_start and not self.clock.is_resumed else ""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iclbench.core.errors import DataError
 from iclbench.core.formats import as_one_line
-from iclbench.families.tabular.numerals import meant_as_number, number
+from iclbench.families.tabular.numerals import number, resembles_number
 
 if TYPE_CHECKING:
     from iclbench.core.task import TaskShape
@@ -50,7 +50,7 @@ class LineFormat:
         inputs: names of the input columns.
         outputs: names of the output columns.
         classes: number of classes; None for regression.
-        largest: the largest absolute value that the model supports.
+        largest_value: the largest absolute value that the model supports.
         number_advice: the text in messages on how to write a number.
         query_advice: the text in messages on how to write a query.
     """
@@ -58,15 +58,15 @@ class LineFormat:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     classes: int | None
-    largest: float
+    largest_value: float
 
     number_advice: ClassVar[str] = "write a number such as 0.5 (only outputs may be ?)"
     query_advice: ClassVar[str] = "? for the outputs of a query"
 
     @classmethod
-    def of(cls, shape: TaskShape, largest: float) -> LineFormat:
+    def of(cls, shape: TaskShape, largest_value: float) -> LineFormat:
         outputs = (label_column(shape),) if shape.classes is not None else _numbered("y", shape.y_dim)
-        return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest)
+        return cls(_numbered("x", shape.x_dim), outputs, shape.classes, largest_value)
 
     def read(self, lines: Iterable[str], name: str) -> Iterator[Line]:
         """The points and queries of a file.
@@ -84,7 +84,7 @@ class LineFormat:
                 fields = _fields(text)
                 if not fields:
                     continue
-                if is_first and any(fields) and not any(meant_as_number(field) or field == "?" for field in fields):
+                if is_first and any(fields) and not any(resembles_number(field) or field == "?" for field in fields):
                     self._check_header(fields, name)
                 else:
                     yield self._line(index, fields)
@@ -129,8 +129,8 @@ class LineFormat:
             raise DataError(f"{column} is {field[:40]!r}, which is not a number; {self.number_advice}")
         if not math.isfinite(value):
             raise DataError(f"{column} is {field}; write finite numbers only")
-        if abs(value) > self.largest:
-            raise DataError(f"{column} is {field}, outside +-{self.largest:.2g}; scale the data or try --float64")
+        if abs(value) > self.largest_value:
+            raise DataError(f"{column} is {field}, outside +-{self.largest_value:.2g}; scale the data or try --float64")
         return value
 
 

@@ -35,9 +35,10 @@ def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat)
             f"--related: {len(files)} datasets, but this model was trained with at most {max_related}",
             code="not-applicable",
         )
-    sets = [_read(backbone, file, columns) for file in files]
+    datasets = [_read(backbone, file, columns) for file in files]
     x, y, mask = (
-        pad_sequence([getattr(dataset, field)[0] for dataset in sets], batch_first=True) for field in ("x", "y", "mask")
+        pad_sequence([getattr(dataset, field)[0] for dataset in datasets], batch_first=True)
+        for field in ("x", "y", "mask")
     )
     return Points(x, y, mask).map(lambda t: t.unsqueeze(0))
 
@@ -52,5 +53,5 @@ def _read(backbone: Backbone, path: Path, columns: LineFormat) -> Points:
     if query_number is not None:
         raise DataError(f"{path}, line {query_number}: related datasets may not have queries")
     if not lines:
-        raise DataError(f"{path} has no points; leave this --related out")
+        raise DataError(f"{path} has no points; remove this --related")
     return as_points(backbone, lines)

@@ -23,7 +23,7 @@ from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.guard import fixed_state, guarded
 from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
-from iclbench.streaming.answers import answers
+from iclbench.streaming.answers import answer_columns
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.lines import Line
 from iclbench.streaming.window import Window, check_state
@@ -31,7 +31,7 @@ from iclbench.streaming.window import Window, check_state
 log = logging.getLogger("iclbench")
 
 # Number of points that are learned in one batch, and of queries of a file that are answered in one batch.
-BATCH = 128
+BATCH_SIZE = 128
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Stream:
         backbone: a trained model.
         state: initial state (default: that of no points).
         related: related datasets of shape `(1, J, N, .)`, for a model that uses them; not with `state`.
-        at_once: whether each query is answered before the next line is read.
+        answer_immediately: whether each query is answered before the next line is read.
         name: name of the stream in messages.
         window: number of last points that the model uses (default: all points).
         clock: the clock of an event stream.
@@ -67,7 +67,7 @@ class Stream:
         backbone: Backbone,
         state: State | None = None,
         related: Points | None = None,
-        at_once: bool = True,
+        answer_immediately: bool = True,
         name: str = "stdin",
         window: int | None = None,
         clock: Clock | None = None,
@@ -81,7 +81,7 @@ class Stream:
         self.points = 0
         self.queries = 0
         self._has_points = state is not None or related is not None
-        self._batch_size = 1 if at_once else BATCH
+        self._batch_size = 1 if answer_immediately else BATCH_SIZE
         self._waiting_points: list[Line] = []
         self._waiting_queries: list[Line] = []
         with fixed_state(), torch.no_grad():
@@ -105,7 +105,7 @@ class Stream:
                 else:
                     yield from self._answer()
                     self._waiting_points.append(line)
-                    if len(self._waiting_points) >= BATCH:
+                    if len(self._waiting_points) >= BATCH_SIZE:
                         self._learn()
         except GeneratorExit:  # the caller stopped: learn the buffered points, but do not answer queries
             self._learn()
@@ -121,10 +121,10 @@ class Stream:
         """Raise `DataError` for a query before the first point of a task with inputs, or before the start of an
         observation of events."""
         if self.backbone.shape.x_dim and not self._has_points:
-            raise self._error_at(line, "a query before the first point; give points first, or --state")
-        if self.clock is not None and self.clock.last is None:
+            raise self._error_at(line, "a query before the first point; pass points first, or --state")
+        if self.clock is not None and self.clock.last_time is None:
             raise self._error_at(
-                line, "a query before the first event, which starts the observation; give the event first"
+                line, "a query before the first event, which starts the observation; pass the event first"
             )
 
     def _error_at(self, line: Line, problem: str, code: str = "") -> DataError:
@@ -137,32 +137,32 @@ class Stream:
             return
         old_nbytes = self.state.nbytes
         try:
-            state, learned, problem = self._updated_state(self.state, points), len(points), None
+            state, learned, problem = self._update_state(self.state, points), len(points), None
         except DataError:
-            state, learned, problem = self._one_by_one(points)
+            state, learned, problem = self._learn_one_by_one(points)
         self.state, self._waiting_points = state, []
         if not self.points and self.model is self.backbone and state.nbytes > old_nbytes:
             log.info("the state of this model grows with the number of points; that of cmanp does not")
         self.points += learned
         if learned and self.clock is not None:
-            self.clock.last = points[learned - 1].time
+            self.clock.last_time = points[learned - 1].time
         self._has_points = self._has_points or learned > 0
         if problem is not None:
             raise problem
 
-    def _one_by_one(self, lines: list[Line]) -> tuple[State, int, DataError | None]:
+    def _learn_one_by_one(self, lines: list[Line]) -> tuple[State, int, DataError | None]:
         """The state after all points before the first one that cannot be learned, their number, and the error."""
         state = self.state
         for learned, line in enumerate(lines):
             try:
-                state = self._updated_state(state, [line])
+                state = self._update_state(state, [line])
             except DataError as error:
                 return state, learned, self._error_at(line, str(error), error.code)
         return state, len(lines), None
 
     @guarded
     @torch.no_grad()
-    def _updated_state(self, state: State, lines: list[Line]) -> State:
+    def _update_state(self, state: State, lines: list[Line]) -> State:
         try:
             with plugin_errors(self.backbone):
                 state = self.model.update(state, as_points(self.backbone, lines))
@@ -186,10 +186,10 @@ class Stream:
             check_answer(self.backbone, "query", prediction, (1, len(queries)))
         except IclbenchError as error:
             raise self._error_at(queries[0], str(error), error.code) from error
-        answer_columns = answers(prediction, self.backbone.shape, self.clock)
+        answers = answer_columns(prediction, self.backbone.shape, self.clock)
         for line in queries:
             try:
-                time, columns = next(answer_columns)
+                time, columns = next(answers)
             except DataError as error:
                 raise self._error_at(line, str(error), error.code) from None
             self.queries += 1

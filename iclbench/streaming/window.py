@@ -1,12 +1,12 @@
 """A sliding window: the model uses only the last N points.
 
 For new points, `remove` forgets the oldest ones, in a time that does not depend on N (except for the copy of the
-points, which matters for more than about 100,000 points). The state is then a difference of sums and accumulates their
-rounding errors, which grow with the square root of the number of steps, relative to the current sums. So the window
-stores its points, and the state is recomputed from them
+points, which is noticeable for more than about 100,000 points). The state is then a difference of sums and accumulates
+their rounding errors, which grow with the square root of the number of steps, relative to the current sums. So the
+window stores its points, and the state is recomputed from them
 
-- if `remove` refuses because too little would remain
-- if the estimated error exceeds `TOLERATED`
+- if `remove` raises an error because too little would remain
+- if the estimated error exceeds its limit in `TOLERANCES`
 - after `MAX_STEPS` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
 - if that is cheaper than sliding: for a window of at most `CHEAP_SIZE` points, or not larger than the change.
 
@@ -37,7 +37,7 @@ MAX_STEPS = 4096
 CHEAP_SIZE = 128
 # Tolerated relative error of the sums in a state, by precision: in single precision a few times the rounding error of
 # recomputing, in double precision a bound that rarely causes recomputing.
-TOLERATED = {torch.float32: 1e-5, torch.float64: 1e-8}
+TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Window:
     def __init__(self, backbone: Backbone, size: int, max_steps: int = MAX_STEPS, cheap_size: int = CHEAP_SIZE) -> None:
         if not backbone.removes_points:
             raise UsageError(
-                f"--window: this model cannot forget points ({_names_with_window()} can); without --window, it "
-                "uses all points",
+                f"--window: this model cannot forget points ({_names_of_backbones_with_window()} can); without "
+                "--window, it uses all points",
                 code="not-applicable",
             )
         self.backbone = backbone
@@ -99,12 +99,12 @@ class Window:
         if surplus and self.size <= max(self.cheap_size, points.count + surplus):
             return self.condition(all_points, state.related)
         new_state = self.backbone.update(state.state, points)
-        extended = replace(
-            state, points=all_points, state=new_state, highest=_higher(state.highest, new_state.log_weight())
+        extended_state = replace(
+            state, points=all_points, state=new_state, highest=_elementwise_max(state.highest, new_state.log_weight())
         )
         if not surplus:
-            return extended
-        return self._without_oldest(extended, surplus) or self.condition(all_points, state.related)
+            return extended_state
+        return self._without_oldest(extended_state, surplus) or self.condition(all_points, state.related)
 
     def query(self, state: Any, x: Float[Tensor, "1 Q Dx"]) -> Prediction:
         """The backbone's answers from the points of the window."""
@@ -117,7 +117,7 @@ class Window:
         except UsageError:
             return None
         steps, weight = window.steps + 1, remaining_state.log_weight()
-        if steps >= self.max_steps or _drifted(steps, window.highest, weight):
+        if steps >= self.max_steps or _has_drifted(steps, window.highest, weight):
             return None
         return replace(window, points=window.points.span(count), state=remaining_state, steps=steps)
 
@@ -132,24 +132,25 @@ def check_state(state: State, window: int | None) -> None:
     if size == window:
         return
     if size is None:
-        raise DataError("the state was saved without --window; leave --window out", code="conflict")
+        raise DataError("the state was saved without --window; remove --window", code="conflict")
     raise DataError(f"the state has a window of {plural(size, 'point')}; pass --window {size}", code="conflict")
 
 
-def _drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:
-    """Whether the estimated rounding error after this many steps, relative to the current sums, exceeds `TOLERATED`."""
+def _has_drifted(steps: int, highest: Tensor | None, weight: Tensor | None) -> bool:
+    """Whether the estimated rounding error after this many steps, relative to the current sums, exceeds its limit in
+    `TOLERANCES`."""
     if highest is None or weight is None:
         return False
     rounding = torch.finfo(weight.dtype).eps * math.sqrt(steps)
-    return not rounding * (highest - weight).max().exp().item() <= TOLERATED[weight.dtype]
+    return not rounding * (highest - weight).max().exp().item() <= TOLERANCES[weight.dtype]
 
 
-def _higher(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def _elementwise_max(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return b if a is None or b is None else torch.maximum(a, b)
 
 
-def _names_with_window() -> str:
+def _names_of_backbones_with_window() -> str:
     """The names of the shipped backbones that can forget points."""
-    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.shipped]
+    architectures = [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries]
     names = [name for name in architectures if BACKBONES.get(name).removes_points]
     return " and ".join([", ".join(names[:-1]), names[-1]])

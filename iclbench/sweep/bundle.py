@@ -18,7 +18,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, one_line
 from iclbench.core.files import write_text
 from iclbench.core.version import provenance
-from iclbench.registry import imported
+from iclbench.registry import import_object
 from iclbench.store import identity
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import trained_and_current_codes
@@ -178,7 +178,7 @@ def _cell_fields(cell: GridCell) -> dict[str, Any]:
 
 def _cell(plain: dict[str, Any]) -> GridCell:
     """The cell from the values of `_cell_fields`."""
-    cell_class: type[GridCell] = imported(plain.pop("class"))
+    cell_class: type[GridCell] = import_object(plain.pop("class"))
     hints = get_type_hints(cell_class)
     plain["needs"] = tuple(plain["needs"])
     for name in ("task_config", "config"):

@@ -151,7 +151,7 @@ def _run_cells(run: GridRun) -> Iterator[GridCell]:
 def _baseline_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
     """One cell for every baseline and set of episodes, with the union of the options of the runs. A baseline for
     numbers is not applicable to classification, and one for classes is not applicable to regression."""
-    from iclbench.evaluation.contestants import misfit  # needs torch
+    from iclbench.evaluation.contestants import output_mismatch  # needs torch
 
     card_name = cache(lambda name: load_baseline(name)[0])
     evaluations: dict[tuple[str, str], tuple[str, TaskConfig, dict[str, Any]]] = {}
@@ -165,7 +165,7 @@ def _baseline_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
             earlier_options = evaluations.setdefault(key, (card, task, options))[2]
             evaluations[key] = (card, task, _merged_options(earlier_options, options))
     for (name, _), (card, task, options) in evaluations.items():
-        preset, reason = runs[0].config.preset, misfit(card, task)
+        preset, reason = runs[0].config.preset, output_mismatch(card, task)
         yield GridCell("evaluate", name, name, task, preset, options=options, reason=reason, baseline=card)
 
 

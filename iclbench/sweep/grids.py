@@ -23,7 +23,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
 from iclbench.core.trust import UntrustedError
-from iclbench.registry import BACKBONES, spelling
+from iclbench.registry import BACKBONES, canonical_name
 from iclbench.store.runs import run_name, with_rates_of_started_run
 from iclbench.sweep.engines import GridEngine
 
@@ -44,7 +44,7 @@ Length = Annotated[Any, AfterValidator(_length)]
 
 def _spelled(names: Iterable[str]) -> list[str]:
     """Names in the spelling of tables; paths to cards and targets are unchanged."""
-    return [name if name.endswith(".toml") else spelling(name) for name in names]
+    return [name if name.endswith(".toml") else canonical_name(name) for name in names]
 
 
 # Names, folders and ids of models, unchanged.
@@ -283,7 +283,7 @@ class GridRun:
         """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
         if self.exclusion:
             return
-        from iclbench.evaluation.contestants import misfit  # needs torch
+        from iclbench.evaluation.contestants import output_mismatch  # needs torch
 
         results_option = _options("--results", [results] if results else [])
         run_options = ["--preset", self.config.preset, "--seed", str(self.config.seed), "--name", self.name]
@@ -292,7 +292,7 @@ class GridRun:
         if self.evaluate:
             longer = [] if self.extrapolate is None else [self.extrapolate]
             evaluation = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
-            names = (name for name in self.baseline_names if not misfit(name, self.config.task))
+            names = (name for name in self.baseline_names if not output_mismatch(name, self.config.task))
             baselines = _options("--baseline", names if self.baselines else ())
             seed_option = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
             yield shlex.join(["iclbench", "eval", self.name, *evaluation, *baselines, *seed_option, *results_option])

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import write_text
-from iclbench.registry import imported
+from iclbench.registry import import_object
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import writing
 from iclbench.sweep.bundle import Bundle, other_commit, outcomes_of, plain_outcomes, read_outcomes, work_through
@@ -152,7 +152,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
     error, unfit, outcomes = None, True, files.stored_outcomes()
     try:
         share_cores(threads)
-        cells, compute = Bundle.read(files.bundle), imported(work)
+        cells, compute = Bundle.read(files.bundle), import_object(work)
         unfit = False  # errors from here on concern only this bundle
         outcomes = work_through(cells, compute, files.outcomes)
         if outcomes and (warning := other_commit(files.bundle)) is not None:

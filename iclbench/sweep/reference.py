@@ -22,7 +22,7 @@ from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.evaluation.evaluate import Shipped
+from iclbench.evaluation.evaluate import PackedCell
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.archives import results_folders
 from iclbench.sweep.cells import GridCell
@@ -47,7 +47,7 @@ class PackedBaselines:
         self._folders = results_folders(results)
         self._groups: dict[tuple[str, str], list[_Group]] = {}
 
-    def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
+    def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> PackedCell | None:
         """The cell of a baseline; None if it is not in packed results."""
         if (
             contestant.kind == "backbone"
@@ -87,7 +87,7 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
         yield path.parent.name, frames
 
 
-def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -> Shipped | None:
+def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -> PackedCell | None:
     """The cell of a baseline in one folder of packed results; None if it is not there."""
     source, packed_tables = group
     values = packed_tables["values"]
@@ -111,7 +111,7 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
     # Under a shift the errors of curves are not packed, since no paired test uses them.
     is_complete = "values" in shipped_tables and ("errors" in shipped_tables or prompts.shift != "none")
     recorded_versions = {name: libraries[name] for name in contestant.libraries if name in libraries}
-    return Shipped(source, shipped_tables, recorded_versions) if is_complete else None
+    return PackedCell(source, shipped_tables, recorded_versions) if is_complete else None
 
 
 def _cell_row(

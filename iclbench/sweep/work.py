@@ -203,7 +203,7 @@ def _probe(cell: GridCell, context: Context) -> list[Path]:
 
 def _cost(cell: GridCell, context: Context) -> list[Path]:
     from iclbench.evaluation.contestants import untrained
-    from iclbench.evaluation.costs.costs import Sizes, measure_costs
+    from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 
     assert cell.config is not None
     contestant = untrained(cell.run, cell.config, context.device, context.data_dir)
@@ -212,7 +212,7 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
         contestant,
         cell.task_config,
         cell.preset,
-        Sizes(cell.options["points"]),
+        CostSizes(cell.options["points"]),
         train=cell.config.train,
     )
     for line in warnings:

@@ -83,7 +83,7 @@ def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
     Raises:
         IclbenchError: the failure does not depend on the settings, for example missing data or insufficient memory.
     """
-    from iclbench.evaluation.contestants import in_memory
+    from iclbench.evaluation.contestants import contestant_of_predictor
     from iclbench.evaluation.evaluate import evaluate
     from iclbench.training.fit import fit
     from iclbench.tuning.validation import Objective
@@ -95,7 +95,7 @@ def run(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]:
     try:
         model = config.build(config.task.build(context.data_dir)).to(device)
         fit(model, config.task, config.train, seed=config.seed, device=device, data_dir=context.data_dir)
-        contestant = in_memory(config.backbone.name, model, device, seed=config.seed)
+        contestant = contestant_of_predictor(config.backbone.name, model, device, seed=config.seed)
         value = objective.value([evaluate([contestant], prompts) for prompts in objective.sets])
     except NonFiniteError as error:
         return trial.row(objective.id, **columns, status="failed", reason=one_line(error))

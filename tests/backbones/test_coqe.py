@@ -137,7 +137,7 @@ def test_segments_do_not_change_predictions(segment: int, forked: bool, monkeypa
         with torch.no_grad():
             expected, vectors = ours.predict_next(points, x_query=x_query).mean, task_vectors(ours, points)
             with monkeypatch.context() as patched:
-                patched.setattr(coqe, "SEGMENT", segment)
+                patched.setattr(coqe, "SEGMENT_SIZE", segment)
                 segmented = ours.predict_next(points, x_query=x_query).mean
                 torch.testing.assert_close(segmented[points.mask], expected[points.mask], atol=1e-5, rtol=1e-4)
                 torch.testing.assert_close(task_vectors(ours, points), vectors, atol=1e-5, rtol=1e-4)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import TaskShape
 from iclbench.backbones.coqe import CoQE, CoQESettings
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.core.episodes import Episodes, Points
 from tests.backbones.transformers_gpt2 import transformers_gpt2
 from tests.refusals import refused
@@ -72,7 +72,7 @@ def test_a_setting_for_other_tasks_is_refused(labelled: bool, setting: dict[str,
 @pytest.mark.parametrize(("encoder", "expected"), [(None, 2_057_431), ("resnet-256", 1_018_327)])
 def test_parameters_of_the_released_code(encoder: str | None, expected: int) -> None:
     shape = TaskShape(x_dim=784, points=8, classes=1_623, x_shape=(28, 28), head="categorical", question="targets")
-    assert for_task(CoQE, CoQESettings(encoder=encoder), shape).parameter_count == expected
+    assert build_backbone(CoQE, CoQESettings(encoder=encoder), shape).parameter_count == expected
 
 
 @BOTH_VARIANTS

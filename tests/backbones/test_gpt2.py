@@ -11,7 +11,7 @@ from iclbench.backbones.base import TaskShape
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.gpt2_block import gpt2_layers
-from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, rotated
+from iclbench.layers.positions import RotaryPositions, SinusoidalPositions, rotate
 from tests.backbones.transformers_gpt2 import transformers_gpt2
 from tests.refusals import refused
 
@@ -144,7 +144,7 @@ def test_rotary_positions_multiply_pairs_of_channels_by_complex_phases() -> None
 
     q = torch.randn(2, 3, 30, 8, generator=torch.Generator().manual_seed(0))
     places = torch.stack([torch.arange(30), torch.arange(5, 95, 3)])
-    actual = rotated(q, RotaryPositions(24, 3)(places))
+    actual = rotate(q, RotaryPositions(24, 3)(places))
     phases = np.exp(1j * places.numpy()[:, None, :, None] * 10_000 ** (-2 * np.arange(4) / 8))
     expected = (q[..., :4].double().numpy() + 1j * q[..., 4:].double().numpy()) * phases
     np.testing.assert_allclose(actual, np.concatenate([expected.real, expected.imag], -1), atol=2e-5)

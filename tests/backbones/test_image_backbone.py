@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from iclbench.backbones.base import Backbone, BackboneSettings, EncoderName, TaskShape
-from iclbench.backbones.image_backbone import ImageBackbone, for_task
+from iclbench.backbones.image_backbone import ImageBackbone, build_backbone
 from iclbench.config.resolution import BackboneConfig
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes, Points
@@ -114,7 +114,7 @@ class PixelBackbone(Backbone):
 
 
 def test_a_backbone_without_an_encoder_setting_reads_pixels() -> None:
-    model = for_task(PixelBackbone, BaseSettings(), SHAPE)
+    model = build_backbone(PixelBackbone, BaseSettings(), SHAPE)
     episodes = image_episodes()
     assert isinstance(model, PixelBackbone) and episodes.targets is not None
     model.predict_targets(episodes.context, episodes.targets.x)

@@ -83,7 +83,7 @@ def test_segments_give_the_predictions_of_one_pass(
             options = {"prefixes": prefixes, "x_query": points.x.flip(1) if forked else None}
             expected = backbone.predict_next(points, **options).mean
             with monkeypatch.context() as patched:
-                patched.setattr(pair_sequence, "SEGMENT", segment)
+                patched.setattr(pair_sequence, "SEGMENT_SIZE", segment)
                 segmented = backbone.predict_next(points, **options).mean
             valid = points.mask if prefixes is None else points.mask[:, prefixes]
             torch.testing.assert_close(segmented[valid], expected[valid], atol=1e-5, rtol=1e-5)
@@ -97,7 +97,7 @@ def test_a_context_in_segments_gives_the_predictions_of_one_pass(
         for context in (draw(count=N - 1), with_gaps(draw(count=N - 1))):
             expected = backbone.predict_targets(context, x).mean
             with monkeypatch.context() as patched:
-                patched.setattr(pair_sequence, "SEGMENT", 5)
+                patched.setattr(pair_sequence, "SEGMENT_SIZE", 5)
                 torch.testing.assert_close(backbone.predict_targets(context, x).mean, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -108,7 +108,7 @@ def test_gradients_flow_through_the_segments(
 ) -> None:
     points, gradients = draw(), []
     for segment in (N, 5):
-        monkeypatch.setattr(pair_sequence, "SEGMENT", segment)
+        monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", segment)
         backbone.zero_grad()
         backbone.predict_next(points, x_query=points.x.flip(1) if forked else None).loss(points.y).mean().backward()
         gradients.append([p.grad.clone() for p in backbone.parameters() if p.grad is not None])
@@ -119,7 +119,7 @@ def test_gradients_flow_through_the_segments(
 def test_more_points_than_learned_positions_are_refused_in_segments(
     x_query: Tensor | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_sequence, "SEGMENT", 5)
+    monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 5)
     with refused("not-applicable", N, N + 1):
         model("gpt2-learned").predict_next(draw(count=N + 1), x_query=x_query)
 
@@ -150,14 +150,14 @@ def largest_tensor(name: str, count: int, forked: bool) -> int:
 def test_no_tensor_of_a_recurrent_model_grows_with_the_sequence(
     name: str, forked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
+    monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 16)
     assert largest_tensor(name, 320, forked) == largest_tensor(name, 80, forked)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forked", [False, True])
 def test_attention_memory_is_linear_in_the_sequence(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair_sequence, "SEGMENT", 16)
+    monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 16)
     short, long = (largest_tensor("gpt2", n, forked) for n in (160, 640))
     # The largest tensor is the mask of the 32 tokens of a segment or, with queries, the scores of 2 heads and 16
     # queries, which also attend to themselves.
@@ -171,4 +171,4 @@ def test_sequences_of_usual_lengths_are_processed_in_one_pass(monkeypatch: pytes
     monkeypatch.setattr(type(backbone), "start", None)
     backbone.predict_next(draw())
     backbone.predict_next(draw(), x_query=draw().x)
-    assert pair_sequence.SEGMENT >= 160
+    assert pair_sequence.SEGMENT_SIZE >= 160

@@ -30,12 +30,12 @@ def points(count: int) -> Points:
 
 def test_the_guide_names_every_mixer() -> None:
     text = (Path(__file__).parents[2] / "docs" / "sequence-mixers.md").read_text()
-    missing = [name for name in MIXERS.shipped if f"`{name}`" not in text]
+    missing = [name for name in MIXERS.builtin_entries if f"`{name}`" not in text]
     assert not missing, f"name {missing} in docs/templates/sequence-mixers.md, and run `make pages`"
 
 
 def test_every_mixer_has_a_backbone_with_its_name() -> None:
-    assert set(UNIFORM) | {"mamba"} == set(MIXERS.shipped)
+    assert set(UNIFORM) | {"mamba"} == set(MIXERS.builtin_entries)
     for name in UNIFORM:
         assert BACKBONES.get(name).mixer == name
 

@@ -121,7 +121,7 @@ def test_updates_in_any_portions_equal_conditioning_on_everything() -> None:
 def test_segments_do_not_change_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, context = model(THP, **SMALL), events(40)
     expected = backbone.condition(context)
-    monkeypatch.setattr("iclbench.backbones.thp.SEGMENT", 7)
+    monkeypatch.setattr("iclbench.backbones.thp.SEGMENT_SIZE", 7)
     torch.testing.assert_close(backbone.condition(context).last, expected.last, rtol=1e-12, atol=1e-12)
 
 

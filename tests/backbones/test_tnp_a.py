@@ -66,7 +66,7 @@ def test_paths_equal_a_loop_over_targets_given_their_draws(permute: bool) -> Non
     model, episodes = build("tnp-a", {"samples": 4, "permute": permute}), batch()
     actual = model.predict_targets(episodes.context, episodes.queries.x)
     assert isinstance(actual, Paths) and actual.drawn.shape == (3, 6, 4, 2)
-    order, _, normal = model._table(episodes.queries.x)
+    order, _, normal = model._fixed_path_numbers(episodes.queries.x)
     assert torch.equal(order.sort(1).values, torch.arange(6).expand(4, 6))
     assert (order == torch.arange(6)).all() != permute
     x, y, *_ = unpadded_episode(episodes, 0)
@@ -87,7 +87,7 @@ def test_scores_use_true_targets_and_predictions_do_not() -> None:
     for points in (targets, other):
         answer = model.ask(Episodes(context=episodes.context, targets=points, scored=points.mask), "targets")
         answers.append(answer)
-        scores.append(model.chained(model.condition(episodes.context), points).mean)
+        scores.append(model.predict_chain(model.condition(episodes.context), points).mean)
     assert torch.equal(answers[0].means, answers[1].means)
     assert torch.equal(scores[0][:, 0], scores[1][:, 0]) and not torch.equal(scores[0][0, 1:], scores[1][0, 1:])
 
@@ -115,7 +115,7 @@ def test_paths_have_the_marginals_of_the_joint_density() -> None:
     grid = torch.linspace(-12, 12, 241).double()
     y_first = mean + grid * std
     targets = Points.full(x_target.expand(241, -1, -1), torch.stack([y_first, 0 * y_first], 1).unsqueeze(2))
-    predictions = model.chained(model.condition(context.repeat_interleave(241)), targets)
+    predictions = model.predict_chain(model.condition(context.repeat_interleave(241)), targets)
     y_second = torch.linspace(-30, 30, 601).double()
     conditional = (
         Gaussian(predictions.mean[:, 1:], predictions.std[:, 1:]).log_likelihood(y_second.reshape(1, 601, 1)).exp()
@@ -154,7 +154,7 @@ def test_later_targets_depend_on_earlier_points_and_labels() -> None:
     context = Points.full(x[:3].unsqueeze(0), y)
     answer = labels.predict_targets(context, x_target.unsqueeze(0))
     assert isinstance(answer, Categorical)
-    _, uniform, _ = labels._table(x_target.unsqueeze(0))
+    _, uniform, _ = labels._fixed_path_numbers(x_target.unsqueeze(0))
     first = labels.decoder(encode_targets(labels, x[:3], torch.eye(3).double()[y[0]], x_target[:1]))[0].softmax(-1)
     drawn = [int((first.cumsum(0) <= u).sum()) for u in uniform[:, 0]]
     assert len(set(drawn)) > 1

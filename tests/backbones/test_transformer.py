@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from iclbench.backbones.base import EncoderName, TaskShape
-from iclbench.backbones.image_backbone import ImageBackbone, for_task
+from iclbench.backbones.image_backbone import ImageBackbone, build_backbone
 from iclbench.backbones.transformer import Transformer, TransformerSettings
 from iclbench.core.episodes import Points
 from iclbench.layers.feature_read_in import FeatureReadIn
@@ -18,7 +18,7 @@ def on_characters(encoder: EncoderName | None = None, layers: int = 12) -> Image
     shape = TaskShape(
         x_dim=28 * 28, points=8, classes=CLASSES, x_shape=(28, 28), head="categorical", question="targets"
     )
-    backbone = for_task(Transformer, TransformerSettings(layers=layers, encoder=encoder), shape)
+    backbone = build_backbone(Transformer, TransformerSettings(layers=layers, encoder=encoder), shape)
     assert isinstance(backbone, ImageBackbone)
     return backbone
 

@@ -73,7 +73,7 @@ def shuffled(t: torch.Tensor, dim: int) -> torch.Tensor:
 @pytest.mark.parametrize(("name", "settings"), MODELS, ids=str)
 def test_a_batch_equals_numpy_loops_over_episodes_and_datasets(name, settings, packed, monkeypatch):
     if not packed:
-        monkeypatch.setattr("iclbench.backbones.icicl_tnp.PACKED_ON", ())
+        monkeypatch.setattr("iclbench.backbones.icicl_tnp.PACKED_DEVICES", ())
     model, episodes = build(name, settings), batch()
     actual = model.predict_targets(episodes.context, episodes.targets.x, episodes.related)
     for b, (n, related_sizes) in enumerate(SIZES):

@@ -19,7 +19,7 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.contestants import PredictorContestant
 from tests.conftest import small_card
 
-SIZES = cost_runs.Sizes([3], [], [], 2)
+SIZES = cost_runs.CostSizes([3], [], [], 2)
 SMALL = ("--points", "3", "--points", "8", "--episodes", "2")
 
 

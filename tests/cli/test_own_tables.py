@@ -75,7 +75,7 @@ def test_a_table_is_read_once_and_xgboost_is_fitted_once_for_all_runs(
     copytree(results / "runs" / trained_run.name, results / "runs" / "copy")
     table = tmp_path / "mine.csv"
     np.savetxt(table, array(), delimiter=",", header="a,b,y", comments="")
-    counts = dict.fromkeys(("read_table", "_cross_validated"), 0)
+    counts = dict.fromkeys(("read_table", "_cross_validate"), 0)
 
     def count_calls(module: object, name: str) -> None:
         function = getattr(module, name)
@@ -87,10 +87,10 @@ def test_a_table_is_read_once_and_xgboost_is_fitted_once_for_all_runs(
         monkeypatch.setattr(module, name, call)
 
     count_calls(eval_runs, "read_table")
-    count_calls(full_table, "_cross_validated")
+    count_calls(full_table, "_cross_validate")
     words = ["eval", trained_run.name, "copy", "--csv", str(table), "--target", "y", "--baseline", "zero"]
     assert main([*words, "--results", str(results)]) == 0
-    assert counts == {"read_table": 1, "_cross_validated": 1}
+    assert counts == {"read_table": 1, "_cross_validate": 1}
 
 
 @pytest.mark.slow

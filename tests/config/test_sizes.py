@@ -63,7 +63,7 @@ def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
     [
         pytest.param(task, preset, name, marks=_marks(preset, name))
         for task, preset in _TASKS
-        for name in sorted(BACKBONES.shipped)
+        for name in sorted(BACKBONES.builtin_entries)
         if (task == "point-process" or not BACKBONES.get(name).reads_only_events())
         # At `grid` only variants, since tests/test_equal_budget.py tests architectures on all its cards.
         and (name not in BACKBONES.architectures() or (preset == "small" and _reads_task(task, name)))
@@ -75,7 +75,7 @@ def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) 
     assert abs(settings_and_size(task, backbone, preset)[1] / budget - 1) <= TOLERANCE == 0.03
 
 
-@pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.shipped])
+@pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries])
 def test_sizes_with_and_without_memory_are_equal_and_use_no_random_numbers(backbone: str) -> None:
     config = resolve_run("point-process", backbone, "grid")
     shape, state = config.shape(config.task.build()), torch.get_rng_state()

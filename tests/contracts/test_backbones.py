@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from iclbench.backbones.base import Backbone, TaskShape
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.backbones.sequence_model import UniformModel
 from iclbench.contracts import CONTRACTS, Contract, Tolerance, example_episodes
-from iclbench.contracts.examples import CLASSES, CONTEXT, episodes_of, example_shape, without_zeros
+from iclbench.contracts.examples import CLASSES, CONTEXT, episodes_of, example_shape, randomise_zeros
 from iclbench.contracts.examples import build as build_for
 from iclbench.core.errors import UsageError
 from iclbench.registry import BACKBONES
@@ -140,7 +140,7 @@ def build_on_images(name: str, encoder: str) -> Backbone:
     shape = TaskShape(
         x_dim=SIDE * SIDE, points=12, classes=CLASSES, x_shape=(SIDE, SIDE), head="categorical", question="targets"
     )
-    return without_zeros(for_task(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
+    return randomise_zeros(build_backbone(cls, cls.Settings(**SMALL.get(name, [{}])[0], encoder=encoder), shape)).eval()
 
 
 def build(name: str, settings: dict[str, object], head: str, related: int = 0) -> Backbone:
@@ -213,7 +213,7 @@ SHARED_READ_OUT = {
 # `make test-slow` checks the remaining contracts. STATE_CONTRACTS are about points and queries after a state.
 STATE_CONTRACTS = {
     "later_points_change_nothing",
-    "shifted_queries_are_answered",
+    "separate_queries_are_answered",
     "phases_equal_the_question",
     "update_equals_conditioning_on_everything",
 }
@@ -224,12 +224,12 @@ MIXER_CONTRACTS_WITH_RELATED = {
 }
 # Contracts about code that prepares points and queries for any mixer; `make test` checks them for `hybrid`.
 QUESTION_CONTRACTS = {
-    "asking_twice_gives_the_same",
+    "answers_are_deterministic",
     "targets_do_not_see_each_other",
     "the_order_of_the_targets_changes_nothing",
     "no_answer_sees_its_own_label",
     "the_two_questions_agree",
-    "chosen_prefixes_are_answered",
+    "selected_prefixes_are_answered",
     "an_empty_context_works",
 }
 

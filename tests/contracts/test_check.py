@@ -139,7 +139,7 @@ def test_a_correct_model_passes_with_related_datasets_and_without(capsys: pytest
     ("cls", "contracts", "where"),
     [
         (CheatsInOnePass, ("later_points_change_nothing", "no_answer_sees_its_own_label"), "(point head)"),
-        (CheatsInForks, ("shifted_queries_are_answered",), "(point head)"),
+        (CheatsInForks, ("separate_queries_are_answered",), "(point head)"),
         (CheatsAfterAState, ("later_points_change_nothing",), "(point head, related datasets)"),
     ],
 )

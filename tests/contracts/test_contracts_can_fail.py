@@ -108,7 +108,7 @@ class QueriesLeaveTraces(Sound):
 
 
 class LastLayerIsAnother(Sound):
-    layered = True
+    has_layers = True
 
     def predict_by_layer(self, context: Points, x_target: Tensor, related: Points | None = None) -> list[Point]:
         answer = self.predict_targets(context, x_target, related)
@@ -239,7 +239,7 @@ class HasAnUnsavedWeight(Trained):
 
 BREAKS = {
     "answers_have_the_right_shape": Flat,
-    "asking_twice_gives_the_same": Random,
+    "answers_are_deterministic": Random,
     "targets_do_not_see_each_other": SeesOtherTargets,
     "the_order_of_the_targets_changes_nothing": JointDependsOnOrder,
     "no_answer_sees_its_own_label": SeesItsLabel,
@@ -248,14 +248,14 @@ BREAKS = {
     "the_order_of_the_context_changes_nothing": DependsOnOrder,
     "masks_equal_truncation": ReadsMaskedPoints,
     "the_two_questions_agree": TwoAnswers,
-    "shifted_queries_are_answered": IgnoresQueries,
-    "chosen_prefixes_are_answered": IgnoresPrefixes,
+    "separate_queries_are_answered": IgnoresQueries,
+    "selected_prefixes_are_answered": IgnoresPrefixes,
     "an_empty_context_works": NeedsContext,
     "phases_equal_the_question": QueriesLeaveTraces,
     "update_equals_conditioning_on_everything": ForgetsTheContext,
     "states_can_be_indexed_and_saved": StateWithoutBatchAxis,
     "removing_points_undoes_updating": RemovesHalf,
-    "related_datasets_matter": IgnoresRelated,
+    "related_datasets_have_an_effect": IgnoresRelated,
     "absent_related_datasets_equal_none": CountsAbsentSets,
     "related_datasets_of_batch_neighbours_change_nothing": ReadsNeighboursSets,
     "the_order_of_related_datasets_changes_nothing": FirstSetMattersMore,

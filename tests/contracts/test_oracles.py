@@ -1,4 +1,4 @@
-"""Oracles that a family confirms, and oracles that only a card names."""
+"""Oracles that a family lists, and oracles that only a card names."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from iclbench.cli.check_class import oracle_claims
 from iclbench.cli.main import main
 from iclbench.config.cards import load_task, names
 from iclbench.config.resolution import family_class
-from iclbench.contracts.families import no_baseline_beats_a_confirmed_oracle
+from iclbench.contracts.families import no_baseline_beats_a_listed_oracle
 from iclbench.families.linear import Linear, SparseLinear
 from tests.conftest import small_card
 
@@ -28,21 +28,21 @@ class Claiming(Sine):
 @pytest.mark.parametrize("task", names("tasks"))
 def test_every_shipped_oracle_is_confirmed_by_its_family(task: str) -> None:
     card = load_task(task)[1]
-    assert all(family_class(card.family).confirms(oracle) for oracle in card.oracles)
+    assert all(family_class(card.family).lists_oracle(oracle) for oracle in card.oracles)
 
 
 def test_oracles_of_a_base_class_are_not_confirmed() -> None:
-    assert Linear.confirms("ridge") and not Sine.confirms("ridge") and not Linear.confirms("knn-3")
+    assert Linear.lists_oracle("ridge") and not Sine.lists_oracle("ridge") and not Linear.lists_oracle("knn-3")
 
 
 def test_a_family_with_an_oracle_that_is_not_optimal_breaks_its_contract() -> None:
-    no_baseline_beats_a_confirmed_oracle(Sine(Linear.Parameters()))
+    no_baseline_beats_a_listed_oracle(Sine(Linear.Parameters()))
     with pytest.raises(AssertionError, match="ridge"):
-        no_baseline_beats_a_confirmed_oracle(Claiming(Linear.Parameters()))
+        no_baseline_beats_a_listed_oracle(Claiming(Linear.Parameters()))
 
 
 def test_the_contract_skips_an_oracle_that_does_not_apply() -> None:
-    no_baseline_beats_a_confirmed_oracle(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
+    no_baseline_beats_a_listed_oracle(SparseLinear(SparseLinear.Parameters(dim=30, sparsity=8)))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from iclbench import tables
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.cli.main import main
 from iclbench.config.cards import load_task, read_toml
 from iclbench.config.resolution import backbone_class, resolve_run
@@ -209,7 +209,7 @@ def test_checking_the_size_does_not_change_the_weights() -> None:
     config = resolve_run("linear", "gpt2", "smoke", 3)
     checked, cls = config.build(config.task.build()), backbone_class("gpt2")
     with global_stream(3, "weights"):
-        unchecked = for_task(cls, cls.Settings(**config.backbone.settings), config.shape(config.task.build()))
+        unchecked = build_backbone(cls, cls.Settings(**config.backbone.settings), config.shape(config.task.build()))
     for name, weight in unchecked.state_dict().items():
         assert torch.equal(checked.state_dict()[name], weight)
 

@@ -358,4 +358,4 @@ def test_a_mismatch_of_shapes_within_a_plug_in_names_the_plug_in(
         assert name in err[-1]
     code, out, _ = run("check", "mynet:Net", capsys=capsys)
     assert code == 1
-    assert re.search(r"FAILED shifted_queries_are_answered \(point head\): mynet:Net.\w+ .*ValueError", out)
+    assert re.search(r"FAILED separate_queries_are_answered \(point head\): mynet:Net.\w+ .*ValueError", out)

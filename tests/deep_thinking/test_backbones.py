@@ -18,7 +18,7 @@ from iclbench.analysis.comparable import name_variants
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.backbones.coqe import CoQE
 from iclbench.backbones.gpt2 import GPT2
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.backbones.mamba import Mamba
 from iclbench.backbones.tnp import TNP
 from iclbench.backbones.transformer import Transformer
@@ -102,7 +102,7 @@ def test_the_length_of_segments_changes_nothing(positions: str, monkeypatch: pyt
     mask = torch.arange(episodes.context.count) < torch.tensor([[9], [4], [0]])
     context = replace(episodes.context, mask=mask)
     expected = model.predict_targets(context, episodes.queries.x)
-    monkeypatch.setattr(thinking_backbones, "SEGMENT", 3)
+    monkeypatch.setattr(thinking_backbones, "SEGMENT_SIZE", 3)
     assert max_difference(model.predict_targets(context, episodes.queries.x), expected) < 1e-5
 
 
@@ -136,7 +136,7 @@ def backbones_without_a_cache() -> list[tuple[Backbone, str]]:
         (Mamba(Mamba.Settings(layers=1, width=8), shape), "recurrent"),
         (TNP(TNP.Settings(layers=1, width=8, heads=2), shape), "set"),
         (CoQE(CoQE.Settings(layers=1, width=8, heads=2), shape), "directly"),
-        (for_task(Transformer, Transformer.Settings(**SMALL), images), "image encoder"),
+        (build_backbone(Transformer, Transformer.Settings(**SMALL), images), "image encoder"),
     ]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from iclbench.evaluation.bootstrap import bootstrap_interval, ratio_summary, resampled_counts, summaries
+from iclbench.evaluation.bootstrap import bootstrap_interval, ratio_summary, resample_counts, summaries
 
 
 def test_equals_explicit_resampling_with_the_same_draws() -> None:
@@ -52,9 +52,9 @@ def test_there_is_no_interval_if_a_resample_has_no_scored_episode() -> None:
 
 def test_a_resample_has_the_number_of_episodes_of_the_sample() -> None:
     for seed in range(6):
-        counts = resampled_counts(3, seed, resamples=5)
+        counts = resample_counts(3, seed, resamples=5)
         assert counts.shape == (5, 3) and (counts.sum(1) == 3).all()
-    assert (resampled_counts(3) == resampled_counts(3, 0)).all()
+    assert (resample_counts(3) == resample_counts(3, 0)).all()
 
 
 def test_the_same_seed_gives_the_same_interval() -> None:

@@ -139,7 +139,7 @@ def test_extrapolating_within_the_trained_length_is_refused(trained_run: tuple[P
         shifts_of(trained_run[1], [], 8)
 
 
-def test_the_error_of_an_unknown_shift_names_similar_ones(trained_run: tuple[Path, Run]) -> None:
+def test_the_error_of_an_unparse_class_shift_names_similar_ones(trained_run: tuple[Path, Run]) -> None:
     with refused("unknown-name", "'orthant'", "'orthants'"):
         shifts_of(trained_run[1], ["orthant"], None)
 

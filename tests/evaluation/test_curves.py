@@ -103,7 +103,7 @@ def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.M
     prompts = PromptSet(task, "smoke")
     knn = ESTIMATORS.get("knn")()
     expected = learning_curve(knn, prompts).scores["squared_error"]
-    monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", 7 * 9)
+    monkeypatch.setattr("iclbench.evaluation.curves._QUERIES_PER_PASS", 7 * 9)
     assert np.allclose(expected, learning_curve(knn, prompts).scores["squared_error"], rtol=1e-5)
 
 
@@ -111,7 +111,7 @@ def test_chunks_do_not_change_the_scores(task: TaskConfig, monkeypatch: pytest.M
 def test_a_chunk_has_the_episodes_that_fit_and_at_least_one(
     limit: int, sizes: list[int], task: TaskConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", limit)
+    monkeypatch.setattr("iclbench.evaluation.curves._QUERIES_PER_PASS", limit)
     recorder = Recorder()
     learning_curve(recorder, PromptSet(task.model_copy(update={"episodes": 5}), "smoke"))
     assert recorder.block_sizes == sizes

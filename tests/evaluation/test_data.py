@@ -47,7 +47,7 @@ def test_rows_of_evaluations_and_runs_name_the_images(task: str, data: str | Non
     config = resolve_run(task, "gpt2", "smoke")
     prompts = PromptSet(config.task, "smoke")
     (majority,) = contestants.baselines(prompts, ["majority" if "bursty" in task else "zero"])
-    assert cells.row(majority, prompts, "targets")["data"] == data
+    assert cells.shared_columns(majority, prompts, "targets")["data"] == data
     assert record._shared_columns(create(tmp_path, config))["data"] == data
     assert resolve_task("bursty-omniglot", "smoke")[0].data == "glyphs=omniglot"
 

@@ -26,7 +26,7 @@ from iclbench.evaluation import evaluate as evaluation
 from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import (
-    Shipped,
+    PackedCell,
     evaluate_baseline,
     evaluate_cells,
     evaluate_run,
@@ -88,7 +88,7 @@ def test_options_apply_to_all_cells(config: RunConfig, load_calls: list, tmp_pat
     for cell in evaluate_run(Context(tmp_path, tmp_path), run, ("none", "orthants"), **options, on_start=on_start):
         results.append(cell)
         assert len(begun) == len(results), "called before each cell"
-        assert cell.reason is None and cell.shipped == "" and cell.prompts.data_dir == tmp_path
+        assert cell.reason is None and cell.pack_name == "" and cell.prompts.data_dir == tmp_path
     assert facts(results) == [(name, shift, 7, False) for shift in ("none", "orthants") for name in ("gpt2", "mean")]
     assert begun == [(name, shift) for name, shift, _, _ in facts(results)]
     assert load_calls == [(run.name, "cpu", tmp_path)]
@@ -148,7 +148,7 @@ def test_data_methods_and_lookups_are_passed_on(
 
     build = TaskConfig.build
     monkeypatch.setattr(TaskConfig, "build", lambda self, data_dir=None: (data_dirs.append(data_dir), build(self))[1])
-    monkeypatch.setattr(contestants, "thinking", thinking)
+    monkeypatch.setattr(contestants, "with_deep_thinking", thinking)
     monkeypatch.setattr(evaluation, "evaluate_cells", lambda *arguments: cells_calls.append(arguments) or iter(()))
     monkeypatch.setattr(evaluation, "write_published", lambda *arguments: published_calls.append(arguments))
     method, lookup, on_start = Method("deep-thinking", DeepThinking(passes=2)), lambda *_: None, lambda *_: None
@@ -199,9 +199,9 @@ def test_one_baseline_is_evaluated_without_a_run(task: TaskConfig, tmp_path: Pat
     assert not list(tmp_path.rglob("summary"))
 
 
-def shipped_cell(prompts: PromptSet, one: PredictorContestant) -> Shipped:
-    row = cells.row(one, prompts, "next") | {"metric": "squared_error", "n_context": 1, "value": 7.0}
-    return Shipped("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
+def shipped_cell(prompts: PromptSet, one: PredictorContestant) -> PackedCell:
+    row = cells.shared_columns(one, prompts, "next") | {"metric": "squared_error", "n_context": 1, "value": 7.0}
+    return PackedCell("the pack", {"values": [row], "errors": tables.frame("errors", [])}, {"torch": "9"})
 
 
 def test_cells_are_copied_from_packed_results_and_recomputed_with_fresh(task: TaskConfig, tmp_path: Path) -> None:
@@ -209,13 +209,13 @@ def test_cells_are_copied_from_packed_results_and_recomputed_with_fresh(task: Ta
     one, other = (PredictorContestant(name, name, "baseline", name, predictor=Half()) for name in ("one", "other"))
     lookups: list[tuple[str, str]] = []
 
-    def lookup(contestant: PredictorContestant, prompt_set: PromptSet) -> Shipped | None:
+    def lookup(contestant: PredictorContestant, prompt_set: PromptSet) -> PackedCell | None:
         lookups.append((contestant.name, prompt_set.id))
         return shipped_cell(prompt_set, contestant) if contestant is one else None
 
     def evaluated(**options: object) -> list[tuple[str, bool, str]]:
         results = evaluate_cells(tmp_path, prompts, [one, other], **options)  # type: ignore[arg-type]
-        return [(cell.contestant.name, cell.cached, cell.shipped) for cell in results]
+        return [(cell.contestant.name, cell.cached, cell.pack_name) for cell in results]
 
     assert evaluated(lookup=lookup) == [("one", False, "the pack"), ("other", False, "")]
     assert lookups == [("one", prompts.id), ("other", prompts.id)]
@@ -227,7 +227,7 @@ def test_cells_are_copied_from_packed_results_and_recomputed_with_fresh(task: Ta
     assert len(lookups) == 2, "cached cells are not looked up"
     assert evaluated(fresh=True) == [("one", False, ""), ("other", True, "")]
     assert 7 not in tables.read("values", path)["value"].tolist()
-    assert cells.shipped_from(tmp_path, one, prompts) == ""
+    assert cells.pack_name_of(tmp_path, one, prompts) == ""
 
 
 def test_the_question_of_the_task_decides_how_cells_are_scored(
@@ -281,7 +281,7 @@ def test_a_run_is_tuned_if_its_rate_is_the_one_chosen_for_its_backbone(
     run = create(tmp_path, config)
     model = contestants.untrained(run.name, config).predictor
     save_tensors(run.weights, model.state_dict(), run.signature, digest=True)  # type: ignore[attr-defined]
-    row = cells.row(contestants.backbone(run), PromptSet(config.task, "smoke"), "next")
+    row = cells.shared_columns(contestants.backbone(run), PromptSet(config.task, "smoke"), "next")
     assert row["tuned"] is (is_same_backbone and is_same_rate)
 
 
@@ -319,26 +319,28 @@ def test_the_identity_of_a_baseline_depends_on_all_that_its_answers_depend_on(ta
 def test_a_run_with_deep_thinking_is_another_contestant(config: RunConfig, tmp_path: Path) -> None:
     plain = replace(contestants.untrained("a-run", config), variant="as trained")
     method = Method("deep-thinking", DeepThinking(passes=2))
-    thinker = contestants.thinking(plain, method)
+    thinker = contestants.with_deep_thinking(plain, method)
     assert isinstance(thinker.predictor, ThinkingBackbone)
     assert (thinker.name, thinker.run) == ("gpt2" + method.suffix, "a-run" + method.suffix)
-    other = contestants.thinking(plain, Method("deep-thinking", DeepThinking(passes=3)))
+    other = contestants.with_deep_thinking(plain, Method("deep-thinking", DeepThinking(passes=3)))
     assert len({plain.identity, thinker.identity, other.identity}) == 3
     assert len({plain.variant, thinker.variant, other.variant}) == 3
     assert thinker.identity == content_hash({"run": plain.identity, "method": method.hash})
     assert thinker.variant == content_hash({"run": "as trained", "method": method.hash}, 8)
-    other_weights = contestants.thinking(replace(plain, identity="other weights"), method)
+    other_weights = contestants.with_deep_thinking(replace(plain, identity="other weights"), method)
     assert other_weights.identity != thinker.identity and other_weights.variant == thinker.variant
 
 
 def test_methods_that_are_not_for_runs_are_refused(config: RunConfig) -> None:
     plain = contestants.untrained("a-run", config)
     with refused("not-applicable", "--method icl", "deep-thinking"):
-        contestants.thinking(plain, Method("icl", PlainICL()))
+        contestants.with_deep_thinking(plain, Method("icl", PlainICL()))
     with refused("not-applicable", "--method deep-thinking"):
-        contestants.thinking(replace(plain, predictor=Half()), Method("deep-thinking", DeepThinking(passes=2)))
+        contestants.with_deep_thinking(
+            replace(plain, predictor=Half()), Method("deep-thinking", DeepThinking(passes=2))
+        )
     with pytest.raises(UsageError) as error:
-        contestants.thinking(plain, Method("dt", DeepThinking(passes="dev")))
+        contestants.with_deep_thinking(plain, Method("dt", DeepThinking(passes="dev")))
     assert "'a-run'" in str(error.value) and "passes" in str(error.value)
 
 

@@ -213,7 +213,7 @@ def test_open_intervals_count_if_some_blocks_have_none(tmp_path: Path, monkeypat
     assert has_end.any() and not has_end.all()
     (poisson,) = baselines(prompts, ["poisson"])
     expected = learning_curve(poisson.predictor, prompts)
-    monkeypatch.setattr("iclbench.evaluation.curves._POSITIONS", 1)
+    monkeypatch.setattr("iclbench.evaluation.curves._QUERIES_PER_PASS", 1)
     curve = learning_curve(poisson.predictor, prompts)
     assert curve.open_nll is not None and expected.open_nll is not None
     np.testing.assert_allclose(curve.open_nll, expected.open_nll)

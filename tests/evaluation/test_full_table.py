@@ -8,7 +8,7 @@ import pytest
 from xgboost import XGBRegressor
 
 from iclbench.config.resolution import TaskConfig, resolve_task
-from iclbench.evaluation.full_table import full_table_error, out_of_fold, remarks
+from iclbench.evaluation.full_table import full_table_error, out_of_fold_predictions, remarks
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
@@ -32,7 +32,7 @@ def prompts(*tables: Table, variance: float = 1.0, encoding: str = "pad", episod
 def test_no_row_is_predicted_by_a_model_fitted_on_it() -> None:
     """Noise cannot be predicted: a model fitted on the row would be closer than the mean."""
     table = make_table(200, noise=True)
-    assert ((out_of_fold(table) - table.y) ** 2).mean() > table.y.var()
+    assert ((out_of_fold_predictions(table) - table.y) ** 2).mean() > table.y.var()
     in_sample = XGBRegressor(n_estimators=50, max_depth=4, learning_rate=0.1).fit(table.x, table.y).predict(table.x)
     assert ((in_sample - table.y) ** 2).mean() < 0.5 * table.y.var()
 
@@ -43,7 +43,7 @@ def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: f
     table, prompt_set = make_table(), prompts(make_table(), variance=variance)
     rows = prompt_set.episodes.truth["rows"].numpy()
     deviation = table.y[rows[:, :10]].std(1, keepdims=True)
-    errors = ((out_of_fold(table)[rows] - table.y[rows]) / deviation) ** 2
+    errors = ((out_of_fold_predictions(table)[rows] - table.y[rows]) / deviation) ** 2
     expected = np.trapezoid(errors[:, 10:], axis=1).mean() / 10
     assert full_table_error(prompt_set)["value"] == pytest.approx(expected, rel=1e-4)
     assert expected < 0.1, "a step that every fit on 54 rows finds"
@@ -52,16 +52,16 @@ def test_the_area_is_that_of_its_errors_at_the_scale_of_the_episodes(variance: f
 @pytest.mark.slow
 def test_the_unit_of_the_file_does_not_matter() -> None:
     table = make_table()
-    expected = out_of_fold(table)
+    expected = out_of_fold_predictions(table)
     area = full_table_error(prompts(table))["value"]
     for unit in (1e100, 1e-100, 1e300, 1e-300):
         scaled = replace(table, y=table.y * unit, x=table.x * unit)
-        assert out_of_fold(scaled) / unit == pytest.approx(expected, rel=1e-4)
+        assert out_of_fold_predictions(scaled) / unit == pytest.approx(expected, rel=1e-4)
         assert full_table_error(prompts(scaled))["value"] == pytest.approx(area, rel=1e-4)
     mixed_units = replace(table, y=np.where(np.arange(60) % 2, 1e300, 1e-300))
-    assert np.isfinite(out_of_fold(mixed_units)).all()
+    assert np.isfinite(out_of_fold_predictions(mixed_units)).all()
     assert np.isfinite(float(str(full_table_error(prompts(mixed_units))["value"])))
-    assert out_of_fold(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
+    assert out_of_fold_predictions(replace(table, y=np.full(60, 7.0))) == pytest.approx(np.full(60, 7.0))
 
 
 def test_folds_are_fitted_once_for_several_runs_on_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,9 @@ def test_folds_and_intervals_depend_on_the_seed_and_a_single_episode_has_no_inte
     low, high = (float(str(summary[end])) for end in ("low", "high"))
     assert remarks(prompts(make_table()))[-1].endswith(f" {summary['value']:.3f} ±{(high - low) / 2:.3f}")
     assert "±" not in remarks(prompts(make_table(), episodes=1))[-1]
-    assert (out_of_fold(make_table(noise=True), 0) != out_of_fold(make_table(noise=True), 1)).any()
+    assert (
+        out_of_fold_predictions(make_table(noise=True), 0) != out_of_fold_predictions(make_table(noise=True), 1)
+    ).any()
 
 
 def test_remarks_name_features_rows_and_scales() -> None:

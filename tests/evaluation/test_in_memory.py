@@ -12,7 +12,7 @@ from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.predictions import Categorical, Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation import cells
-from iclbench.evaluation.contestants import baselines, in_memory
+from iclbench.evaluation.contestants import baselines, contestant_of_predictor
 from iclbench.evaluation.evaluate import evaluate, evaluate_cell, summarise
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.registry import ESTIMATORS
@@ -52,7 +52,7 @@ def test_learning_curves_in_memory_are_those_in_files(card_path: Path, tmp_path:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke", shift)
     broken = Half()
     broken.fails = True
-    models = [in_memory("half", Half()), in_memory("broken", broken)]
+    models = [contestant_of_predictor("half", Half()), contestant_of_predictor("broken", broken)]
     contestants = [*models, *baselines(prompts, ["least-squares", "knn-3"])]
     values = evaluate(contestants, prompts)
     assert not list(tmp_path.rglob("*.parquet"))
@@ -72,7 +72,7 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     card = tmp_path / "tiny-classes.toml"
     card.write_text(tomli_w.dumps(prototype_card()))
     prompts = PromptSet(resolve_task(str(card), "smoke")[0], "smoke", evaluator=evaluator)
-    contestants = [in_memory("undecided", Undecided()), *baselines(prompts, ["majority"])]
+    contestants = [contestant_of_predictor("undecided", Undecided()), *baselines(prompts, ["majority"])]
     values = evaluate(contestants, prompts)
     assert [evaluate_cell(tmp_path, contestant, prompts) for contestant in contestants] == [None, None]
     summarise(tmp_path, prompts)
@@ -88,7 +88,7 @@ def test_branches_have_the_rows_of_their_models(card_path: Path) -> None:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     last, first, broken = Half(), ESTIMATORS.get("zero")(), Half()
     broken.fails = True
-    model = in_memory("mine", last)
+    model = contestant_of_predictor("mine", last)
     values = evaluate([replace(model, branches={3: lambda: first, 7: lambda: broken})], prompts)
     assert set(values["axis"].dropna()) == {"branch"} and set(values["axis_value"].dropna()) == {3, 7}
     columns = ["metric", "n_context", "value", "low", "high", "n_episodes", "status"]
@@ -97,7 +97,9 @@ def test_branches_have_the_rows_of_their_models(card_path: Path) -> None:
         return frame.loc[frame["metric"].ne("score"), columns].sort_values(columns[:2], ignore_index=True)
 
     for step_rows, predictor in ((values[values["axis"].isna()], last), (values[values["axis_value"].eq(3)], first)):
-        pd.testing.assert_frame_equal(rows(step_rows), rows(evaluate([in_memory("mine", predictor)], prompts)))
+        pd.testing.assert_frame_equal(
+            rows(step_rows), rows(evaluate([contestant_of_predictor("mine", predictor)], prompts))
+        )
     assert set(values.loc[values["axis_value"].eq(7), "status"]) == {"failed"}
 
 
@@ -105,7 +107,7 @@ def test_a_cell_with_a_failed_branch_has_failed(card_path: Path, tmp_path: Path)
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     broken = Half()
     broken.fails = True
-    model = replace(in_memory("mine", Half()), branches={3: lambda: broken, 7: Half})
+    model = replace(contestant_of_predictor("mine", Half()), branches={3: lambda: broken, 7: Half})
     reason = evaluate_cell(tmp_path, model, prompts)
     assert reason is not None and "out of luck" in reason
     assert not cells.is_done(tmp_path, model, prompts)
@@ -118,8 +120,8 @@ def test_without_contestants_there_are_no_rows(card_path: Path) -> None:
 
 def test_a_predictor_in_memory_has_no_cached_cell(card_path: Path, tmp_path: Path) -> None:
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
-    evaluate_cell(tmp_path, in_memory("half", Half()), prompts)
-    assert not cells.is_done(tmp_path, in_memory("half", Half()), prompts)
+    evaluate_cell(tmp_path, contestant_of_predictor("half", Half()), prompts)
+    assert not cells.is_done(tmp_path, contestant_of_predictor("half", Half()), prompts)
 
 
 def test_a_cell_with_a_damaged_file_is_not_done(card_path: Path, tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_a_cell_is_done_if_its_code_computed_no_value_of_a_known_metric(card_pat
     """Some data have no value of a metric, such as events in observation windows."""
     prompts = PromptSet(resolve_task(str(card_path), "smoke")[0], "smoke")
     (zero,) = baselines(prompts, ["zero"])
-    rows = [cells.row(zero, prompts, "next") | {"metric": "log_likelihood", "value": -1.0}]
+    rows = [cells.shared_columns(zero, prompts, "next") | {"metric": "log_likelihood", "value": -1.0}]
     assert "squared_error" in cells.uncomputed_metrics(rows, prompts)
     cells.write(tmp_path, zero, prompts, {"values": rows}, None)
     assert cells.is_done(tmp_path, zero, prompts)
@@ -150,10 +152,10 @@ def test_a_model_is_evaluated_in_eval_mode_and_its_mode_is_restored() -> None:
     config = resolve_run("linear", "s4", "smoke", overrides=["task.dim=2", "task.episodes=8", "backbone.dropout=0.5"])
     prompts = PromptSet(config.task, "smoke")
     model = config.build(config.task.build()).train()
-    first, second = (evaluate([in_memory("mine", model)], prompts) for _ in range(2))
+    first, second = (evaluate([contestant_of_predictor("mine", model)], prompts) for _ in range(2))
     pd.testing.assert_frame_equal(first, second)
     assert model.training and all(module.training for module in model.modules())
-    pd.testing.assert_frame_equal(first, evaluate([in_memory("mine", model.eval())], prompts))
+    pd.testing.assert_frame_equal(first, evaluate([contestant_of_predictor("mine", model.eval())], prompts))
     assert not model.training
 
 
@@ -164,7 +166,7 @@ def test_evaluations_during_training_do_not_change_the_weights() -> None:
 
     def train_weights(is_evaluated: bool) -> dict[str, torch.Tensor]:
         model = config.build(config.task.build())
-        callbacks = [lambda training: evaluate([in_memory("model", training.backbone)], prompts)]
+        callbacks = [lambda training: evaluate([contestant_of_predictor("model", training.backbone)], prompts)]
         fit(model, config.task, settings, callbacks if is_evaluated else [])
         return model.state_dict()
 

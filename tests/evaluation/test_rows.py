@@ -120,7 +120,7 @@ def test_rows_of_the_question_next(task: TaskConfig, tmp_path: Path) -> None:
     metadata = tables.metadata(path)
     assert metadata["cell"] == content_hash({"contestant": "identity", "prompts": prompts.id, "normaliser": 1})
     assert metadata["beside"] == "costs errors"
-    assert metadata["library.torch"] == "2" and cells.shipped_from(tmp_path, contestant, prompts) == ""
+    assert metadata["library.torch"] == "2" and cells.pack_name_of(tmp_path, contestant, prompts) == ""
     path = cells.cell_path(tmp_path, contestant, prompts, "errors")
     assert tables.metadata(path)["cell"] == metadata["cell"] and "beside" not in tables.metadata(path)
     rows = [row for row in rows_of("errors", path) if row["metric"] == "squared_error"]
@@ -148,7 +148,7 @@ def test_values_are_written_last(task: TaskConfig, tmp_path: Path, monkeypatch: 
 
 def test_a_table_with_a_failed_row_is_written_and_its_cell_is_not_done(task: TaskConfig, tmp_path: Path) -> None:
     contestant, prompts = make_contestant(), PromptSet(task, "smoke")
-    row = cells.row(contestant, prompts, "next") | {"metric": "squared_error", "n_context": 1}
+    row = cells.shared_columns(contestant, prompts, "next") | {"metric": "squared_error", "n_context": 1}
     rows = [row | {"value": 1.0}, row | {"n_context": 2, "status": "failed", "reason": "out of luck"}]
     values = tables.frame("values", rows)
     assert cells.compute_cell(tmp_path, contestant, prompts, row, lambda: {"values": values}) == "out of luck"
@@ -158,7 +158,7 @@ def test_a_table_with_a_failed_row_is_written_and_its_cell_is_not_done(task: Tas
 
 def test_the_context_order_is_missing_if_it_is_unknown(task: TaskConfig) -> None:
     model = Contestant("lm", "lm", "backbone", "identity")
-    assert cells.row(model, PromptSet(task, "smoke"), "next")["context_order"] is None
+    assert cells.shared_columns(model, PromptSet(task, "smoke"), "next")["context_order"] is None
 
 
 def without_numbers(row: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_a_cell_is_done_if_its_values_are_intact_and_its_other_files_exist(task:
     path.write_bytes(content[:99] + bytes([content[99] ^ 1]) + content[100:])
     assert tables.metadata(path)["cell"] == cells.cell_hash(contestant, prompts)
     assert not cells.is_done(tmp_path, contestant, prompts)
-    shared = cells.row(contestant, prompts, "next") | {"value": 1.0}
+    shared = cells.shared_columns(contestant, prompts, "next") | {"value": 1.0}
     values = tables.frame("values", [shared | {"metric": metric} for metric in Point.metrics])
     tables.write("values", values, path, {"cell": cells.cell_hash(contestant, prompts)})
     cells.cell_path(tmp_path, contestant, prompts, "errors").unlink()
@@ -266,7 +266,7 @@ def test_episodes_are_moved_to_the_device_of_the_contestant(
     for work in (
         lambda: evaluate_cell(tmp_path, contestant, prompts),
         lambda: scoring.target_scores(Half(), related, "an accelerator"),
-        lambda: costs._answering_setup(contestant, prompts.family, 3, costs.Sizes((3,), episodes=2)),
+        lambda: costs._answering_setup(contestant, prompts.family, 3, costs.CostSizes((3,), episodes=2)),
     ):
         work()
         assert devices and set(devices) == {"an accelerator"}
@@ -283,7 +283,7 @@ def test_an_oracle_is_given_the_truth_when_its_costs_are_measured(task: TaskConf
             raise NotImplementedError
 
     contestant, family = make_contestant(predictor=Informed()), PromptSet(task, "smoke").family
-    _, works, _ = costs._answering_setup(contestant, family, 3, costs.Sizes((3,), episodes=2))
+    _, works, _ = costs._answering_setup(contestant, family, 3, costs.CostSizes((3,), episodes=2))
     assert isinstance({work.phase: work.call for work in works}["query"](), Gaussian)
 
 

@@ -278,7 +278,11 @@ def test_without_an_oracle_targets_are_scored_by_squared_error(tmp_path: Path) -
 
 
 def test_in_tests_guessing_scores_0_and_the_best_possible_answer_1(tmp_path: Path) -> None:
-    tests = {"icl": Evaluator(0.5), "iwl": Evaluator(0.1, knows="weights"), "flip": Evaluator(0.5, knows="either")}
+    tests = {
+        "icl": Evaluator(0.5),
+        "iwl": Evaluator(0.1, answer_source="weights"),
+        "flip": Evaluator(0.5, answer_source="either"),
+    }
     score_rows = {}
     for name in tests:
         values = [
@@ -339,10 +343,10 @@ def test_a_baseline_that_is_not_significantly_better_than_guessing_does_not_scor
 def test_a_test_of_the_context_needs_a_baseline_and_one_of_the_weights_does_not(tmp_path: Path) -> None:
     values = accuracies(chance=("baseline", 0.5), gpt2=("backbone", 0.75))
     assert scored_in_test(tmp_path / "context", Evaluator(0.5), values) is None
-    score_rows = scored_in_test(tmp_path / "weights", Evaluator(0.5, knows="weights"), values[1:])
+    score_rows = scored_in_test(tmp_path / "weights", Evaluator(0.5, answer_source="weights"), values[1:])
     assert score_rows is not None and score_rows["value"]["gpt2"] == pytest.approx(0.5)
     other_metric = [row("gpt2", "backbone", "icl", "accuracy", 0.7, n_related=0)]
-    assert scored_in_test(tmp_path / "other", Evaluator(0.5, knows="weights"), other_metric) is None
+    assert scored_in_test(tmp_path / "other", Evaluator(0.5, answer_source="weights"), other_metric) is None
 
 
 def test_scores_of_single_values_for_several_outputs_are_those_of_gaussians_with_constant_variance(

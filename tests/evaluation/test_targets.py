@@ -181,7 +181,7 @@ def test_summaries_of_the_question_next_are_scores(card_path: Path, tmp_path: Pa
 
 def test_scores_do_not_depend_on_the_size_of_blocks(prompts, model, monkeypatch):
     expected = scoring.target_scores(model, prompts)
-    monkeypatch.setattr(scoring, "_POINTS", 100)
+    monkeypatch.setattr(scoring, "_POINTS_PER_PASS", 100)
     for metric, scores in scoring.target_scores(model, prompts).scores.items():
         np.testing.assert_allclose(scores, expected.scores[metric], atol=1e-5)
 
@@ -190,12 +190,12 @@ def test_a_block_has_the_episodes_whose_points_fit_and_at_least_one(prompts, mon
     episodes = prompts.episodes
     plain = replace(episodes, related=None)
     points = plain.context.count + plain.queries.count
-    monkeypatch.setattr(scoring, "_POINTS", 10 * points)
+    monkeypatch.setattr(scoring, "_POINTS_PER_PASS", 10 * points)
     assert [len(block) for block in scoring.blocks(plain)] == [10, 10]
-    monkeypatch.setattr(scoring, "_POINTS", points - 1)
+    monkeypatch.setattr(scoring, "_POINTS_PER_PASS", points - 1)
     assert [len(block) for block in scoring.blocks(plain)] == [1] * 20
     related = episodes.related.mask.shape[1] * episodes.related.mask.shape[2]
-    monkeypatch.setattr(scoring, "_POINTS", 10 * (points + related))
+    monkeypatch.setattr(scoring, "_POINTS_PER_PASS", 10 * (points + related))
     assert [len(block) for block in scoring.blocks(episodes)] == [10, 10]
 
 
@@ -614,7 +614,7 @@ def test_the_metric_of_a_failed_cell_is_the_headline_of_its_task(task: str, metr
         raise RuntimeError("out of luck")
 
     one = contestant(Prior(), "broken")
-    shared = cells.row(one, prompts, "next")
+    shared = cells.shared_columns(one, prompts, "next")
     assert cells.compute_cell(tmp_path, one, prompts, shared, work) == "RuntimeError: out of luck"
     assert tables.read_all("values", tmp_path)["metric"].tolist() == [metric]
 

@@ -246,7 +246,7 @@ def test_the_name_of_a_shift_includes_its_number_of_examples(name):
         more.with_examples(40)
 
 
-def test_the_error_for_an_unknown_shift_lists_the_shifts_of_the_family():
+def test_the_error_for_an_unparse_class_shift_lists_the_shifts_of_the_family():
     from iclbench.families.tabular.tabular import Tabular
 
     family = Tabular(Tabular.Parameters())

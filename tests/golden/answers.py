@@ -46,10 +46,13 @@ VALUES = 6
 
 KINDS = {
     "families": {
-        name: [codes.of_family(name), codes.of_prompts(name), codes.of_normaliser(name)] for name in FAMILIES.shipped
+        name: [codes.of_family(name), codes.of_prompts(name), codes.of_normaliser(name)]
+        for name in FAMILIES.builtin_entries
     },
-    "estimators": {name: codes.of_estimator(name) for name in ESTIMATORS.shipped},
-    "backbones": {name: codes.of_backbone(name) for name in BACKBONES.architectures() if name in BACKBONES.shipped},
+    "estimators": {name: codes.of_estimator(name) for name in ESTIMATORS.builtin_entries},
+    "backbones": {
+        name: codes.of_backbone(name) for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries
+    },
 }
 
 
@@ -202,7 +205,7 @@ def _of_labels(cls: type[Backbone], settings: Mapping[str, Any]) -> list[float]:
 def _tasks() -> list[str]:
     """Tasks, those with the question `next` first, in the order of families in the registry. A family that is added at
     its end changes no golden answer of an estimator."""
-    families = list(FAMILIES.shipped)
+    families = list(FAMILIES.builtin_entries)
     cards = {name: load_task(name)[1] for name in names("tasks")}
     return sorted(
         cards, key=lambda name: (cards[name].question != "next", families.index(canonical(cards[name].family)))

@@ -18,10 +18,14 @@ def write_missing() -> list[str]:
     of_tasks = {canonical(load_task(name)[1].family) for name in names("tasks")}
     of_baselines = {canonical(load_baseline(name)[1].estimator) for name in names("baselines")}
     families = [
-        name for name in FAMILIES.shipped if name not in of_tasks and issubclass(FAMILIES.get(name), FunctionFamily)
+        name
+        for name in FAMILIES.builtin_entries
+        if name not in of_tasks and issubclass(FAMILIES.get(name), FunctionFamily)
     ]
     cards = {f"tasks/{name}.toml": task(name) for name in families}
-    cards |= {f"baselines/{name}.toml": baseline(name) for name in ESTIMATORS.shipped if name not in of_baselines}
+    cards |= {
+        f"baselines/{name}.toml": baseline(name) for name in ESTIMATORS.builtin_entries if name not in of_baselines
+    }
     for path, text in cards.items():
         (ROOT / path).write_text(text)
     names.cache_clear()

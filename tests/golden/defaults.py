@@ -20,12 +20,12 @@ Known = dict[str, dict[str, Any]]
 def defaults() -> Known:
     """By settings class: the codes of the classes that have these settings, and the defaults of its keys."""
     entries: Known = {}
-    for name in FAMILIES.shipped:
+    for name in FAMILIES.builtin_entries:
         _add(entries, FAMILIES.get(name).Parameters, f"family {name}", [codes.of_family(name), codes.of_prompts(name)])
     for name in BACKBONES.architectures():
-        if name in BACKBONES.shipped:
+        if name in BACKBONES.builtin_entries:
             _add(entries, BACKBONES.get(name).Settings, f"backbone {name}", codes.of_backbone(name))
-    for name in ESTIMATORS.shipped:
+    for name in ESTIMATORS.builtin_entries:
         _add(entries, ESTIMATORS.get(name).Settings, f"estimator {name}", codes.of_estimator(name))
     for model in (TrainSettings, Curriculum, Ramp, TaskConfig, BackboneConfig, RunConfig):
         _add(entries, model, "training", codes.LOSS)

@@ -14,7 +14,7 @@ def with_architectures(stub: str) -> str:
     class_names = [
         BACKBONES.entry(name).target.partition(":")[2]
         for name in BACKBONES.architectures()
-        if name in BACKBONES.shipped
+        if name in BACKBONES.builtin_entries
     ]
     lines = [
         f"from {_MODULE} import {name} as {name}"

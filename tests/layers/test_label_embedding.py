@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from iclbench.backbones.base import TaskShape
-from iclbench.backbones.image_backbone import for_task
+from iclbench.backbones.image_backbone import build_backbone
 from iclbench.registry import BACKBONES
 
 CLASSES = 500
@@ -28,7 +28,7 @@ def test_label_embeddings_start_with_a_standard_deviation_of_0_02(name: str, set
     torch.manual_seed(0)
     shape = TaskShape(x_dim=256, points=4, classes=CLASSES, head="categorical", question="targets", x_shape=(16, 16))
     cls = BACKBONES.get(name)
-    model = for_task(cls, cls.Settings(**settings), shape)
+    model = build_backbone(cls, cls.Settings(**settings), shape)
     tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding) and len(m.weight) == CLASSES]
     assert tables
     for table in tables:

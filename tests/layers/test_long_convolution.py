@@ -8,7 +8,7 @@ from scipy.signal import convolve
 from torch import Tensor
 
 from iclbench.layers.channels_first import ChannelNorm
-from iclbench.layers.long_convolution import by_fft, by_toeplitz, long_convolution
+from iclbench.layers.long_convolution import convolve_by_fft, convolve_by_toeplitz, long_convolution
 
 
 def random_inputs(channels: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
@@ -21,21 +21,21 @@ def random_inputs(channels: int, batch: int, length: int) -> tuple[Tensor, Tenso
 def test_both_algorithms_equal_scipys_convolution(length: int) -> None:
     u, kernel = random_inputs(3, 2, length)
     expected = np.stack([[convolve(row, k)[:length] for row in rows] for rows, k in zip(u, kernel, strict=True)])
-    for algorithm in (by_toeplitz, by_fft):
+    for algorithm in (convolve_by_toeplitz, convolve_by_fft):
         torch.testing.assert_close(algorithm(u, kernel), torch.from_numpy(expected), atol=1e-12, rtol=1e-10)
 
 
 def test_long_sequences_use_the_fft() -> None:
     """The Toeplitz matrices grow with the square of the length."""
     short, long = random_inputs(1, 1, 400), random_inputs(1, 1, 401)
-    assert torch.equal(long_convolution(*short), by_toeplitz(*short))
-    assert torch.equal(long_convolution(*long), by_fft(*long))
+    assert torch.equal(long_convolution(*short), convolve_by_toeplitz(*short))
+    assert torch.equal(long_convolution(*long), convolve_by_fft(*long))
 
 
 def test_first_and_second_derivatives_of_the_toeplitz_algorithm_are_correct() -> None:
     inputs = [t.requires_grad_() for t in random_inputs(2, 3, 5)]
-    assert torch.autograd.gradcheck(by_toeplitz, inputs)
-    assert torch.autograd.gradgradcheck(by_toeplitz, inputs)
+    assert torch.autograd.gradcheck(convolve_by_toeplitz, inputs)
+    assert torch.autograd.gradgradcheck(convolve_by_toeplitz, inputs)
 
 
 def test_channel_norm_is_layer_norm_over_axis_0() -> None:

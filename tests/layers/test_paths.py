@@ -6,7 +6,7 @@ from scipy.special import ndtri
 from torch.nn import functional as F
 
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point
-from iclbench.layers.attention import KeysValues
+from iclbench.layers.attention import KeysAndValues
 from iclbench.layers.paths import PathMemory, draw
 
 COUNT = 4000
@@ -54,10 +54,10 @@ def test_a_path_attends_to_the_context_and_to_itself() -> None:
     q = random(batch, heads, paths * rows, width)
     keys, values = (random(batch, heads, paths, length, width) for _ in range(2))
     mask = torch.tensor([[True, False, True, True, False], [False] * 5])
-    context = KeysValues(random(batch, heads, size, width), random(batch, heads, size, width), mask)
+    context = KeysAndValues(random(batch, heads, size, width), random(batch, heads, size, width), mask)
     memory = PathMemory(context, paths, length + 1)
     for token in range(length):
-        memory.add(KeysValues(keys[:, :, :, token], values[:, :, :, token]))
+        memory.add(KeysAndValues(keys[:, :, :, token], values[:, :, :, token]))
     actual = memory.read(q).unflatten(2, (paths, rows))
     for b in range(batch):
         for s in range(paths):

@@ -13,7 +13,7 @@ from iclbench.backbones.gpt2 import GPT2Settings
 from iclbench.backbones.sequence import SequenceBackbone
 from iclbench.core.episodes import Episodes, Points
 from iclbench.layers.positions import LearnedPositions
-from iclbench.layers.state_space.systems import LowRank
+from iclbench.layers.state_space.systems import LowRankStateSpace
 from iclbench.registry import BACKBONES
 from tests.backbones.test_sequence import LargestTensor
 from tests.refusals import refused
@@ -108,7 +108,7 @@ def test_target_predictions_match_one_explicit_sequence_each(backbone: SequenceB
 def test_prefix_predictions_match_one_explicit_sequence_each(
     backbone: SequenceBackbone, segment: int, shifted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_sequence, "SEGMENT", segment)
+    monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", segment)
     (points, related), queries = example(), draw(5, 7, seed=3).x
     with torch.no_grad():
         actual = backbone.predict_next(points, related, x_query=queries if shifted else None).mean
@@ -131,7 +131,7 @@ def test_every_layer_is_read_after_the_related_datasets(backbone: SequenceBackbo
 def test_a_state_takes_points_in_any_segments(backbone: SequenceBackbone, monkeypatch: pytest.MonkeyPatch) -> None:
     (context, related), x = example(), draw(5, 2, seed=3).x
     expected = backbone.predict_targets(context, x, related).mean
-    monkeypatch.setattr(pair_sequence, "SEGMENT", 4)
+    monkeypatch.setattr(pair_sequence, "SEGMENT_SIZE", 4)
     for edges in ([0, 7], [3, 7], [0, 1, 5, 7]):
         state = backbone.condition(context.span(0, edges[0]), related)
         for start, stop in pairwise(edges):
@@ -224,7 +224,7 @@ def test_attention_of_unequal_episodes_needs_no_mask(monkeypatch: pytest.MonkeyP
 
 def test_s4_computes_its_dense_system_once_per_question(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, (context, related) = model("s4"), example()
-    calls, dense_system = [], LowRank._dense_system
-    monkeypatch.setattr(LowRank, "_dense_system", lambda system: calls.append(1) or dense_system(system))
+    calls, dense_system = [], LowRankStateSpace._dense_system
+    monkeypatch.setattr(LowRankStateSpace, "_dense_system", lambda system: calls.append(1) or dense_system(system))
     backbone.predict_targets(context, context.x, related)
     assert len(calls) == 2  # one call per layer

@@ -7,7 +7,7 @@ from iclbench.core.episodes import Points
 from iclbench.layers.resampling import (
     draw_indices,
     fixed_uniforms,
-    resampled_residuals,
+    resample_residuals,
     select_points,
     sort_canonically,
 )
@@ -80,7 +80,7 @@ def test_residuals_are_sampled_jointly_for_all_outputs_and_centred_over_valid_po
     residuals = torch.randn(2, 3, 5, 2, generator=GENERATOR)
     mask = torch.tensor([[True] * 5, [True, True, True, False, False]])
     indices = draw_indices(torch.rand(2, 3, 5, generator=GENERATOR), mask.sum(1))
-    actual = resampled_residuals(residuals, indices, mask).numpy()
+    actual = resample_residuals(residuals, indices, mask).numpy()
     for b, count in enumerate((5, 3)):
         for s in range(3):
             sample = residuals[b, s].numpy()[indices[b, s].numpy()][:count]

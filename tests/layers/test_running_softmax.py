@@ -65,11 +65,11 @@ def test_merging_or_removing_the_empty_state_changes_nothing() -> None:
     state, start = portion_state(inputs, slice(0, N)), RunningSoftmax.empty(B, queries)
     masked = attend(queries, keys, values, torch.zeros_like(mask))
     for empty in (start, portion_state(inputs, slice(0, 0)), masked):
-        for merged in (state.merge(empty), empty.merge(state), state.without(empty)):
+        for merged in (state.merge(empty), empty.merge(state), state.remove(empty)):
             assert torch.equal(merged.log_c, state.log_c) and torch.equal(merged.e, state.e)
         merged = empty.merge(start)
         assert bool(merged.log_c.isneginf().all()) and bool((merged.e == 0).all()) and bool(merged.is_empty.all())
-        difference = start.without(empty)
+        difference = start.remove(empty)
         assert bool(difference.log_c.isneginf().all()) and bool((difference.e == 0).all())
 
 
@@ -92,12 +92,12 @@ def test_states_are_finite_for_huge_scores(size: float, dtype: torch.dtype) -> N
 def test_removal_inverts_an_update_down_to_the_documented_share() -> None:
     inputs = data()
     remaining, added = portion_state(inputs, slice(0, 15)), portion_state(inputs, slice(15, N))
-    restored = remaining.merge(added).without(added)
+    restored = remaining.merge(added).remove(added)
     torch.testing.assert_close(restored.log_c, remaining.log_c, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(restored.e, remaining.e, rtol=1e-12, atol=1e-12)
     for ratio, tolerance in ((1e3, 1e-12), (1e6, 1e-9)):  # ratio of the removed weight to the remaining one
         heavy = RunningSoftmax(remaining.log_c + np.log(ratio), added.e)
-        restored = remaining.merge(heavy).without(heavy)
+        restored = remaining.merge(heavy).remove(heavy)
         torch.testing.assert_close(restored.e, remaining.e, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(restored.log_c, remaining.log_c, rtol=tolerance, atol=tolerance)
 
@@ -113,7 +113,7 @@ def test_removal_of_nearly_all_weight_or_of_other_points_is_refused() -> None:
         (RunningSoftmax.empty(B, inputs[0]), added),
     ):
         with refused("not-applicable", "float64"):
-            state.without(removed)
+            state.remove(removed)
 
 
 @pytest.mark.parametrize("chunk", [3, 8])

@@ -79,7 +79,7 @@ def test_shifts_that_cannot_be_probed_are_refused(shift: str, name: str) -> None
         probe_set(shift=shift)
 
 
-def test_an_unknown_shift_is_refused() -> None:
+def test_an_unparse_class_shift_is_refused() -> None:
     with pytest.raises(UsageError, match="'orthants'"):
         probe_set(shift="orthant")
 

@@ -179,7 +179,7 @@ def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp
     """Singular values are relative to the largest, which is 0 for this matrix."""
     prompts = RankSet(resolve_task("linear", "smoke")[0], "smoke", context=4, contexts=8, queries=6)
     (zero,) = contestants.baselines(prompts, ["zero"])
-    shared = cells.row(zero, prompts, "rank")
+    shared = cells.shared_columns(zero, prompts, "rank")
     assert cached_cell(tmp_path, zero, prompts, shared, lambda: module._ranks(zero, prompts)).reason is None
     rows = tables.read_all("values", tmp_path)
     assert set(rows["metric"]) == {"rank", "effective_rank"}

@@ -6,12 +6,12 @@ from scipy.stats import norm
 
 from iclbench.backbones.base import TaskShape
 from iclbench.core.predictions import Categorical, Gaussian, Point
-from iclbench.streaming.answers import heading
+from iclbench.streaming.answers import answer_column_names
 
 
 def test_column_names() -> None:
     def column_names(**changes: object) -> str:
-        return ",".join(heading(TaskShape(x_dim=2, points=9, **changes)))
+        return ",".join(answer_column_names(TaskShape(x_dim=2, points=9, **changes)))
 
     assert column_names(head="point", y_dim=2) == "mean1,mean2"
     assert column_names(head="gaussian") == column_names(head="mixture") == "mean1,std1,low1,high1"

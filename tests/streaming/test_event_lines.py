@@ -53,7 +53,7 @@ def test_times_are_converted_to_the_unit_of_the_model() -> None:
 def test_a_first_line_that_is_the_start_is_not_an_event() -> None:
     clock = Clock(start=None)
     assert read("time,mark", "5,0", "7,1", clock=clock) == [event(3, 2, 1, 2, 7.0)]
-    assert (clock.start, clock.last) == (5.0, 5.0), "the event after it is not learned yet"
+    assert (clock.start, clock.last_time) == (5.0, 5.0), "the event after it is not learned yet"
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_bad_lines_are_refused(lines: list[str], names: tuple[object, ...]) -> N
 
 
 def test_a_resumed_stream_continues_after_its_last_event() -> None:
-    assert read("12.5,1", clock=Clock(last=12.0)) == [event(1, 0.5, 1, 12.5, 12.5)]
+    assert read("12.5,1", clock=Clock(last_time=12.0)) == [event(1, 0.5, 1, 12.5, 12.5)]
     with refused("bad-data", "line 1", 11, 12, "state"):
-        read("11,1", clock=Clock(last=12.0))
+        read("11,1", clock=Clock(last_time=12.0))
 
 
 def test_double_precision_supports_gaps_that_are_0_in_single_precision() -> None:

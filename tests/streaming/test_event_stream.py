@@ -16,10 +16,10 @@ from iclbench.core.predictor import State
 from iclbench.core.records import read_about
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.registry import BACKBONES
-from iclbench.streaming.answers import heading
+from iclbench.streaming.answers import answer_column_names
 from iclbench.streaming.clock import Clock
 from iclbench.streaming.event_lines import EventFormat
-from iclbench.streaming.stream import BATCH, Answer, Stream
+from iclbench.streaming.stream import BATCH_SIZE, Answer, Stream
 from tests.refusals import refused
 
 SHAPE = TaskShape(x_dim=0, points=9, y_dim=3, marks=3, head="event", question="next")
@@ -85,14 +85,14 @@ def assert_as_expected(answer_list: list[Answer], expected_rows: list[tuple[floa
 
 
 def test_column_names() -> None:
-    assert ",".join(heading(SHAPE)) == "time,gap,median,low,high,mark,p0,p1,p2"
+    assert ",".join(answer_column_names(SHAPE)) == "time,gap,median,low,high,mark,p0,p1,p2"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_a_query_sees_all_events_before_it(name: str) -> None:
     """Also before the first event, and after more events than one batch has."""
-    backbone, lines = model(name), log("qeqqeeeqe" + "e" * (BATCH + 5) + "qeq")
+    backbone, lines = model(name), log("qeqqeeeqe" + "e" * (BATCH_SIZE + 5) + "qeq")
     assert_as_expected(answers(backbone, lines), expected(backbone, lines))
 
 
@@ -118,7 +118,7 @@ def test_a_saved_stream_continues_after_its_last_event(name: str, tmp_path: Path
     first_answers = answers(backbone, lines[:4], first)
     backbone.save_state(first.state, tmp_path / "state", first.clock.metadata())
     clock = Clock.of_state(read_about(tmp_path / "state"))
-    assert clock.last == first.clock.last == float(lines[3].split(",")[0])
+    assert clock.last_time == first.clock.last_time == float(lines[3].split(",")[0])
     second = Stream(backbone, backbone.load_state(tmp_path / "state"), clock=clock)
     assert_as_expected(first_answers + answers(backbone, lines[4:], second), expected(backbone, lines, unit=0.1))
 
@@ -129,7 +129,7 @@ def test_the_clock_has_the_time_of_the_last_learned_event(monkeypatch: pytest.Mo
         stream = Stream(backbone, clock=Clock())
         with refused("bad-data", "line 4"):
             answers(backbone, [*log("eee"), bad_line], stream)
-        assert stream.points == 3 and stream.clock.last == float(log("eee")[-1].split(",")[0])
+        assert stream.points == 3 and stream.clock.last_time == float(log("eee")[-1].split(",")[0])
     lines, update = log("e" * 6), backbone.update
     third, fourth = (float(line.split(",")[0]) for line in lines[2:4])
 
@@ -142,7 +142,7 @@ def test_the_clock_has_the_time_of_the_last_learned_event(monkeypatch: pytest.Mo
     stream = Stream(backbone, clock=Clock())
     with refused("not-applicable", "line 4", "event-4"):
         answers(backbone, lines, stream)
-    assert (stream.points, stream.clock.last) == (3, third)
+    assert (stream.points, stream.clock.last_time) == (3, third)
 
 
 def test_a_state_without_a_time_is_refused() -> None:
@@ -169,7 +169,7 @@ def test_a_growing_state_is_reported(name: str, caplog: pytest.LogCaptureFixture
 def test_memory_does_not_grow_with_the_number_of_events(count: int, name: str) -> None:
     """The peak of live tensor bytes in the second half of a stream is that in the first half."""
     backbone, peaks, after = model(name).float(), [], 0.0
-    stream = Stream(backbone, at_once=False, clock=Clock())
+    stream = Stream(backbone, answer_immediately=False, clock=Clock())
     for seed in (1, 2):
         lines = log("e" * (count // 2) + "q", seed, after)
         after = float(lines[-2].split(",")[0])

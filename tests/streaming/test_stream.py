@@ -12,7 +12,7 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import DataError
 from iclbench.registry import BACKBONES
 from iclbench.streaming.lines import Line
-from iclbench.streaming.stream import BATCH, Answer, Stream
+from iclbench.streaming.stream import BATCH_SIZE, Answer, Stream
 from tests.refusals import refused
 
 SIZES = {
@@ -72,11 +72,11 @@ def assert_as_expected(answers: Iterable[Answer], expected_rows: list[tuple[int,
         assert row[1:] == pytest.approx(expected_row[1:], rel=1e-8, abs=1e-8)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("answer_immediately", [True, False])
 @pytest.mark.parametrize("name", SIZES)
-def test_a_query_sees_all_points_before_it_and_none_after(name: str, at_once: bool) -> None:
+def test_a_query_sees_all_points_before_it_and_none_after(name: str, answer_immediately: bool) -> None:
     backbone, stream_lines = model(name), lines("pqqpppqpp" + "q" * 3 + "p" * 4 + "qp")
-    stream = Stream(backbone, at_once=at_once)
+    stream = Stream(backbone, answer_immediately=answer_immediately)
     assert_as_expected(stream.run(stream_lines), expected(backbone, stream_lines))
     assert (stream.points, stream.queries) == (11, 7)
 
@@ -105,8 +105,11 @@ def test_a_classifier_learns_labels_and_answers_with_probabilities(name: str) ->
 
 
 def test_more_lines_than_a_batch_are_all_learned_and_answered() -> None:
-    backbone, stream_lines = model(), lines("p" * (2 * BATCH + 3) + "q" + "p" * BATCH + "q" * (BATCH + 1))
-    assert_as_expected(Stream(backbone, at_once=False).run(stream_lines), expected(backbone, stream_lines))
+    backbone, stream_lines = (
+        model(),
+        lines("p" * (2 * BATCH_SIZE + 3) + "q" + "p" * BATCH_SIZE + "q" * (BATCH_SIZE + 1)),
+    )
+    assert_as_expected(Stream(backbone, answer_immediately=False).run(stream_lines), expected(backbone, stream_lines))
 
 
 def test_at_once_means_before_the_next_line_is_read() -> None:
@@ -147,8 +150,8 @@ def test_all_lines_before_an_error_are_learned_and_answered() -> None:
         raise error
 
     for error in (DataError("line 10: broken"), KeyboardInterrupt(), OSError("stale file handle")):
-        for at_once in (True, False):
-            stream, answers = Stream(backbone, at_once=at_once), []
+        for answer_immediately in (True, False):
+            stream, answers = Stream(backbone, answer_immediately=answer_immediately), []
             with pytest.raises(type(error)):
                 answers.extend(stream.run(lines_until(error)))
             assert_as_expected(answers, expected(backbone, stream_lines))
@@ -188,11 +191,11 @@ def test_growing_states_are_reported_once(name: str, grows: int, caplog: pytest.
     assert len([record for record in caplog.records if "grows" in record.message]) == grows
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_the_error_for_a_query_beyond_the_context_length_names_its_line(at_once: bool) -> None:
+@pytest.mark.parametrize("answer_immediately", [True, False])
+def test_the_error_for_a_query_beyond_the_context_length_names_its_line(answer_immediately: bool) -> None:
     """Nine points and a query fit; of two queries after ten points, the first one does not."""
     backbone = model("gpt2", positions="learned")
-    stream = Stream(backbone, at_once=at_once)
+    stream = Stream(backbone, answer_immediately=answer_immediately)
     answers = []
     with pytest.raises(DataError, match=r"^stdin, line 12: "):
         answers += stream.run(lines("p" * 9 + "qpqq"))

@@ -15,7 +15,7 @@ from iclbench.core.predictor import State
 from iclbench.evaluation.costs.live_bytes import LiveBytes
 from iclbench.streaming import window as window_module
 from iclbench.streaming.lines import Line
-from iclbench.streaming.stream import BATCH, Stream
+from iclbench.streaming.stream import BATCH_SIZE, Stream
 from iclbench.streaming.window import Window, WindowState, check_state
 from tests.refusals import refused
 from tests.streaming.test_stream import lines, model
@@ -91,11 +91,11 @@ def test_every_state_is_that_of_the_last_points(name: str, size: int, cheap_size
             )
 
 
-@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("answer_immediately", [True, False])
 @pytest.mark.parametrize("size", [1, 3, 150])
-def test_queries_depend_on_the_last_points_before_them(size: int, at_once: bool) -> None:
-    backbone, stream_lines = model(), lines("pqqpppqpp" + "q" * 3 + "p" * (BATCH + 30) + "qppq")
-    stream = Stream(backbone, at_once=at_once, window=size)
+def test_queries_depend_on_the_last_points_before_them(size: int, answer_immediately: bool) -> None:
+    backbone, stream_lines = model(), lines("pqqpppqpp" + "q" * 3 + "p" * (BATCH_SIZE + 30) + "qppq")
+    stream = Stream(backbone, answer_immediately=answer_immediately, window=size)
     answers = list(stream.run(stream_lines))
     assert [answer.number for answer in answers] == [line.number for line in stream_lines if line.y is None]
     assert stream.points == len(stream_lines) - len(answers)
@@ -141,7 +141,7 @@ def test_rounding_errors_are_small_after_many_steps(dtype: torch.dtype, slides: 
 
 @pytest.mark.slow
 def test_rounding_errors_are_large_if_the_state_is_never_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_module, "TOLERATED", {torch.float32: float("inf")})
+    monkeypatch.setattr(window_module, "TOLERANCES", {torch.float32: float("inf")})
     answers, states = largest_distances(torch.float32, 400, max_steps=NEVER)
     assert answers > 5e-5
     assert states > 5e-3
@@ -167,9 +167,9 @@ def test_estimated_errors_grow_with_the_steps_and_with_the_decrease_of_the_sums(
         (9, earlier, True),
         (8000, current, True),
     ):
-        assert window_module._drifted(steps, highest, current) is drifted
-    assert not window_module._drifted(8000, earlier.double(), current.double())
-    assert not window_module._drifted(8000, None, None), "a state without a weight"
+        assert window_module._has_drifted(steps, highest, current) is drifted
+    assert not window_module._has_drifted(8000, earlier.double(), current.double())
+    assert not window_module._has_drifted(8000, None, None), "a state without a weight"
 
 
 @torch.no_grad()

@@ -68,7 +68,7 @@ def evaluate(
 
 
 def copied_baselines(results: Path, prompts: PromptSet, names: Sequence[str] = NAMES) -> set[str]:
-    return {name for name, cell in evaluate(results, prompts, names).items() if cell.shipped == "reference"}
+    return {name for name, cell in evaluate(results, prompts, names).items() if cell.pack_name == "reference"}
 
 
 def change(packed: Path, table: tables.TableName, **columns: object) -> None:
@@ -100,7 +100,7 @@ def test_packed_cells_are_copied_without_computation(
     assert copied_baselines(packed, prompts) == set(NAMES)
     for name in NAMES:
         pd.testing.assert_frame_equal(read_table(packed, prompts, name), read_table(shipped[1], prompts, name))
-    assert all(cell.cached and cell.shipped for cell in evaluate(packed, prompts).values())
+    assert all(cell.cached and cell.pack_name for cell in evaluate(packed, prompts).values())
 
 
 @pytest.mark.parametrize("name", ["knn-3", "decision-tree-2"])
@@ -172,9 +172,9 @@ def test_damaged_packed_files_are_reported_and_their_cells_computed(
 def test_fresh_computes_cells_that_were_copied(task: TaskConfig, packed: Path) -> None:
     prompts = PromptSet(task, "smoke")
     assert copied_baselines(packed, prompts) == set(NAMES)
-    assert not any(cell.cached or cell.shipped for cell in evaluate(packed, prompts, fresh=True).values())
+    assert not any(cell.cached or cell.pack_name for cell in evaluate(packed, prompts, fresh=True).values())
     assert len(read_table(packed, prompts, "zero", "errors")) == 48 * 9  # every episode at every context size
-    assert all(cell.cached and not cell.shipped for cell in evaluate(packed, prompts, fresh=True).values())
+    assert all(cell.cached and not cell.pack_name for cell in evaluate(packed, prompts, fresh=True).values())
 
 
 def test_the_printed_table_names_copied_baselines(

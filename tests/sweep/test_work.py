@@ -12,7 +12,7 @@ import tomli_w
 from iclbench import tables
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import backbone
-from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 from iclbench.store.cells import Store, record
 from iclbench.store.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
@@ -214,7 +214,7 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     (file,) = Store(results).files(cells["cost"])
     untrained = tables.read("costs", file)
     assert compute(results, cells) == {"train": None, "evaluate": None}
-    run, sizes = find(results, RUN), Sizes(cells["cost"].options["points"])
+    run, sizes = find(results, RUN), CostSizes(cells["cost"].options["points"])
     train, task_config = run.config.train, cells["cost"].task_config
     measured = measure_costs(Context(results), backbone(run), task_config, "smoke", sizes, train=train)
     assert measured == (file, [], 0), "rows of the same configuration are in one file"

@@ -18,10 +18,10 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
 from iclbench.core.settings import validate
-from iclbench.evaluation.contestants import of_run
+from iclbench.evaluation.contestants import contestant_of_loaded_run
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
-from iclbench.evaluation.reported_training import train_reported
+from iclbench.evaluation.reported_training import train_with_reports
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import Run, create
 from iclbench.store.state import is_intact
@@ -143,7 +143,7 @@ def test_a_branch_has_the_episodes_and_the_progress_of_its_run(
 def test_branches_are_reported_separately_from_the_run(card_path: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, str]] = []
     run = new_run(card_path, tmp_path, *BRANCHED, "train.log_every=1")
-    train_reported(run, Context(), lambda step, text: reports.append((step, text)))
+    train_with_reports(run, Context(), lambda step, text: reports.append((step, text)))
     branch_reports = [(step, text) for step, text in reports if text.startswith("branch of")]
     steps = run.config.train.branch_steps
     assert len(branch_reports) == sum(end - decay_begins(end) for end in steps)
@@ -310,7 +310,7 @@ def test_a_branch_that_diverges_ends_the_run_at_its_start(
 
 def test_the_contestant_of_a_run_loads_its_branches(uninterrupted: Run) -> None:
     model = uninterrupted.load()
-    contestant = of_run(uninterrupted, model, "cpu")
+    contestant = contestant_of_loaded_run(uninterrupted, model, "cpu")
     assert list(contestant.branches) == [10, 20]
     for steps, load in contestant.branches.items():
         loaded = load()

@@ -6,7 +6,7 @@ episodes), `condition` on n points (also `state_bytes`), `query` from that state
 and an update have one point, or the number in the column `n_at_once`. The last three phases are measured on a batch of
 episodes and divided by their number, which is in the column `n_episodes`; compare only values for the same batch size.
 Seconds and bytes are medians over repetitions after a warm-up. Bytes are the peak increase of memory, without inputs,
-state and weights. Work that needs less than a few pages has no row of bytes.
+state and weights. Work that requires less than a few pages has no row of bytes.
 
 FLOPs are counted, not measured (`iclbench.evaluation.costs.flops`), always on the CPU, so they are the same on all
 machines. FLOPs of a training step count loss and gradients, without the optimiser (about ten per parameter).
@@ -68,7 +68,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CostSizes:
     """The sizes at which costs are measured.
 
     Attributes:
@@ -83,8 +83,8 @@ class Sizes:
     updates: Sequence[int] = ()
     episodes: int = 64
 
-    def at_once(self) -> list[tuple[str, int]]:
-        """Pairs of a phase and a number of points above 1."""
+    def multi_point_phases(self) -> list[tuple[str, int]]:
+        """Pairs of a phase and a number of points above 1 in one call."""
         sizes = {"query": self.queries, "update": self.updates}
         return [(phase, n) for phase, numbers in sizes.items() for n in sorted(set(numbers)) if n > 1]
 
@@ -98,7 +98,7 @@ class _Work:
         n_points: number of points in the state.
         n_at_once: number of queries or of points in an update; None for one.
         n_episodes: number of episodes in the batch; None for a training step.
-        call: does the work.
+        call: the function that does the work.
     """
 
     phase: str
@@ -134,7 +134,7 @@ def measure_costs(
     contestant: PredictorContestant,
     task: TaskConfig,
     preset: str,
-    sizes: Sizes,
+    sizes: CostSizes,
     *,
     seconds: float = 1.0,
     train: TrainSettings | None = None,
@@ -175,9 +175,9 @@ def measure_costs(
             measured_points.append(n)
         except IclbenchError as error:
             failed += isinstance(error, OutOfMemoryError)
-            messages.append(f"'{contestant.run}' at {n} points left out: {error}")
-    counted, reasons = counted_costs(contestant, family, task, train, replace(sizes, points=measured_points))
-    costs += counted
+            messages.append(f"'{contestant.run}' at {n} points was skipped: {error}")
+    flop_costs, reasons = count_costs(contestant, family, task, train, replace(sizes, points=measured_points))
+    costs += flop_costs
     messages += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
     device, threads = devices.label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
@@ -224,11 +224,11 @@ def training_costs(
             loss, _ = loss_of(batch, 0.5, generator(0, "costs", device=contestant.device))
         descend(loss, backbone, optimiser, settings.clip)
 
-    return list(_repeated(_Work("train_step", task.points, None, None, step), contestant.device, seconds))
+    return list(_measure_repeatedly(_Work("train_step", task.points, None, None, step), contestant.device, seconds))
 
 
 def answering_costs(
-    contestant: PredictorContestant, family: Family, n: int, sizes: Sizes, seconds: float = 1.0
+    contestant: PredictorContestant, family: Family, n: int, sizes: CostSizes, seconds: float = 1.0
 ) -> tuple[list[Cost], list[str]]:
     """Time and memory of conditioning on n points, of queries and of updates, and the size of the state.
 
@@ -241,16 +241,16 @@ def answering_costs(
     state, works, messages = _answering_setup(contestant, family, n, sizes)
     costs = [Cost("condition", "state_bytes", state.nbytes / sizes.episodes, n, sizes.episodes)]
     for work in works:
-        costs += _repeated(work, contestant.device, seconds)
+        costs += _measure_repeatedly(work, contestant.device, seconds)
     return costs, messages
 
 
-def counted_costs(
+def count_costs(
     contestant: PredictorContestant,
     family: Family,
     task: TaskConfig,
     settings: TrainSettings | None,
-    sizes: Sizes,
+    sizes: CostSizes,
 ) -> tuple[list[Cost], list[str]]:
     """FLOPs of a training step, of conditioning, of queries and of updates, counted on the CPU.
 
@@ -295,7 +295,7 @@ def _training_setup(
 
 
 def _answering_setup(
-    contestant: PredictorContestant, family: Family, n: int, sizes: Sizes
+    contestant: PredictorContestant, family: Family, n: int, sizes: CostSizes
 ) -> tuple[State, list[_Work], list[str]]:
     """The state after n points, the work of conditioning, queries and updates, and a message for each update that is
     not measured."""
@@ -305,23 +305,25 @@ def _answering_setup(
     episodes = _episodes(family, n_episodes, n + 1).to(contestant.device)
     predictor = predictor.informed(episodes.truth)
     context, new_point, related = episodes.context.span(0, n), episodes.context.span(n), episodes.related
-    untracked = torch.inference_mode()
-    condition = untracked(lambda: predictor.condition(context, related))
+    inference_mode = torch.inference_mode()
+    condition = inference_mode(lambda: predictor.condition(context, related))
     state = condition()
-    uses: dict[str, Callable[[Points], object]] = {
+    calls: dict[str, Callable[[Points], object]] = {
         "query": lambda points: predictor.query(state, points.x),
         "update": lambda points: predictor.update(state, points),
     }
     works = [_Work("condition", n, None, n_episodes, condition)]
-    works += [_Work(phase, n, None, n_episodes, untracked(partial(use, new_point))) for phase, use in uses.items()]
+    works += [
+        _Work(phase, n, None, n_episodes, inference_mode(partial(call, new_point))) for phase, call in calls.items()
+    ]
     messages = []
-    for phase, n_at_once in sizes.at_once():
+    for phase, n_at_once in sizes.multi_point_phases():
         if phase == "update" and (reason := predictor.too_long(n + n_at_once)):
-            messages.append(f"an update by {n_at_once} left out: {reason}")
+            messages.append(f"an update by {n_at_once} points was skipped: {reason}")
             continue
         # Costs do not depend on the values, and a family may not have as many different points.
         new_points = new_point.map(partial(torch.repeat_interleave, repeats=n_at_once, dim=1))
-        works.append(_Work(phase, n, n_at_once, n_episodes, untracked(partial(uses[phase], new_points))))
+        works.append(_Work(phase, n, n_at_once, n_episodes, inference_mode(partial(calls[phase], new_points))))
     return state, works, messages
 
 
@@ -331,7 +333,7 @@ def _episodes(family: Family, episodes: int, n: int) -> Episodes:
     return family.sample_all_related(Request(episodes, n, generator(0, "costs", n - 1), shift=shift.name))
 
 
-def _repeated(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
+def _measure_repeatedly(work: _Work, device: str, seconds: float) -> Iterator[Cost]:
     """Seconds and bytes of the work."""
     duration = seconds_of(work.call, device)
     repeats = min(_MAX_REPEATS, max(_MIN_REPEATS, int(seconds / duration)))

@@ -73,14 +73,14 @@ def _pairs_and_widths(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int]:
 
 
 def _attention_forward(args: Sequence[Any], out: Any) -> int:
-    """Two products, the scaling, the softmax."""
+    """The FLOPs of two products, the scaling and the softmax."""
     pairs, key_width, value_width = _pairs_and_widths(*args[:3])
     return pairs * (2 * (key_width + value_width) + 1 + 5)
 
 
 def _attention_backward(args: Sequence[Any], out: Any) -> int:
-    """Recomputed scores and weights (scaling, subtraction, exp), the gradients of weights, values, scores (three),
-    queries and keys, and the inner products of the output and its gradient."""
+    """The FLOPs of recomputed scores and weights (scaling, subtraction, exp), of the gradients of weights, values,
+    scores (three), queries and keys, and of the inner products of the output and its gradient."""
     pairs, key_width, value_width = _pairs_and_widths(*args[1:4])
     return pairs * (2 * (3 * key_width + 2 * value_width) + 3 + 3) + 2 * args[0].numel()
 
@@ -107,7 +107,7 @@ def _triangular_solve(args: Sequence[Any], out: Any) -> int:
 
 
 def _solve(args: Sequence[Any], out: Any) -> int:
-    """The LU factors, 2/3 n³, and two triangular solutions."""
+    """2/3 n³ for the LU factors, and two triangular solutions."""
     matrix, solution = args[0], out[0]
     weight = 4 if matrix.is_complex() else 1
     return weight * (2 * matrix.numel() * matrix.shape[-1] // 3 + 2 * solution.numel() * matrix.shape[-1])
@@ -118,7 +118,7 @@ def _solve_by_factors(args: Sequence[Any], out: Any) -> int:
 
 
 def _distances(args: Sequence[Any], out: Any) -> int:
-    """Difference, power and sum in each dimension."""
+    """A difference, a power and a sum in each dimension."""
     return 3 * out.numel() * args[0].shape[-1]
 
 
@@ -143,7 +143,7 @@ def _first(out: Any) -> Tensor:
 
 
 def _parts(tensor: Tensor) -> int:
-    """Numbers per element: 2 if it is complex, otherwise 1."""
+    """Real numbers per element: 2 for a complex tensor, otherwise 1."""
     return 2 if tensor.is_complex() else 1
 
 

@@ -11,7 +11,7 @@ conventions and formulas.
 
 Operations inside custom autograd functions and custom Python operations are counted. Kernels (Triton, CUDA extensions)
 and libraries that work on arrays cannot be counted. An operation without a formula, or a tensor that becomes an array,
-is an error, because a wrong number would be worse than none.
+is an error, because a wrong number is worse than none.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class _Counter(TorchDispatchMode):
             return func(*args, **kwargs)
         formula = _formula(func)
         if formula is None:
-            output = self._decomposed(func, args, kwargs)
+            output = self._run_decomposed(func, args, kwargs)
             if output is not NotImplemented:
                 return output
         out = func(*args, **kwargs)
         if any(t.is_floating_point() or t.is_complex() for t in _tensors(out)):
             if formula is None:
-                self.uncounted.add(_name(func))
+                self.uncounted.add(_operation_name(func))
             else:
                 self.flops += formula(args, out)
         return out
 
-    def _decomposed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_decomposed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The output of an operation that is composed of others, which are counted; NotImplemented if it is not."""
         custom = _maybe_get_opdef(func)
         if custom is None:
@@ -91,7 +91,7 @@ class _Counter(TorchDispatchMode):
         with torch.no_grad(), self.array_detector, self:
             out = implementation(*args, **kwargs)
         if self.flops == flops_before:  # it computes outside torch
-            self.uncounted.add(_name(func))
+            self.uncounted.add(_operation_name(func))
         return out
 
 
@@ -112,14 +112,14 @@ class _ArrayDetector(TorchFunctionMode):
 
 @cache
 def _formula(func: OpOverload) -> Formula | None:
-    name = _name(func)
+    name = _operation_name(func)
     if name in FORMULAS:
         return FORMULAS[name]
     if name in WITHOUT_ARITHMETIC or _is_view(func):
         return _zero
-    if _has(func, torch.Tag.pointwise):
+    if _has_tag(func, torch.Tag.pointwise):
         return per_output()
-    if _has(func, torch.Tag.reduction):
+    if _has_tag(func, torch.Tag.reduction):
         return per_input()
     return None
 
@@ -128,7 +128,7 @@ def _zero(args: Any, out: Any) -> int:
     return 0
 
 
-def _name(func: OpOverload) -> str:
+def _operation_name(func: OpOverload) -> str:
     """The name of an operation without torch's namespace and without the underscore of operations in place."""
     name = func._schema.name.removeprefix("aten::")
     return name.removesuffix("_") if func._schema.is_mutable else name
@@ -138,7 +138,7 @@ def _is_view(func: OpOverload) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
-def _has(func: OpOverload, tag: torch.Tag) -> bool:
+def _has_tag(func: OpOverload, tag: torch.Tag) -> bool:
     """Whether any overload of the operation has the tag; torch does not tag all overloads."""
     packet = func.overloadpacket
     return any(tag in getattr(packet, name).tags for name in packet.overloads())

@@ -1,4 +1,4 @@
-"""The peak size of all tensors alive at the same time, which is the same on all machines and in all runs.
+"""The peak total size of live tensors, which is the same on all machines and in all runs.
 
 The resident set of a process (`measure`) also includes free memory of the allocator and is rounded to pages. Here,
 each storage that an operation of torch returns counts from its allocation until it is freed. Memory that an operation

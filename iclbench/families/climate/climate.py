@@ -1,6 +1,6 @@
 """Synthetic temperatures over central Europe, with related datasets of the same weather at other times.
 
-This family is a substitute for `iclbench.families.climate.era5` without a download, with the same axes, patches and
+This family replaces `iclbench.families.climate.era5` if its files are not available, and has the same axes, patches and
 sizes. Temperatures are a fixed climate over an embedded elevation map plus weather, a Gaussian field whose kernel is
 drawn per episode (`iclbench.families.climate.weather`). Context and targets are points of one field, and every related
 dataset is from another field with the same kernel. So related datasets only give information about the lengthscales in
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from iclbench.core.episodes import Episodes
 from iclbench.families.climate.elevation import embedded_elevation
-from iclbench.families.climate.patches import Patches, PatchParameters, Places
+from iclbench.families.climate.patches import GridIndices, Patches, PatchParameters
 from iclbench.families.climate.region import STEP_HOURS, YEAR, latitudes, longitudes, steps_until
 from iclbench.families.climate.weather import Weather, climate
 from iclbench.families.request import Request
@@ -71,8 +71,8 @@ class ClimateParameters(PatchParameters):
     @property
     def min_separation(self) -> int:
         """Smallest number of steps between the beginnings of two patches with independent weather."""
-        reach = math.sqrt(-2 * math.log(MAX_CORRELATION)) * self.time[1]
-        return self.times - 1 + math.ceil(reach / STEP_HOURS)
+        hours = math.sqrt(-2 * math.log(MAX_CORRELATION)) * self.time[1]
+        return self.times - 1 + math.ceil(hours / STEP_HOURS)
 
 
 class Climate(Patches):
@@ -92,32 +92,32 @@ class Climate(Patches):
 
     @cached_property
     def y_moments(self) -> tuple[float, float]:
-        """Mean and standard deviation on land, with the mean variance of the weather and without noise."""
+        """Mean and standard deviation of noiseless temperatures on land, with the mean variance of the weather."""
         hours = STEP_HOURS * torch.arange(steps_until(7, self.year), dtype=torch.float64)
         grid = (hours[:, None, None], latitudes()[:, None], longitudes(), self.elevation)
         expected = climate(torch.stack(torch.broadcast_tensors(*grid), -1))[:, self.elevation.isfinite()]
         low, high = self.parameters.amplitude
         # The mean square of a log-uniform number.
-        weather = (high**2 - low**2) / (2 * math.log(high / low)) if high > low else low**2
-        return float(expected.mean()), math.sqrt(float(expected.var(correction=0)) + weather)
+        weather_variance = (high**2 - low**2) / (2 * math.log(high / low)) if high > low else low**2
+        return float(expected.mean()), math.sqrt(float(expected.var(correction=0)) + weather_variance)
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Stratified by the kernel of the weather and by context size."""
+        """Prompts stratified by the kernel of the weather and by context size."""
         stratified_family = copy(self)
         stratified_family.stratified = True
         return stratified_family.sample_all_related(request)
 
     def temperatures(
-        self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
+        self, grid_indices: GridIndices, coordinates: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
         parameters = self.parameters
         ranges = zip(
             (parameters.space, parameters.time, parameters.amplitude),
-            self.uniform(3, len(physical), generator),
+            self.uniform(3, len(coordinates), generator),
             strict=True,
         )
         weather = Weather(*(low * (high / low) ** u for (low, high), u in ranges))
-        sizes = (*physical.shape[:2], parameters.times, parameters.cells, parameters.cells)
-        normals, noise = torch.randn((2, *sizes), generator=generator, device=physical.device, dtype=torch.float64)
+        sizes = (*coordinates.shape[:2], parameters.times, parameters.cells, parameters.cells)
+        normals, noise = torch.randn((2, *sizes), generator=generator, device=coordinates.device, dtype=torch.float64)
         field = weather.draw(normals) + parameters.noise * noise
-        return climate(physical) + field.flatten(2), weather.tensors()
+        return climate(coordinates) + field.flatten(2), weather.tensors()

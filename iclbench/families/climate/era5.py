@@ -18,7 +18,7 @@ from torch import Tensor
 
 from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import Role
-from iclbench.families.climate.patches import Patches, PatchParameters, Places
+from iclbench.families.climate.patches import GridIndices, Patches, PatchParameters
 from iclbench.families.climate.region import YEAR, steps_until
 from iclbench.families.climate.wfde5 import load_region
 
@@ -40,7 +40,7 @@ class ERA5(Patches):
 
     Args:
         parameters: see `ERA5Parameters`.
-        data_dir: the folder that holds the folder of the files.
+        data_dir: the parent of the folder of the files.
 
     Raises:
         DataError: on first use, see `iclbench.families.climate.wfde5.load_region`.
@@ -86,9 +86,9 @@ class ERA5(Patches):
         return float(on_land.mean()), float(on_land.std(correction=0))
 
     def temperatures(
-        self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
+        self, grid_indices: GridIndices, coordinates: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        kelvin = self._data(generator.device)[1 + places.step, places.row, places.column]
+        kelvin = self._data(generator.device)[1 + grid_indices.step, grid_indices.row, grid_indices.column]
         return kelvin.double().flatten(2), {}
 
     def _data(self, device: torch.device | str) -> Float[Tensor, "fields 22 40"]:
@@ -101,7 +101,7 @@ class ERA5(Patches):
 
     @property
     def _folder(self) -> Path:
-        """The folder in the data folder or, if it does not exist, at this path."""
+        """The folder `path` below the data folder; if only `path` itself exists, that folder."""
         path = Path(self.parameters.path)
         in_data_dir = path if self.data_dir is None else self.data_dir / path
         return path if path.is_dir() and not in_data_dir.is_dir() else in_data_dir

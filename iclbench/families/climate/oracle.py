@@ -23,7 +23,7 @@ from iclbench.families.climate.weather import Weather, climate
 
 
 @dataclass(frozen=True)
-class KnownWeather(State):
+class WeatherState(State):
     """The context, the kernel of the weather of every episode, and the first step of its patch."""
 
     context: Points
@@ -54,29 +54,29 @@ class ClimateOracle(Oracle):
         informed_copy.truth = truth
         return informed_copy
 
-    def condition(self, context: Points, related: Points | None = None) -> KnownWeather:
+    def condition(self, context: Points, related: Points | None = None) -> WeatherState:
         if self.truth is None:
             raise UsageError(
-                "oracle-climate needs the weather; call informed(episodes.truth) first", code="missing-value"
+                "oracle-climate requires the weather; call informed(episodes.truth) first", code="missing-value"
             )
         weather = Weather(*(self.truth[name] for name in ("space", "time", "amplitude")))
-        return KnownWeather(context, weather, self.truth["start"][:, 0])
+        return WeatherState(context, weather, self.truth["start"][:, 0])
 
-    def query(self, state: KnownWeather, x: Float[Tensor, "B Q 4"]) -> JointGaussian:
+    def query(self, state: WeatherState, x: Float[Tensor, "B Q 4"]) -> JointGaussian:
         mean, covariance = self.posterior(state, x)
         return JointGaussian.from_tril(mean.to(x.dtype).unsqueeze(-1), torch.linalg.cholesky(covariance).to(x.dtype))
 
-    def update(self, state: KnownWeather, points: Points) -> KnownWeather:
+    def update(self, state: WeatherState, points: Points) -> WeatherState:
         return replace(state, context=state.context.append(points))
 
     def posterior(
-        self, state: KnownWeather, x: Float[Tensor, "B Q 4"]
+        self, state: WeatherState, x: Float[Tensor, "B Q 4"]
     ) -> tuple[Float[Tensor, "B Q"], Float[Tensor, "B Q Q"]]:
         """Joint mean and covariance of the noisy, standardised temperatures at `x`, in float64 (Rasmussen and Williams
         2006, equations 2.23 and 2.24). Masked points are ignored; without points the result is the prior."""
         scale, weather = self.family.scale.to(x.device), state.weather
         noise = self.family.parameters.noise**2
-        context_x, target_x = (self.family.physical(t, state.start) for t in (state.context.x, x))
+        context_x, target_x = (self.family.to_coordinates(t, state.start) for t in (state.context.x, x))
         valid = state.context.mask.double()
         gram = weather.covariance(context_x, context_x) * valid[:, :, None] * valid[:, None, :]
         # Masked points are independent of all other points.

@@ -79,8 +79,8 @@ class PatchParameters(BaseSettings):
 
 
 @dataclass(frozen=True)
-class Places:
-    """Positions of the patches of a batch: row, column and step of every point, as indices that broadcast to
+class GridIndices:
+    """Step, row and column of every point of the patches of a batch, as indices that broadcast to
     (batch, sets, times, rows, columns)."""
 
     step: Int[Tensor, "B S T 1 1"]
@@ -88,8 +88,8 @@ class Places:
     column: Int[Tensor, "B 1 1 1 C"]
 
     @classmethod
-    def of(cls, corner: Int[Tensor, "B 2"], start: Int[Tensor, "B S"], cells: int, times: int) -> Places:
-        """Patches given the first row and column of every episode and the first step of every set."""
+    def of(cls, corner: Int[Tensor, "B 2"], start: Int[Tensor, "B S"], cells: int, times: int) -> GridIndices:
+        """The indices of patches with the given first row and column per episode and first step per set."""
         offsets = torch.arange(max(cells, times), device=start.device)
         row, column = corner[:, :, None, None, None, None].unbind(1)
         step = start[:, :, None, None, None] + offsets[:times, None, None]
@@ -110,7 +110,7 @@ class Patches(Family):
     def __init__(self, parameters: PatchParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self.related_sets = parameters.max_related
-        self.related_points = _related_sizes(parameters.related_sizes, parameters.max_points)[1]
+        self.related_points = _related_size_range(parameters.related_sizes, parameters.max_points)[1]
         self.stratified = False
         self._is_held_out = False
 
@@ -136,13 +136,13 @@ class Patches(Family):
 
     @abstractmethod
     def temperatures(
-        self, places: Places, physical: Float[Tensor, "B S P 4"], generator: torch.Generator
+        self, grid_indices: GridIndices, coordinates: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
         """Temperatures in float64, with arbitrary values at sea, and the truth of the episodes.
 
         Args:
-            places: positions of the points.
-            physical: their coordinates in hours, degrees and metres.
+            grid_indices: indices of the points.
+            coordinates: their coordinates in hours, degrees and metres.
             generator: the source of randomness.
         """
 
@@ -174,7 +174,7 @@ class Patches(Family):
         return {name: (begin <= start) & (start < end) for name, begin, end in quarters}
 
     @cached_property
-    def corners(self) -> Int[Tensor, "places 2"]:
+    def corners(self) -> Int[Tensor, "corners 2"]:
         """The possible first rows and columns of patches."""
         size = self.parameters.cells
         land_cells = self.elevation.isfinite().unfold(0, size, 1).unfold(1, size, 1).sum((-1, -2))
@@ -197,9 +197,9 @@ class Patches(Family):
     def learn(self) -> dict[str, Any]:
         return super().learn() | {"scale": self.scale.values()} if self.needs_data else {}
 
-    def physical(self, x: Float[Tensor, "B N 4"], start: Int[Tensor, " B"]) -> Float[Tensor, "B N 4"]:
+    def to_coordinates(self, x: Float[Tensor, "B N 4"], start: Int[Tensor, " B"]) -> Float[Tensor, "B N 4"]:
         """Convert inputs of patches that begin at `start` to hours of the year, degrees and metres, in float64."""
-        coordinates = self.scale.to(x.device).physical(x)
+        coordinates = self.scale.to(x.device).to_coordinates(x)
         coordinates[..., 0] += self._origin(start).unsqueeze(1)
         return coordinates
 
@@ -213,25 +213,25 @@ class Patches(Family):
         corner = self.corners.to(device)
         index = torch.randint(len(corner), (episodes,), generator=generator, device=device)
         corner, start = corner[index], self._starts(episodes, shift, generator)
-        places = Places.of(corner, start, self.parameters.cells, self.parameters.times)
-        physical, land = self._coordinates(places)
+        grid_indices = GridIndices.of(corner, start, self.parameters.cells, self.parameters.times)
+        coordinates, is_land = self._coordinates(grid_indices)
         scale = self.scale.to(device)
-        y, truth = self.temperatures(places, physical, generator)
-        y = ((y - scale.y_mean) / scale.y_std).masked_fill(~land.unsqueeze(1), 0).float()
-        physical[..., 0] -= self._origin(start).unsqueeze(2)
-        points = Points(scale.inputs(physical).float(), y.unsqueeze(-1), land.unsqueeze(1).expand(y.shape))
-        shuffled = _shuffled(points, generator)
-        context, targets = self._split(shuffled.map(lambda t: t[:, 0]), request.points, shift, generator)
+        y, truth = self.temperatures(grid_indices, coordinates, generator)
+        y = ((y - scale.y_mean) / scale.y_std).masked_fill(~is_land.unsqueeze(1), 0).float()
+        coordinates[..., 0] -= self._origin(start).unsqueeze(2)
+        points = Points(scale.to_inputs(coordinates).float(), y.unsqueeze(-1), is_land.unsqueeze(1).expand(y.shape))
+        points = _shuffle(points, generator)
+        context, targets = self._split(points.map(lambda t: t[:, 0]), request.points, shift, generator)
         return Episodes(
             context=context,
             targets=targets,
             scored=targets.mask,
-            related=self._related(shuffled.map(lambda t: t[:, 1:]), request.related, generator),
+            related=self._related(points.map(lambda t: t[:, 1:]), request.related, generator),
             truth={**truth, "corner": corner, "start": start},
         )
 
     def uniform(self, numbers: int, episodes: int, generator: torch.Generator) -> Float[Tensor, "numbers B"]:
-        """Uniform numbers in [0, 1) for every episode; stratified over the episodes for frozen prompts."""
+        """Uniform numbers in [0, 1) for every episode, stratified over the episodes of frozen prompts."""
         if self.stratified:
             groups = torch.zeros(episodes, dtype=torch.long, device=generator.device)
             return torch.stack([stratified_uniform(groups, generator) for _ in range(numbers)])
@@ -251,19 +251,19 @@ class Patches(Family):
             is_allowed = is_allowed * ((steps - starts[-1]).abs() >= self.min_separation)
         return torch.cat(starts, 1)
 
-    def _coordinates(self, places: Places) -> tuple[Float[Tensor, "B S P 4"], Bool[Tensor, "B P"]]:
+    def _coordinates(self, grid_indices: GridIndices) -> tuple[Float[Tensor, "B S P 4"], Bool[Tensor, "B P"]]:
         """Hours, degrees and metres of the points of every patch, in float64, and whether they are on land. Elevation
         is 0 at sea."""
-        device = places.step.device
-        elevation = self.elevation.to(device)[places.row, places.column].double()
-        coordinates = (
-            STEP_HOURS * places.step.double(),
-            latitudes().to(device)[places.row],
-            longitudes().to(device)[places.column],
+        device = grid_indices.step.device
+        elevation = self.elevation.to(device)[grid_indices.row, grid_indices.column].double()
+        axes = (
+            STEP_HOURS * grid_indices.step.double(),
+            latitudes().to(device)[grid_indices.row],
+            longitudes().to(device)[grid_indices.column],
             elevation.nan_to_num(0),
         )
-        physical = torch.stack(torch.broadcast_tensors(*coordinates), -1).flatten(2, 4)
-        return physical, elevation.isfinite().flatten(1).repeat(1, self.parameters.times)
+        coordinates = torch.stack(torch.broadcast_tensors(*axes), -1).flatten(2, 4)
+        return coordinates, elevation.isfinite().flatten(1).repeat(1, self.parameters.times)
 
     def _split(self, patches: Points, points: int, shift: Shift, generator: torch.Generator) -> tuple[Points, Points]:
         """The first points of every patch as context, and the following points as targets."""
@@ -287,7 +287,7 @@ class Patches(Family):
         related_counts = torch.randint(sets + 1, (len(patches), 1), generator=generator, device=device)
         if count is not None:
             related_counts = torch.full_like(related_counts, count)
-        low, high = _related_sizes(self.parameters.related_sizes, counts)
+        low, high = _related_size_range(self.parameters.related_sizes, counts)
         uniform = torch.rand(counts.shape, generator=generator, device=device, dtype=torch.float64)
         sizes = (low + (uniform * (high - low + 1)).long()) * (torch.arange(sets, device=device) < related_counts)
         flat, sizes = patches.map(lambda t: t.flatten(0, 1)), sizes.flatten()
@@ -303,12 +303,12 @@ def _hundredth(counts: _Count) -> _Count:
     return counts // 100 + (counts < 100)
 
 
-def _related_sizes(sizes: str, counts: _Count) -> tuple[_Count, _Count]:
+def _related_size_range(sizes: str, counts: _Count) -> tuple[_Count, _Count]:
     """The sizes of the smallest and largest related dataset of patches with `counts` points."""
     return (counts // 3, counts) if sizes == "appendix" else (_hundredth(counts), counts // 5)
 
 
-def _shuffled(points: Points, generator: torch.Generator) -> Points:
+def _shuffle(points: Points, generator: torch.Generator) -> Points:
     """The points of every set in random order, masked points last."""
     order = torch.rand(points.mask.shape, generator=generator, device=generator.device) + ~points.mask
     flat = points.map(lambda t: t.flatten(0, 1))
@@ -316,8 +316,7 @@ def _shuffled(points: Points, generator: torch.Generator) -> Points:
 
 
 def _span(points: Points, start: Int[Tensor, " B"], sizes: Int[Tensor, " B"], width: int) -> Points:
-    """`width` points per episode from position `start` on, of which the first `sizes` are valid; masked values are
-    0."""
+    """`width` points per episode from position `start`. The first `sizes` of them are valid; masked values are 0."""
     steps = torch.arange(width, device=start.device)
     mask = steps < sizes.unsqueeze(1)
     window = points.map(lambda t: take(t, (start.unsqueeze(1) + steps).clamp(max=points.count - 1)))

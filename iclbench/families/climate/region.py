@@ -39,7 +39,7 @@ def longitudes() -> Float[Tensor, "40"]:
 
 
 def steps_until(month: int, year: int) -> int:
-    """Six-hourly steps from the beginning of the year to that of a month; month 13 ends the year."""
+    """Number of six-hourly steps from the beginning of the year to that of a month; month 13 is the end of the year."""
     days = (31, 28 + isleap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
     return sum(days[: month - 1]) * 24 // STEP_HOURS
 
@@ -70,17 +70,17 @@ class Scale(TensorRecord):
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Scale:
-        """The scale from the result of `values`."""
+        """The scale with the numbers that `values` returns."""
         return cls(**{name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
 
     def values(self) -> dict[str, Any]:
         """The scale as plain numbers."""
         return {name: tensor.tolist() for name, tensor in self.tensors().items()}
 
-    def inputs(self, physical: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
+    def to_inputs(self, coordinates: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
         """Standardised inputs from hours, degrees and metres."""
-        return (physical - self.x_mean) / self.x_std
+        return (coordinates - self.x_mean) / self.x_std
 
-    def physical(self, x: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
+    def to_coordinates(self, x: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
         """Hours, degrees and metres from standardised inputs, in float64."""
         return x.double() * self.x_std + self.x_mean

@@ -31,12 +31,12 @@ _JITTER = 1e-9
 _DAYS = 365
 
 
-def climate(physical: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B"]:
-    """The expected temperature in degrees Celsius at hours, latitude, longitude and elevation."""
-    hours, latitude, longitude, elevation = physical.unbind(-1)
-    year = -11 * torch.cos(2 * math.pi * (hours / 24 - 20) / _DAYS)
-    day = 4 * torch.cos(2 * math.pi * (hours + longitude / 15 - 15) / 24)
-    return 14 - 0.7 * (latitude - 47.5) + year + day - 6.5e-3 * elevation
+def climate(coordinates: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B"]:
+    """The expected temperature in degrees Celsius, given hours, latitude, longitude and elevation."""
+    hours, latitude, longitude, elevation = coordinates.unbind(-1)
+    yearly_cycle = -11 * torch.cos(2 * math.pi * (hours / 24 - 20) / _DAYS)
+    daily_cycle = 4 * torch.cos(2 * math.pi * (hours + longitude / 15 - 15) / 24)
+    return 14 - 0.7 * (latitude - 47.5) + yearly_cycle + daily_cycle - 6.5e-3 * elevation
 
 
 @dataclass(frozen=True)

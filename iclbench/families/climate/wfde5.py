@@ -36,7 +36,7 @@ _SOURCE = (
 # Range of near-surface temperatures on Earth in K.
 _COLDEST, _HOTTEST = 150.0, 350.0
 # Larger values are missing, even if the file does not declare the fill value of WFDE5, 1e20.
-_FILL = 1e19
+_FILL_THRESHOLD = 1e19
 
 
 def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
@@ -53,7 +53,7 @@ def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
                 parts.append(file_hash(file))
         except OSError as error:
             raise cannot_read(path, error) from None
-    return cached_array(f"wfde5-{year}-{data_fingerprint(*parts)}", folder, lambda: _read(files, year))
+    return cached_array(f"wfde5-{year}-{data_fingerprint(*parts)}", folder, lambda: _read_arrays(files, year))
 
 
 def _files(folder: Path, year: int) -> list[Path]:
@@ -64,9 +64,9 @@ def _files(folder: Path, year: int) -> list[Path]:
     if missing:
         more_files = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DataError(
-            f"{folder} lacks {missing[0]}{more_files}: the elevation and all months of {year} are needed. Get them "
-            f"from {_SOURCE}. Put them into this folder, or give another folder with -o task.path, or its parent with "
-            "--data-dir or ICLBENCH_DATA",
+            f"{folder} lacks {missing[0]}{more_files}: the elevation and all months of {year} are needed. Download "
+            f"them from {_SOURCE}. Put them into this folder, or pass another folder with -o task.path, or its parent "
+            "with --data-dir or ICLBENCH_DATA",
             code="missing-data",
         )
     if duplicates := next((paths for paths in matches if len(paths) > 1), None):
@@ -76,7 +76,7 @@ def _files(folder: Path, year: int) -> list[Path]:
     return [paths[0] for paths in matches]
 
 
-def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
+def _read_arrays(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
     for package in ("xarray", "h5netcdf", "h5py"):
         if find_spec(package) is None:
             raise DataError(
@@ -84,9 +84,9 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
                 code="missing-package",
             )
     elevation, *months = files
-    with _variable(elevation, "ASurf", ("lat", "lon"), "m") as array:
-        height = _region(array, elevation)
-    parts = [_month(path, year, month) for month, path in enumerate(months, 1)]
+    with _open_variable(elevation, "ASurf", ("lat", "lon"), "m") as array:
+        height = _read_region(array, elevation)
+    parts = [_read_month(path, year, month) for month, path in enumerate(months, 1)]
     temperature = np.concatenate(parts)
     valid = np.isfinite(temperature)
     missing_values = np.argwhere(~valid & valid.any(0))
@@ -106,11 +106,11 @@ def _read(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22 40"]:
     return np.where(land, np.concatenate([height[None], temperature]), np.nan).astype(np.float32)
 
 
-def _month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 40"]:
+def _read_month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 40"]:
     """Every sixth hour of a month."""
     first, end = (steps_until(m, year) for m in (month, month + 1))
     times = np.datetime64(f"{year}-01-01T00", "h") + STEP_HOURS * np.arange(first, end)
-    with _variable(path, "Tair", ("time", "lat", "lon"), "K") as array:
+    with _open_variable(path, "Tair", ("time", "lat", "lon"), "K") as array:
         file_times = array["time"].values
         steps = np.flatnonzero(np.isin(file_times, times)) if file_times.dtype.kind == "M" else np.empty(0, int)
         if not np.array_equal(file_times[steps], times):
@@ -118,7 +118,7 @@ def _month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 4
                 f"{path}: expected the times {_time_text(year, first)}, {_time_text(year, first + 1)}, ..., "
                 f"{_time_text(year, end - 1)} in this order; download the complete month"
             )
-        values = _region(array, path)[steps]
+        values = _read_region(array, path)[steps]
     kelvin = values[np.isfinite(values)]
     if kelvin.size and ((low := kelvin.min()) < _COLDEST) | ((high := kelvin.max()) > _HOTTEST):
         raise DataError(f"{path}: temperatures from {low:g} to {high:g} are not in K; convert them")
@@ -130,7 +130,7 @@ def _time_text(year: int, step: int) -> str:
 
 
 @contextmanager
-def _variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterator[DataArray]:
+def _open_variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterator[DataArray]:
     """A variable of a file, whose values are read on access."""
     import h5py
     import xarray
@@ -166,7 +166,7 @@ def _check_variable(dataset: Dataset, path: Path, name: str, dims: tuple[str, ..
     return array.transpose(*dims)
 
 
-def _region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]:
+def _read_region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]:
     """The values in the region, south to north and west to east; NaN if they are missing."""
     rows = _cell_indices(array["lat"].values, latitudes().numpy(), "latitude", path)
     columns = _cell_indices(array["lon"].values, longitudes().numpy(), "longitude", path)
@@ -175,7 +175,7 @@ def _region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]
     region = array.isel(lat=slice(south, rows.max() + 1), lon=slice(west, columns.max() + 1))
     limits.check(8 * region.size, f"{path}: the region takes")
     values = region.values[..., rows - south, :][..., columns - west].astype(np.float64)
-    return np.where(np.abs(values) < _FILL, values, np.nan)
+    return np.where(np.abs(values) < _FILL_THRESHOLD, values, np.nan)
 
 
 def _cell_indices(

@@ -1,5 +1,5 @@
-"""The attainable ceiling of the synthetic point processes: the next event given the events so far and the distribution
-of processes.
+"""The attainable ceiling of the synthetic point processes: predictions given the events so far and the distribution of
+processes.
 
 `oracle-events` has access to the process, so models that infer it cannot reach its score. This predictor has access
 only to the distribution of processes. It samples many processes, weights each with the likelihood of the events so far,
@@ -7,7 +7,7 @@ and predicts their mixture. Up to the error of the finite sample, no model that 
 score. Markov chains of marks are not sampled, since the posterior of their rows is known (Dirichlet).
 
 For sequences of the length of the tasks the sample is sufficient: doubling the number of processes changes the mean
-score of 33 events by less than 0.001 nats, and so does using 512 components instead of 64. Over 2,000 new sequences of
+score of 33 events by less than 0.001 nats, as does using 512 components instead of 64. Over 2,000 new sequences of
 33 events, central 50 % and 90 % intervals contain 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over
 sequences). This does not hold within one kind of process, since the kind is also inferred: the 50 % intervals contain
 0.48 of the gaps of Poisson and 0.53 of the gaps of renewal processes. In longer sequences fewer of the sampled
@@ -97,21 +97,21 @@ class BayesEvents(Predictor):
         processes, log_weights = self.family.assumed_processes(
             self.facts.shift, counts, torch.Generator().manual_seed(0)
         )
-        order = _sorted_by_parameter(processes)
+        order = _order_by_parameter(processes)
         return processes[order], log_weights[order]
 
     def _predict(self, points: Points, lengths: list[int]) -> SampledEvent:
-        """Iterate over the events and reweight the processes after each."""
+        """Predictions after the given numbers of events; the processes are reweighted after every event."""
         processes, weights = self._candidates[0].to(points.y.device), self._candidates[1].to(points.y.device)
-        kinds = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
-        by_kind = {kind: processes[rows] for kind, rows in kinds.items()}
+        rows_by_kind = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
+        processes_by_kind = {kind: processes[rows] for kind, rows in rows_by_kind.items()}
         valid = points.mask & (points.y[..., MARK] >= 0)
         # The shortest gap of the scaled times of a shift.
         shortest_gap = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
         gaps = points.y[..., GAP].double().clamp(min=shortest_gap).masked_fill(~valid, 1)
         marks = marks_of(points.y).masked_fill(~valid, 0)
         next_marks = _next_marks(marks, valid, self.family.parameters.marks)
-        children = processes.branching.permute(2, 0, 1) * processes.decay.unsqueeze(-1)
+        jumps = processes.branching.permute(2, 0, 1) * processes.decay.unsqueeze(-1)
         elapsed = count = gaps.new_zeros(len(points), 1)
         weights = weights.expand(len(points), -1)
         excitation = processes.excitation.expand(len(points), -1, -1)
@@ -120,20 +120,20 @@ class BayesEvents(Predictor):
             if n in needed_lengths:
                 components = _resample(weights.softmax(-1), self.settings.components)
                 episode = torch.arange(len(points), device=components.device).unsqueeze(1)
-                excitations_of_components = excitation[episode, components]
+                component_excitation = excitation[episode, components]
                 answers[n] = next_event(
-                    processes[components], elapsed, count, excitations_of_components, next_marks[:, n].unsqueeze(1)
+                    processes[components], elapsed, count, component_excitation, next_marks[:, n].unsqueeze(1)
                 )
             if n == points.count:
                 break
             gap, mark, is_event = gaps[:, n : n + 1], marks[:, n], valid[:, n : n + 1]
             log_mark = next_marks[:, n].gather(1, mark.unsqueeze(1)).log()
-            fade = torch.exp(-processes.decay * gap)
+            decay_factor = torch.exp(-processes.decay * gap)
             likelihood = torch.empty_like(weights)
-            for kind, rows in kinds.items():
-                candidates = by_kind[kind]
+            for kind, rows in rows_by_kind.items():
+                candidates = processes_by_kind[kind]
                 likelihood[:, rows] = (
-                    _hawkes_log_density(candidates, excitation[:, rows], fade[:, rows], gap, mark)
+                    _hawkes_log_density(candidates, excitation[:, rows], decay_factor[:, rows], gap, mark)
                     if kind == HAWKES
                     else log_mark + _gap_log_density(kind, candidates, elapsed, count, gap)
                 )
@@ -141,7 +141,7 @@ class BayesEvents(Predictor):
             posterior = weights + likelihood
             weights = torch.where(is_event & posterior.isfinite().any(1, keepdim=True), posterior, weights)
             excitation = torch.where(
-                is_event.unsqueeze(-1), excitation * fade.unsqueeze(-1) + children[mark], excitation
+                is_event.unsqueeze(-1), excitation * decay_factor.unsqueeze(-1) + jumps[mark], excitation
             )
             elapsed, count = elapsed + gap * is_event, count + is_event
         events = [answers[n].map(lambda t: t.unsqueeze(0)) for n in needed_lengths]
@@ -155,7 +155,7 @@ def _gap_log_density(
     count: Float[Tensor, "B 1"],
     gap: Float[Tensor, "B 1"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap under processes of a kind with marks independent of the times."""
+    """Log-density of a gap under processes of a kind whose marks are independent of the times."""
     if kind == POISSON:
         return processes.rate.log() - processes.rate * gap
     if kind == RENEWAL:
@@ -169,14 +169,15 @@ def _gap_log_density(
 def _hawkes_log_density(
     processes: Processes,
     excitation: Float[Tensor, "B S K"],
-    fade: Float[Tensor, "B S"],
+    decay_factor: Float[Tensor, "B S"],
     gap: Float[Tensor, "B 1"],
     mark: Int[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap and a mark under Hawkes processes; `fade` is the decay of the excitation over the gap."""
+    """Log-density of a gap and a mark under Hawkes processes, whose excitation is multiplied by `decay_factor` over the
+    gap."""
     episode = torch.arange(len(mark), device=mark.device)
-    rate = processes.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * fade
-    return rate.log() - processes.base.sum(-1) * gap - excitation.sum(-1) * (1 - fade) / processes.decay
+    rate = processes.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * decay_factor
+    return rate.log() - processes.base.sum(-1) * gap - excitation.sum(-1) * (1 - decay_factor) / processes.decay
 
 
 def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], mark_count: int) -> Float[Tensor, "B N_and_1 K"]:
@@ -194,9 +195,9 @@ def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], mark_coun
     return (counts + 1) / (counts.sum(-1, keepdim=True) + mark_count)
 
 
-def _sorted_by_parameter(processes: Processes) -> Int[Tensor, " S"]:
-    """Order of the processes by kind and one of their parameters. `_resample` selects processes at regular distances,
-    so neighbours should be similar."""
+def _order_by_parameter(processes: Processes) -> Int[Tensor, " S"]:
+    """Indices that sort the processes by kind and one of their parameters. `_resample` selects processes at regular
+    distances, so neighbours should be similar."""
     keys = [processes.rate, processes.sigma, processes.trend, processes.base.sum(-1)]
     order = torch.stack(keys, 1).gather(1, processes.kind.unsqueeze(1)).squeeze(1).argsort()
     return order[processes.kind[order].argsort(stable=True)]
@@ -205,6 +206,6 @@ def _sorted_by_parameter(processes: Processes) -> Int[Tensor, " S"]:
 def _resample(weights: Float[Tensor, "B S"], count: int) -> Int[Tensor, "B M"]:
     """`count` indices below S in proportion to the weights, at the midpoints of `count` equal parts of the cumulative
     weights (Kitagawa 1996, stratified resampling, without random numbers)."""
-    middles = (torch.arange(count, dtype=weights.dtype, device=weights.device) + 0.5) / count
+    midpoints = (torch.arange(count, dtype=weights.dtype, device=weights.device) + 0.5) / count
     cumulative = weights.cumsum(-1)
-    return torch.searchsorted(cumulative, middles * cumulative[:, -1:]).clamp(max=weights.shape[-1] - 1)
+    return torch.searchsorted(cumulative, midpoints * cumulative[:, -1:]).clamp(max=weights.shape[-1] - 1)

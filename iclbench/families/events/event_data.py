@@ -31,11 +31,11 @@ class EventData:
         gaps: gaps of all events in the units of the file.
         marks: 0-based marks of all events.
         counts: number of events of every sequence, 0 for a window without events.
-        open_intervals: time of observation after the last event of every sequence; NaN if there is none.
+        open_intervals: time of observation after the last event of every sequence; NaN if it ends with this event.
         mark_count: number of marks K.
-        place: a function from the number of an event to its position in the file, in words.
-        events: numbers of the events, counted over all sequences of the file.
-        sequences: numbers of the sequences in the file.
+        location_of: a function from the number of an event to its position in the file, in words.
+        event_numbers: numbers of the events, counted over all sequences of the file.
+        sequence_numbers: numbers of the sequences in the file.
     """
 
     gaps: Float64[np.ndarray, " events"]
@@ -43,9 +43,9 @@ class EventData:
     counts: Int64[np.ndarray, " sequences"]
     open_intervals: Float64[np.ndarray, " sequences"]
     mark_count: int
-    place: Callable[[int], str]
-    events: Int64[np.ndarray, " events"]
-    sequences: Int64[np.ndarray, " sequences"]
+    location_of: Callable[[int], str]
+    event_numbers: Int64[np.ndarray, " events"]
+    sequence_numbers: Int64[np.ndarray, " sequences"]
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class EventData:
         marks: Int64[np.ndarray, " events"],
         counts: Int64[np.ndarray, " sequences"],
         mark_count: int,
-        place: Callable[[int], str],
+        location_of: Callable[[int], str],
         open_intervals: Float64[np.ndarray, " sequences"] | None = None,
     ) -> EventData:
         """All events of a file.
@@ -62,13 +62,15 @@ class EventData:
         Raises:
             DataError: a time or a gap is not finite.
         """
-        infinite = np.flatnonzero(~np.isfinite(gaps))
-        if len(infinite):
-            raise DataError(f"{place(int(infinite[0]))}: the time is not finite; remove the event or fix its time")
+        not_finite = np.flatnonzero(~np.isfinite(gaps))
+        if len(not_finite):
+            raise DataError(
+                f"{location_of(int(not_finite[0]))}: the time is not finite; remove the event or fix its time"
+            )
         if open_intervals is None:
             open_intervals = np.full(len(counts), np.nan)
         events, sequences = np.arange(len(gaps)), np.arange(len(counts))
-        return cls(gaps, marks, counts, open_intervals, mark_count, place, events, sequences)
+        return cls(gaps, marks, counts, open_intervals, mark_count, location_of, events, sequences)
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -92,10 +94,10 @@ class EventData:
         return data_fingerprint(f"{self.mark_count} {len(self)}", *(array.tobytes() for array in arrays))
 
     def from_first_event(self) -> EventData:
-        """The sequences with their first event as the start of the observation, so that it is not an event. Sequences
-        without events, and those that end with their first event, are removed."""
+        """The sequences observed from their first event, which is then not an event. Sequences without events, and
+        those that end with their first event, are removed."""
         nonempty = self.select(np.flatnonzero(self.counts > 0))
-        return nonempty._without(nonempty.is_first)
+        return nonempty._remove_events(nonempty.is_first)
 
     def resolve_ties(self, ties: str) -> EventData:
         """These sequences with increasing times.
@@ -109,15 +111,15 @@ class EventData:
         Raises:
             DataError: times decrease, or there are ties and they are refused.
         """
-        self._refuse(self.gaps < 0, "the gap to {before} is {gap:g}; times must increase")
+        self._raise_if_any(self.gaps < 0, "the gap to {before} is {gap:g}; times must increase")
         is_tied = self.gaps == 0
         if not is_tied.any():
             return self
         if ties == "keep-first":
-            return self._without(is_tied)
+            return self._remove_events(is_tied)
         if ties == "spread":
-            return self._spread(is_tied)
-        self._refuse(is_tied, "at the same time as {before}{others}; {fix}")
+            return self._spread_ties(is_tied)
+        self._raise_if_any(is_tied, "at the same time as {before}{others}; {fix}")
         return self
 
     def check_start(self, max_ratio: int) -> None:
@@ -130,13 +132,13 @@ class EventData:
         first_gaps, later_gaps = self.gaps[self.is_first], self.gaps[~self.is_first]
         if len(first_gaps) and len(later_gaps) and np.median(first_gaps) > max_ratio * np.median(later_gaps):
             raise DataError(
-                f"{self.place(int(self.events[0]))}: the median first gap is {np.median(first_gaps):.3g}, but that "
-                f"between events is {np.median(later_gaps):.3g}, so times seem not to count from the start of the "
-                f"observation; {_FIX_START}; if they do: -o task.start=zero",
+                f"{self.location_of(int(self.event_numbers[0]))}: the median first gap is {np.median(first_gaps):.3g}, "
+                f"but that between events is {np.median(later_gaps):.3g}, so times seem not to count from the start of "
+                f"the observation; {_FIX_START}; if they do: -o task.start=zero",
                 code="missing-value",
             )
 
-    def _refuse(self, is_wrong: Bool[np.ndarray, " events"], message: str) -> None:
+    def _raise_if_any(self, is_wrong: Bool[np.ndarray, " events"], message: str) -> None:
         """Raise `DataError` with the position of the first wrong event, if there is one."""
         wrong_events = np.flatnonzero(is_wrong)
         if not len(wrong_events):
@@ -149,10 +151,12 @@ class EventData:
             others=f" (and {more:,} more events)" if more else "",
             fix=_FIX_TIES,
         )
-        raise DataError(f"{self.place(int(self.events[event]))}: {text}" + (f"; or {_FIX_START}" if is_first else ""))
+        start_advice = f"; or {_FIX_START}" if is_first else ""
+        raise DataError(f"{self.location_of(int(self.event_numbers[event]))}: {text}{start_advice}")
 
-    def _without(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
-        """These sequences without some events, which have gaps of 0 or are the new start of the observation."""
+    def _remove_events(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
+        """These sequences without some events. Removed events have gaps of 0 or are the new start of the
+        observation."""
         cumulative = np.concatenate([[0], np.cumsum(~is_removed)])
         counts = cumulative[self.first_event + self.counts] - cumulative[self.first_event]
         is_observed = (counts > 0) | ~np.isnan(self.open_intervals)
@@ -160,19 +164,19 @@ class EventData:
             self,
             gaps=self.gaps[~is_removed],
             marks=self.marks[~is_removed],
-            events=self.events[~is_removed],
+            event_numbers=self.event_numbers[~is_removed],
             counts=counts[is_observed],
             open_intervals=self.open_intervals[is_observed],
-            sequences=self.sequences[is_observed],
+            sequence_numbers=self.sequence_numbers[is_observed],
         )
 
-    def _spread(self, is_tied: Bool[np.ndarray, " events"]) -> EventData:
+    def _spread_ties(self, is_tied: Bool[np.ndarray, " events"]) -> EventData:
         """These sequences with tied events at equal distances within one step of the clock."""
         step = self.gaps[~is_tied].min(initial=np.inf)
         if not np.isfinite(step):
             raise DataError(
-                f"{self.place(int(self.events[0]))}: all events are at the same time, so the step of the clock is not "
-                "known; use -o task.ties=keep-first"
+                f"{self.location_of(int(self.event_numbers[0]))}: all events are at the same time, so the step of the "
+                "clock is not known; use -o task.ties=keep-first"
             )
         # First events start a group, which includes the start of the observation if they are tied to it.
         starts_group = ~is_tied | self.is_first
@@ -201,10 +205,10 @@ class EventData:
             self,
             gaps=self.gaps[events],
             marks=self.marks[events],
-            events=self.events[events],
+            event_numbers=self.event_numbers[events],
             counts=counts,
             open_intervals=self.open_intervals[sequences],
-            sequences=self.sequences[sequences],
+            sequence_numbers=self.sequence_numbers[sequences],
         )
 
     def windows(self, max_events: int) -> EventData:
@@ -219,8 +223,8 @@ class EventData:
         counts[last_window] = self.counts - max_events * (window_counts - 1)
         open_intervals = np.full(len(counts), np.nan)
         open_intervals[last_window] = self.open_intervals
-        sequences = np.repeat(self.sequences, window_counts)
-        return replace(self, counts=counts, open_intervals=open_intervals, sequences=sequences)
+        sequence_numbers = np.repeat(self.sequence_numbers, window_counts)
+        return replace(self, counts=counts, open_intervals=open_intervals, sequence_numbers=sequence_numbers)
 
     @property
     def mean_gap(self) -> float:

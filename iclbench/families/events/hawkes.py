@@ -42,7 +42,7 @@ def sample(
         base: rates without events.
         branching: expected numbers of children by mark of the child (row) and of the parent (column).
         decay: decay of the kernels.
-        excitation: X at time 0; 0 without a past.
+        excitation: X at time 0; 0 without earlier events.
         exponentials: positive numbers from the exponential distribution of mean 1, for the gaps.
         uniforms: uniform numbers in [0, 1), for the marks.
     """
@@ -53,14 +53,14 @@ def sample(
         past_gap = -torch.log1p(-(decay * past_draw / excitation.sum(-1)).clamp(max=1)) / decay
         gap = torch.minimum(base_gap, past_gap)
         excitation = excitation * torch.exp(-decay * gap).unsqueeze(-1)
-        mark = pick(base + excitation, uniform)
+        mark = sample_index(base + excitation, uniform)
         excitation = excitation + jumps(branching, decay, mark.unsqueeze(1)).squeeze(1)
         gaps.append(gap)
         marks.append(mark)
     return torch.stack(gaps, 1), torch.stack(marks, 1)
 
 
-def pick(weights: Float[Tensor, "B K"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
+def sample_index(weights: Float[Tensor, "B K"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
     """One index per row, with probabilities proportional to the weights."""
     cumulative = weights.cumsum(-1)
     return (uniform.unsqueeze(-1) * cumulative[:, -1:] >= cumulative).sum(-1).clamp(max=weights.shape[-1] - 1)
@@ -99,7 +99,7 @@ def excitation_of_past(
     past: Float[Tensor, " B"],
     generator: torch.Generator,
 ) -> Float[Tensor, "B K"]:
-    """X at time 0 of processes that started a time `past` before it without events.
+    """X at time 0 of processes that start without events at time -`past`.
 
     Events are sampled by generations (Hawkes and Oakes 1974): immigrants are Poisson processes with the base rates, and
     an event of mark j has Poisson(branching_ij) children of mark i, each after an exponential time. The spectral radius

@@ -64,7 +64,7 @@ class History(State):
 
 
 @dataclass(frozen=True)
-class KnownProcess(State):
+class ProcessState(State):
     """The true process of every episode and its history."""
 
     processes: Processes
@@ -104,27 +104,27 @@ class EventOracle(Oracle):
     ) -> MixedEvent:
         processes = self._processes()
         histories = History.empty(processes).prefixes(processes, points).map(lambda t: t[:, :-1])
-        answer = _next_known_event(processes, histories).to(dtype=points.y.dtype)
+        answer = _next_event_after(processes, histories).to(dtype=points.y.dtype)
         return answer if prefixes is None else answer.at(torch.as_tensor(prefixes, device=points.y.device).long())
 
-    def condition(self, context: Points, related: Points | None = None) -> KnownProcess:
+    def condition(self, context: Points, related: Points | None = None) -> ProcessState:
         processes = self._processes()
-        return self.update(KnownProcess(processes, History.empty(processes)), context)
+        return self.update(ProcessState(processes, History.empty(processes)), context)
 
-    def query(self, state: KnownProcess, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
+    def query(self, state: ProcessState, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
         """The same prediction for every query, since events have no x."""
         histories = state.history.map(lambda t: t.unsqueeze(1))
-        answer = _next_known_event(state.processes, histories).to(dtype=x.dtype)
+        answer = _next_event_after(state.processes, histories).to(dtype=x.dtype)
         return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
 
-    def update(self, state: KnownProcess, points: Points) -> KnownProcess:
+    def update(self, state: ProcessState, points: Points) -> ProcessState:
         histories = state.history.prefixes(state.processes, points)
-        return KnownProcess(state.processes, histories.map(lambda t: t[:, -1]))
+        return ProcessState(state.processes, histories.map(lambda t: t[:, -1]))
 
     def _processes(self) -> Processes:
         if self.truth is None:
             raise UsageError(
-                "oracle-events needs the processes; call informed(episodes.truth) first", code="missing-value"
+                "oracle-events requires the processes; call informed(episodes.truth) first", code="missing-value"
             )
         return Processes(**self.truth)
 
@@ -170,7 +170,7 @@ def next_event(
     return MixedEvent(LogNormalEvent(torch.zeros_like(loc), loc, scale, marks.log()), hazard, is_renewal)
 
 
-def _next_known_event(processes: Processes, histories: History) -> MixedEvent:
+def _next_event_after(processes: Processes, histories: History) -> MixedEvent:
     """The distribution of the next event after P histories per episode, `(B, P)`."""
     broadcast_processes = processes.map(lambda t: t.unsqueeze(1))
     episode = torch.arange(len(broadcast_processes.kind), device=broadcast_processes.kind.device).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Sequences as tensors on the device of the episodes."""
+"""Event sequences as tensors on the device of the episodes."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from iclbench.families.events.event_data import EventData
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedSequences:
     """The sequences of one part of a file.
 
     Attributes:
         y: gap, mark and time of every event, one sequence after the other.
         first_event: index of the first event of every sequence.
         counts: number of events of every sequence, 0 for a window without events.
-        open_intervals: time of observation after the last event of every sequence; infinite if there is none.
-        sequence: number of every sequence in the file.
-        event: number of the first event of every sequence, counted over all sequences of the file; -1 without events.
+        open_intervals: time of observation after the last event of every sequence; infinite if it ends with this event.
+        sequence_number: number of every sequence in the file.
+        first_event_number: number of the first event of every sequence, counted over all sequences of the file; -1 if
+            the sequence has no events.
     """
 
     y: Float[Tensor, "events 3"]
     first_event: Int[Tensor, " sequences"]
     counts: Int[Tensor, " sequences"]
     open_intervals: Float[Tensor, " sequences"]
-    sequence: Int[Tensor, " sequences"]
-    event: Int[Tensor, " sequences"]
+    sequence_number: Int[Tensor, " sequences"]
+    first_event_number: Int[Tensor, " sequences"]
 
     def __len__(self) -> int:
         return len(self.first_event)
 
     @classmethod
-    def of(cls, data: EventData, scale: float) -> Packed:
+    def of(cls, data: EventData, scale: float) -> PackedSequences:
         """Pack sequences with times divided by `scale`.
 
         Raises:
@@ -50,9 +51,9 @@ class Packed:
             open_intervals = np.nan_to_num(data.open_intervals / scale, nan=np.inf).astype(np.float32)
         out_of_range = np.flatnonzero(~(np.isfinite(times) & np.isfinite(gaps) & (gaps > 0)))
         if len(out_of_range):
-            place = data.place(int(data.events[out_of_range[0]]))
+            location = data.location_of(int(data.event_numbers[out_of_range[0]]))
             raise DataError(
-                f"{place}: the gap of {data.gaps[out_of_range[0]]:g} in units of {scale:g} is out of range for "
+                f"{location}: the gap of {data.gaps[out_of_range[0]]:g} in units of {scale:g} is out of range for "
                 "float32; choose another unit: -o task.time_scale"
             )
         is_censored = ~np.isnan(data.open_intervals)
@@ -60,29 +61,29 @@ class Packed:
         if len(wrong_intervals):
             raise DataError(
                 f"the open interval of {data.open_intervals[wrong_intervals[0]]:g} after the last event of sequence "
-                f"{data.sequences[wrong_intervals[0]] + 1} in units of {scale:g} is out of range for float32; "
+                f"{data.sequence_numbers[wrong_intervals[0]] + 1} in units of {scale:g} is out of range for float32; "
                 "choose another unit: -o task.time_scale"
             )
         is_later = ~data.is_first
         is_equal = is_later & (times == np.concatenate([times[:1], times[:-1]]))
         if 2 * is_equal.sum() > is_later.sum():
-            place = data.place(int(data.events[np.flatnonzero(is_equal)[0]]))
+            location = data.location_of(int(data.event_numbers[np.flatnonzero(is_equal)[0]]))
             raise DataError(
-                f"{place}: at {times[is_equal][0] * scale:.8g} float32 does not distinguish most events from the "
+                f"{location}: at {times[is_equal][0] * scale:.8g} float32 does not distinguish most events from the "
                 "events before them; count times from the first event of every sequence: -o task.start=first"
             )
         y = np.empty((len(gaps), 3), dtype=np.float32)
         y[:, GAP], y[:, MARK], y[:, TIME] = gaps, data.marks, times
-        event_numbers = np.concatenate([data.events, [-1]])
-        event = event_numbers[np.where(data.counts > 0, data.first_event, -1)]
-        arrays = (data.first_event, data.counts, open_intervals, data.sequences, event)
+        event_numbers = np.concatenate([data.event_numbers, [-1]])
+        first_event_numbers = event_numbers[np.where(data.counts > 0, data.first_event, -1)]
+        arrays = (data.first_event, data.counts, open_intervals, data.sequence_numbers, first_event_numbers)
         return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
-    def to(self, device: torch.device) -> Packed:
+    def to(self, device: torch.device) -> PackedSequences:
         """The sequences on a device."""
-        return Packed(*(getattr(self, field.name).to(device) for field in fields(self)))
+        return PackedSequences(*(getattr(self, field.name).to(device) for field in fields(self)))
 
-    def beginnings(
+    def first_points(
         self, sequences: Int[Tensor, " B"], points: int
     ) -> tuple[Float[Tensor, "B N 3"], Bool[Tensor, "B N"], Bool[Tensor, "B N"]]:
         """The first `points` points of these sequences, whether they are valid, and whether they are events.

@@ -7,11 +7,11 @@ Rates (`rate`, `base`) and the decay of Hawkes kernels are log-uniform; all othe
 processes have mean 1. Rows of Markov chains of marks have a Dirichlet distribution with all parameters 1. The matrix of
 a Hawkes process has unit exponential entries, scaled to a uniform spectral radius.
 
-The observation starts at time 0 without a past. A Hawkes process approaches its stationary rates (I - A)^-1 base
-slowly: at a spectral radius rho of 0.5 and a decay of 0.42 to 0.55, the first 20 time units have 9 to 12 % fewer
-events. Over a time T the missing share is about rho / ((1 - rho) decay T), which is the exact limit for one mark. With
-`burn_in` the process starts 20 / (decay (1 - rho)) earlier. Its earlier events are not part of the episode, but the
-truth contains their excitation.
+The observation starts at time 0 without earlier events. A Hawkes process approaches its stationary rates
+(I - A)^-1 base slowly: at a spectral radius rho of 0.5 and a decay of 0.42 to 0.55, the first 20 time units have 9 to
+12 % fewer events. Over a time T the missing share is about rho / ((1 - rho) decay T), which is the exact limit for one
+mark. With `burn_in` the process starts 20 / (decay (1 - rho)) earlier. Its earlier events are not part of the episode,
+but the truth contains their excitation.
 
 Frozen prompts are stratified within each block that is drawn at once: the counts of the kinds differ by at most one,
 and each of n equal intervals of the ranges of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` has one of the n
@@ -50,7 +50,7 @@ Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 # Ranges of the values of shifts.
 TIME_SCALES, LARGEST_RADIUS = (1e-6, 1e6), 10.0
 
-EVENT_KINDS = {
+EVENT_SHIFT_KINDS = {
     "time-scale": Kind(("the time scale",), Number()),
     "branching": Kind(("the kinds",), Number()),
     **{f"only-{kind}": Kind(("the kinds",)) for kind in KINDS},
@@ -70,7 +70,7 @@ class PointProcessParameters(BaseSettings):
         base: rate of each mark without events (`hawkes`).
         radius: spectral radius of the matrix of expected children (`hawkes`).
         decay: decay of the kernels per time unit (`hawkes`).
-        burn_in: whether `hawkes` processes have a past before time 0.
+        burn_in: whether `hawkes` processes start before time 0.
     """
 
     kinds: Annotated[
@@ -105,7 +105,7 @@ class PointProcess(Family):
     """
 
     Parameters = PointProcessParameters
-    shift_kinds = EVENT_KINDS
+    shift_kinds = EVENT_SHIFT_KINDS
     questions = frozenset({"next"})
     oracles = frozenset({"oracle-events", "oracle-bayes-events"})
     y_dim = 3
@@ -147,7 +147,7 @@ class PointProcess(Family):
     def sample(self, request: Request) -> Episodes:
         shift = self.parse_shift(request.shift)
         # Processes are drawn before their events, so that they do not depend on the length of the sequences.
-        processes = self._processes(request.episodes, shift, request.generator)
+        processes = self._draw_processes(request.episodes, shift, request.generator)
         gaps, marks = processes.sample(request.points, request.generator)
         scale = shift.value("time-scale", 1.0)
         gaps = gaps * scale
@@ -166,7 +166,7 @@ class PointProcess(Family):
             single_kind_family = copy(self)
             single_kind_family.stratified = True
             single_kind_family.parameters = self.parameters.model_copy(update={"kinds": (kind,)})
-            parts.append(single_kind_family._processes(counts[kind], parsed, generator))
+            parts.append(single_kind_family._draw_processes(counts[kind], parsed, generator))
             log_weights.append(torch.full((counts[kind],), -math.log(len(kinds) * counts[kind]), dtype=torch.float64))
         return cat(parts).with_time_scale(parsed.value("time-scale", 1.0)), torch.cat(log_weights)
 
@@ -177,7 +177,8 @@ class PointProcess(Family):
         single_kind = tuple(kind for kind in KINDS if shift.part(f"only-{kind}"))
         return single_kind or self.parameters.kinds
 
-    def _processes(self, episodes: int, shift: Shift, generator: torch.Generator) -> Processes:
+    def _draw_processes(self, episodes: int, shift: Shift, generator: torch.Generator) -> Processes:
+        """Draw the kind and the parameters of the process of every episode."""
         parameters, k, device = self.parameters, self.parameters.marks, generator.device
         kinds = self._kinds(shift)
         zeros = torch.zeros(episodes, dtype=torch.float64, device=device)

@@ -65,7 +65,7 @@ class Processes(TensorRecord):
         return replace(self, location=self.location + torch.tensor(factor).double().log(), **rates)
 
     def with_past(self, past: Float[Tensor, " B"], generator: torch.Generator) -> Processes:
-        """The same processes, in which those of kind `hawkes` start a time `past` before time 0."""
+        """The same processes, except that those of kind `hawkes` start at time -`past`."""
         subset, excitation = self[self.kind == HAWKES], self.excitation.clone()
         excitation[self.kind == HAWKES] = hawkes.excitation_of_past(
             subset.base, subset.branching, subset.decay, past[self.kind == HAWKES], generator
@@ -89,9 +89,9 @@ class Processes(TensorRecord):
         subset = self[rows]
         gaps[rows] = (subset.location.unsqueeze(1) + subset.sigma.unsqueeze(1) * normals[rows]).exp()
         rows = self.kind == SELF_CORRECTING
-        gaps[rows] = _self_correcting(self[rows], waits[rows])
+        gaps[rows] = _self_correcting_gaps(self[rows], waits[rows])
         rows = self.kind != HAWKES
-        marks[rows] = _markov_chain(self.chain[rows], uniforms[rows])
+        marks[rows] = _markov_marks(self.chain[rows], uniforms[rows])
         rows = self.kind == HAWKES
         subset = self[rows]
         gaps[rows], marks[rows] = hawkes.sample(
@@ -100,7 +100,7 @@ class Processes(TensorRecord):
         return gaps.clamp(min=SHORTEST_GAP), marks
 
 
-def _self_correcting(processes: Processes, waits: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
+def _self_correcting_gaps(processes: Processes, waits: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
     """Gaps over which the integral of the intensity equals `waits`.
 
     Within a gap the intensity grows as exp(trend s), so its integral is its initial value times
@@ -113,10 +113,10 @@ def _self_correcting(processes: Processes, waits: Float[Tensor, "S N"]) -> Float
     return torch.stack(gaps, 1)
 
 
-def _markov_chain(chain: Float[Tensor, "S K K"], uniforms: Float[Tensor, "S N"]) -> Int[Tensor, "S N"]:
+def _markov_marks(chain: Float[Tensor, "S K K"], uniforms: Float[Tensor, "S N"]) -> Int[Tensor, "S N"]:
     weights, marks = torch.ones_like(chain[:, 0]), []
     rows = torch.arange(len(chain), device=chain.device)
     for uniform in uniforms.unbind(1):
-        marks.append(hawkes.pick(weights, uniform))
+        marks.append(hawkes.sample_index(weights, uniform))
         weights = chain[rows, marks[-1]]
     return torch.stack(marks, 1)

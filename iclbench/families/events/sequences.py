@@ -14,8 +14,8 @@ Parameters that affect results are recorded in every run:
   the JODIE file that have the time of the previous event; `keep-first` does the same. By default such events are
   refused; the error names the first one.
 - `start`: the observation starts at time 0 of the file, or at the first event of a sequence, which then does not count
-  as an event. If first events are so late that times look like dates (`_MAX_FIRST_GAP_RATIO`), this parameter is
-  required.
+  as an event. The parameter is required if first events are so late that times look like dates
+  (`_MAX_FIRST_GAP_RATIO`).
 - `time_scale`: the unit of time. Log-likelihoods change by its logarithm, and errors of times are in this unit.
 """
 
@@ -38,7 +38,7 @@ from iclbench.core.settings import BaseSettings, PositiveFloat, PositiveInt, Rol
 from iclbench.core.task import TaskFacts
 from iclbench.families.base import Family
 from iclbench.families.events.event_data import MAX_MARKS, EventData
-from iclbench.families.events.packed import Packed
+from iclbench.families.events.packed import PackedSequences
 from iclbench.families.events.readers import SUFFIXES, read_events
 from iclbench.families.request import Request
 
@@ -58,7 +58,7 @@ class EventParameters(BaseSettings):
         path: a name in the folder `events` of the data folder, or a path from the current folder (default: the only
             file in that folder).
         format: `npz`, `jsonl` or `csv` (default: by suffix).
-        times: whether the times of an `.npz` file are gaps or absolute, if they look absolute.
+        times: whether the times of an `.npz` file are gaps or absolute; required if they look absolute.
         marks: number of marks K (default: the number in the file).
         start: start of the observation of a sequence: time 0 (`zero`), or its first event, which then does not count as
             an event and whose mark is not used (`first`). By default it is time 0, and late first events are refused.
@@ -216,33 +216,33 @@ class Events(Family):
             return time_scale
         return float(self.learned.get("time_unit") or self._sequences("train").gaps.mean())
 
-    def _packed(self, device: torch.device) -> Packed:
+    def _packed_sequences(self, device: torch.device) -> PackedSequences:
         key = f"packed {self._part}"
         if key not in self._cache:
-            self._cache[key] = Packed.of(self._sequences(self._part), self.time_unit)
-        on_device = f"{key} {device}"
-        if on_device not in self._cache:
-            self._cache[on_device] = self._cache[key].to(device)
-        return self._cache[on_device]
+            self._cache[key] = PackedSequences.of(self._sequences(self._part), self.time_unit)
+        device_key = f"{key} {device}"
+        if device_key not in self._cache:
+            self._cache[device_key] = self._cache[key].to(device)
+        return self._cache[device_key]
 
     def sample(self, request: Request) -> Episodes:
         """Sequences drawn with replacement."""
-        packed, device = self._packed(request.generator.device), request.generator.device
+        packed, device = self._packed_sequences(request.generator.device), request.generator.device
         sequences = torch.randint(len(packed), (request.episodes,), generator=request.generator, device=device)
         return self._episodes(packed, sequences, request)
 
     def sample_prompts(self, request: Request) -> Episodes:
         """Sequences in a fixed random order, after those of earlier requests."""
-        packed, device = self._packed(request.generator.device), request.generator.device
+        packed, device = self._packed_sequences(request.generator.device), request.generator.device
         order = torch.randperm(len(packed), generator=stream(self.parameters.split_seed, "prompts")).to(device)
         sequences = order[(request.before + torch.arange(request.episodes, device=device)) % len(packed)]
         return self._episodes(packed, sequences, request)
 
-    def _episodes(self, packed: Packed, sequences: Int[Tensor, " B"], request: Request) -> Episodes:
+    def _episodes(self, packed: PackedSequences, sequences: Int[Tensor, " B"], request: Request) -> Episodes:
         self.parse_shift(request.shift)
-        y, valid, is_event = packed.beginnings(sequences, request.points)
+        y, valid, is_event = packed.first_points(sequences, request.points)
         x = torch.zeros(*valid.shape, 0, device=y.device)
-        truth = {"sequence": packed.sequence[sequences], "event": packed.event[sequences]}
+        truth = {"sequence": packed.sequence_number[sequences], "event": packed.first_event_number[sequences]}
         return Episodes(context=Points(x, y, valid), scored=is_event, truth=truth)
 
 

@@ -56,14 +56,16 @@ class Nodes:
     step: float
 
     @classmethod
-    def of(cls, prior: KernelPrior, rbf: int, step: float) -> Nodes:
-        """About `rbf` RBF nodes in log l, and periodic nodes at distances `step` in 2 pi / l."""
+    def of(cls, prior: KernelPrior, rbf_count: int, step: float) -> Nodes:
+        """About `rbf_count` RBF nodes, equidistant in log l, and periodic nodes at distances `step` in 2 pi / l."""
         if not prior.log_range:
             step = 2 * math.pi / prior.shortest_lengthscale
         kernels, lengthscales, weights = [], [], []
         for kernel in sorted(prior.kernels):
             parts = [
-                _rbf_lengthscales(low, high, rbf, prior) if kernel == RBF else _periodic_lengthscales(low, high, step)
+                _rbf_lengthscales(low, high, rbf_count, prior)
+                if kernel == RBF
+                else _periodic_lengthscales(low, high, step)
                 for low, high in prior.intervals
             ]
             scale, weight = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -81,12 +83,12 @@ class Nodes:
 _WeightedLengthscales = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
 
 
-def _rbf_lengthscales(low: float, high: float, rbf: int, prior: KernelPrior) -> _WeightedLengthscales:
+def _rbf_lengthscales(low: float, high: float, rbf_count: int, prior: KernelPrior) -> _WeightedLengthscales:
     """Lengthscales at the centres of cells of equal prior mass, and that mass."""
     share = math.log(high / low) / prior.log_range if prior.log_range else 1.0
-    count = math.ceil(rbf * share) if high > low else 1
-    middles = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    return low * (high / low) ** middles, torch.full((count,), share / count, dtype=torch.float64)
+    count = math.ceil(rbf_count * share) if high > low else 1
+    midpoints = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    return low * (high / low) ** midpoints, torch.full((count,), share / count, dtype=torch.float64)
 
 
 def _periodic_lengthscales(low: float, high: float, step: float) -> _WeightedLengthscales:
@@ -112,9 +114,9 @@ class Evidence:
         self.noise = noise
         self.span = span
         self._nodes = nodes
-        self._rbf = list(_blocks(RBF, nodes, span))
-        self._periodic = list(_blocks(PERIODIC, nodes, span))
-        self._multiples = nodes.multiple.split(len(self._periodic[0].power)) if self._periodic else ()
+        self._rbf_blocks = list(_blocks(RBF, nodes, span))
+        self._periodic_blocks = list(_blocks(PERIODIC, nodes, span))
+        self._multiples = nodes.multiple.split(len(self._periodic_blocks[0].power)) if self._periodic_blocks else ()
 
     def __call__(self, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Float[Tensor, " S"]:
         """The log evidence of `y` at `x`; raises `UsageError` if two inputs are further apart than `span`."""
@@ -126,11 +128,11 @@ class Evidence:
                 code="bad-value",
             )
         x, y = x.double(), y.double()
-        blocks = [self._block_evidence(series, *_running_sums(series, x, y), y) for series in self._rbf]
-        if self._periodic:
-            table = _table(self._nodes.step, 2 * HARMONICS * int(self._nodes.multiple.max()), x, y)
+        blocks = [self._block_evidence(series, *_running_sums(series, x, y), y) for series in self._rbf_blocks]
+        if self._periodic_blocks:
+            table = _sums_of_multiples(self._nodes.step, 2 * HARMONICS * int(self._nodes.multiple.max()), x, y)
             order = torch.arange(2 * HARMONICS + 1)
-            for series, multiple in zip(self._periodic, self._multiples, strict=True):
+            for series, multiple in zip(self._periodic_blocks, self._multiples, strict=True):
                 sums, weighted_sums = table[:, multiple[:, None] * order]
                 blocks.append(self._block_evidence(series, sums, weighted_sums, y))
         return torch.cat(blocks)
@@ -149,7 +151,7 @@ class Evidence:
 
 
 def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
-    """The nodes of one type of kernel in their order, in blocks with the same number of terms."""
+    """Blocks of consecutive nodes of one type of kernel, each with one number of terms."""
     lengthscales = nodes.lengthscale[nodes.kernel == kernel]
     while len(lengthscales):
         terms = series_terms(kernel, float(lengthscales[0]), span)
@@ -162,43 +164,46 @@ def _running_sums(
     series: CosineSeries, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
 ) -> tuple[Complex[Tensor, "S M"], Complex[Tensor, "S M"]]:
     """sum_n exp(i m w x_n), and the same weighted by y_n, for m = 0, ..., 2K and every frequency w of a series."""
-    turn = torch.polar(torch.ones((), dtype=torch.float64), series.frequency[:, None] * x)
-    columns = torch.stack([torch.ones_like(y), y], 1).to(turn.dtype)
-    power = torch.ones_like(turn)
+    rotation = torch.polar(torch.ones((), dtype=torch.float64), series.frequency[:, None] * x)
+    columns = torch.stack([torch.ones_like(y), y], 1).to(rotation.dtype)
+    power = torch.ones_like(rotation)
     sums = []
     for _ in range(2 * series.power.shape[1] - 1):
         sums.append(power @ columns)
-        power.mul_(turn)
-    plain, weighted = torch.stack(sums, 1).unbind(-1)
-    return plain, weighted
+        power.mul_(rotation)
+    plain_sums, weighted_sums = torch.stack(sums, 1).unbind(-1)
+    return plain_sums, weighted_sums
 
 
-def _table(step: float, max_multiple: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Complex[Tensor, "2 M"]:
+def _sums_of_multiples(
+    step: float, max_multiple: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
+) -> Complex[Tensor, "2 M"]:
     """sum_n exp(i t step x_n), and the same weighted by y_n, for t from 0 to at least `max_multiple`."""
-    fine = math.isqrt(max_multiple) + 1
+    size = math.isqrt(max_multiple) + 1
     unit = torch.ones((), dtype=torch.float64)
-    coarse_turns = torch.polar(unit, torch.arange(fine)[:, None] * (fine * step * x))
-    fine_turns = torch.polar(unit, torch.arange(fine)[:, None] * (step * x))
-    return (torch.cat([coarse_turns, coarse_turns * y]) @ fine_turns.T).view(2, -1)
+    coarse_rotations = torch.polar(unit, torch.arange(size)[:, None] * (size * step * x))
+    fine_rotations = torch.polar(unit, torch.arange(size)[:, None] * (step * x))
+    return (torch.cat([coarse_rotations, coarse_rotations * y]) @ fine_rotations.T).view(2, -1)
 
 
 def _gram(
-    power: Float[Tensor, "S terms"], plain: Complex[Tensor, "S M"], weighted: Complex[Tensor, "S M"]
+    power: Float[Tensor, "S terms"], sums: Complex[Tensor, "S M"], weighted_sums: Complex[Tensor, "S M"]
 ) -> tuple[Float[Tensor, "S R R"], Float[Tensor, "S R"]]:
     """W'W and W'y, where the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their powers."""
     terms = power.shape[1] - 1
-    first, second, sign = _products(terms)
-    sums = torch.cat([plain.real, plain.imag], 1)
-    gram = sums.index_select(1, first).add_(sums.index_select(1, second).mul_(sign)).unflatten(1, (2 * terms + 1, -1))
+    first, second, sign = _product_indices(terms)
+    parts = torch.cat([sums.real, sums.imag], 1)
+    gram = parts.index_select(1, first).add_(parts.index_select(1, second).mul_(sign))
+    gram = gram.unflatten(1, (2 * terms + 1, -1))
     root = power.sqrt()
     root = torch.cat([root, root[:, 1:]], 1)
-    projected = torch.cat([weighted.real[:, : terms + 1], weighted.imag[:, 1 : terms + 1]], 1)
+    projected = torch.cat([weighted_sums.real[:, : terms + 1], weighted_sums.imag[:, 1 : terms + 1]], 1)
     half = math.sqrt(0.5) * root  # `gram` holds twice the products
     return gram.mul_(half[:, :, None]).mul_(half[:, None, :]), projected * root
 
 
 @cache
-def _products(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
+def _product_indices(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
     """Indices of the two sums whose combination is twice the product of columns k and m, and the sign of the second.
 
     With C_n and S_n for the sums of cosines and sines, twice cos k cos m is C_|k-m| + C_(k+m), twice sin k sin m is

@@ -1,8 +1,8 @@
-"""Gaussian processes of two kernel families with related datasets (ICICL-TNP, section 5.1 and appendix G.1).
+"""Gaussian processes with two kinds of kernel and related datasets (ICICL-TNP, section 5.1 and appendix G.1).
 
 Every episode has a kernel (RBF or periodic) and a log-uniform lengthscale. Context and targets are one function of that
 process, and every related dataset is another function of it. All outputs, including the targets, have noise of standard
-deviation 0.2.
+deviation 0.2 by default.
 
 Functions are sampled with the cosine series of the kernels (`kernels`), in float64 and without covariance matrices.
 Kernel, context and targets are drawn first, then the largest number of related datasets. So for a given seed the number
@@ -40,19 +40,19 @@ from iclbench.families.request import Request
 from iclbench.families.sampling import stratified_uniform
 from iclbench.families.shifts import Kind, Number, Shift
 
-SHORTEST, LONGEST = 0.01, 1000.0
-Lengthscale = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
+SHORTEST_LENGTHSCALE, LONGEST_LENGTHSCALE = 0.01, 1000.0
+Lengthscale = Annotated[float, Field(ge=SHORTEST_LENGTHSCALE, le=LONGEST_LENGTHSCALE)]
 Size = Annotated[int, Field(gt=0, le=100_000)]
 Edge = Annotated[float, Field(ge=-1000, le=1000)]
 
 # The processes of the related datasets in the mismatch probe (appendix G.1.1), by name.
-RELATED_FROM = {"same": (PERIODIC, 1.85), "rbf": (RBF, 0.52), "near": (PERIODIC, 1.76), "far": (PERIODIC, 0.28)}
-MISMATCHED = {f"mismatch-{name}": process for name, process in RELATED_FROM.items()}
+RELATED_PROCESSES = {"same": (PERIODIC, 1.85), "rbf": (RBF, 0.52), "near": (PERIODIC, 1.76), "far": (PERIODIC, 0.28)}
+MISMATCH_SHIFTS = {f"mismatch-{name}": process for name, process in RELATED_PROCESSES.items()}
 # Other lengthscales than in training, one kernel for all episodes, or related datasets of another process.
-PROCESS_KINDS = {
+GP_SHIFT_KINDS = {
     "ood-lengthscale": Kind(("the kernel",)),
     **{kernel: Kind(("the kernel",), Number()) for kernel in KERNELS},
-    **{f"mismatch-{name}": Kind(("the kernel",), related_from=name) for name in RELATED_FROM},
+    **{f"mismatch-{name}": Kind(("the kernel",), related_from=name) for name in RELATED_PROCESSES},
 }
 # Parameters that do not affect the mean score of `oracle-kernel`.
 _CEILING_INDEPENDENT = {"targets", "max_related", "related_points", "per_batch"}
@@ -160,7 +160,7 @@ class GPMixture(Family):
 
     Parameters = GPParameters
     questions = frozenset({"targets"})
-    shift_kinds = PROCESS_KINDS
+    shift_kinds = GP_SHIFT_KINDS
     oracles = frozenset({"oracle-bayes", "oracle-kernel"})
     parameters: GPParameters
 
@@ -183,16 +183,17 @@ class GPMixture(Family):
     def parse_shift(self, name: str) -> Shift:
         shift = super().parse_shift(name)
         single = shift.part(*KERNELS)
-        if single and not SHORTEST <= single.value <= LONGEST:
+        if single and not SHORTEST_LENGTHSCALE <= single.value <= LONGEST_LENGTHSCALE:
             raise UsageError(
-                f"shift '{name}': expected a lengthscale from {SHORTEST:g} to {LONGEST:g}", code="bad-value"
+                f"shift '{name}': expected a lengthscale from {SHORTEST_LENGTHSCALE:g} to {LONGEST_LENGTHSCALE:g}",
+                code="bad-value",
             )
         return shift
 
     def prior(self, shift: str = "none") -> KernelPrior:
         """The distribution of the kernel of the context under a shift."""
         parsed = self.parse_shift(shift)
-        if parsed.part(*MISMATCHED):
+        if parsed.part(*MISMATCH_SHIFTS):
             return KernelPrior.single_kernel(PERIODIC, 1.85)
         if single := parsed.part(*KERNELS):
             return KernelPrior.single_kernel(KERNELS.index(single.kind), single.value)
@@ -210,9 +211,10 @@ class GPMixture(Family):
         low, high = self.parameters.lengthscale
         return self.prior("none" if low <= prior.shortest_lengthscale <= high else "ood-lengthscale")
 
-    def keeps_oracle(self, oracle: str, shift: str) -> bool:
-        """An oracle that infers the kernel is optimal only if it assumes the true distribution of kernels. This is not
-        so for shifts to a single kernel, like `mismatch-*`, most of whose related datasets also mislead it."""
+    def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
+        """An oracle that infers the kernel is optimal only if it assumes the true distribution of kernels. Under shifts
+        to a single kernel, like `mismatch-*`, it assumes another distribution, and most of their related datasets
+        mislead it."""
         return oracle == "oracle-kernel" or self.assumed_prior(shift) == self.prior(shift)
 
     def held_out(self) -> GPMixture:
@@ -225,7 +227,7 @@ class GPMixture(Family):
         return self.held_out()
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Stratified by kernel, lengthscale and context size."""
+        """Prompts stratified by kernel, lengthscale and context size."""
         stratified_family = copy(self)
         stratified_family.stratified = True
         return stratified_family.sample_all_related(request)
@@ -247,14 +249,14 @@ class GPMixture(Family):
         episodes, generator = request.episodes, request.generator
         shift, prior = self.parse_shift(request.shift), self.prior(request.shift)
         parameters, width = self.parameters, shift.examples or request.points
-        draws = 1 if parameters.per_batch else episodes
-        kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draws, generator, self.stratified))
+        draw_count = 1 if parameters.per_batch else episodes
+        kernel, lengthscale = (t.expand(episodes) for t in prior.draw(draw_count, generator, self.stratified))
         process = Process(kernel, lengthscale, prior.shortest_lengthscale)
         low = width if shift.examples else min(parameters.context_low, width)
         if self.stratified:
             sizes = low + (stratified_uniform(kernel, generator) * (width - low + 1)).long().unsqueeze(1)
         else:
-            sizes = _integers((draws, 1), low, width, generator).expand(episodes, 1)
+            sizes = _integers((draw_count, 1), low, width, generator).expand(episodes, 1)
         context_x = _uniform((episodes, 1, width), parameters.context_range, generator)
         target_x = _uniform((episodes, 1, parameters.targets), parameters.target_range, generator)
         grid = self.display_inputs().to(context_x).mT.expand(episodes, 1, -1)
@@ -265,25 +267,28 @@ class GPMixture(Family):
         points = self._observe(x, values, generator).map(lambda t: t[:, 0])
         targets = points.span(width)
         truth = {"kernel": kernel, "lengthscale": lengthscale, "mean": mean[:, 0], "display": display.float().mT}
-        if mismatched := shift.part(*MISMATCHED):
-            process = Process.constant(episodes, *MISMATCHED[mismatched.kind], generator.device)
+        if mismatched := shift.part(*MISMATCH_SHIFTS):
+            process = Process.constant(episodes, *MISMATCH_SHIFTS[mismatched.kind], generator.device)
         return Episodes(
             context=_first_points(points.span(0, width), sizes[:, 0]),
             targets=targets,
             scored=targets.mask,
-            related=self._related(process, draws, request.related, generator),
+            related=self._related(process, draw_count, request.related, generator),
             truth=truth,
         )
 
-    def _related(self, process: Process, draws: int, count: int | None, generator: torch.Generator) -> Points | None:
-        """The largest number of related datasets, masked after the first `count` (default: a random number)."""
+    def _related(
+        self, process: Process, draw_count: int, count: int | None, generator: torch.Generator
+    ) -> Points | None:
+        """The largest number of related datasets; those after the first `count` (default: a random number) are
+        masked."""
         sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
         if not sets:
             return None
         if count == 0:  # no random numbers are needed after the related datasets
             blank = torch.zeros((episodes, sets, high, 1), device=generator.device)
             return Points(blank, blank, torch.zeros(blank.shape[:-1], dtype=torch.bool, device=blank.device))
-        related_counts = _integers((draws, 1), 0, sets, generator).expand(episodes, 1)
+        related_counts = _integers((draw_count, 1), 0, sets, generator).expand(episodes, 1)
         if count is not None:
             related_counts = torch.full_like(related_counts, count)
         sizes = _integers((episodes, sets), low, high, generator)

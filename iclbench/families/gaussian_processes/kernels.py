@@ -57,7 +57,7 @@ class CosineSeries(TensorRecord):
     power: Float[Tensor, "S terms"]
 
     def covariance(self, distance: Float[Tensor, "*D"]) -> Float[Tensor, " S *D"]:
-        """Values of all kernels at the given distances."""
+        """The values of all kernels at the given distances."""
         k = torch.arange(self.power.shape[1], dtype=torch.float64, device=distance.device)
         angle = distance[..., None] * k
         waves = torch.cos(self.frequency.view(-1, *[1] * angle.dim()) * angle)

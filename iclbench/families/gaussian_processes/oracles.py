@@ -5,7 +5,7 @@ improve. `oracle-bayes` has access only to the distribution of kernels and infer
 datasets: it averages the posteriors under a grid of kernels, the nodes (`evidence.Nodes`), with the nodes' posterior
 weights. On average no predictor has a better density, and no Gaussian head is better than the Gaussian with its mean
 and variance. Under shifts to a single kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the
-related datasets of most `mismatch-*` shifts mislead it, so it is only a baseline there (`GPMixture.keeps_oracle`).
+related datasets of most `mismatch-*` shifts mislead it, so it is only a baseline there (`GPMixture.is_oracle_optimal`).
 `periodic-mean` also has access to the kernel, but uses only the mean of periodic functions.
 """
 
@@ -61,7 +61,7 @@ class _GPOracle(Predictor, Generic[_Settings], abstract=True):
 
 
 @dataclass(frozen=True)
-class KnownKernel(State):
+class KernelState(State):
     """The context and the kernel of every episode."""
 
     context: Points
@@ -81,24 +81,24 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
         informed_copy.truth = truth
         return informed_copy
 
-    def condition(self, context: Points, related: Points | None = None) -> KnownKernel:
+    def condition(self, context: Points, related: Points | None = None) -> KernelState:
         if self.truth is None:
             raise UsageError(
-                "oracle-kernel needs the kernels; call informed(episodes.truth) first", code="missing-value"
+                "oracle-kernel requires the kernels; call informed(episodes.truth) first", code="missing-value"
             )
-        return KnownKernel(context, self.truth["kernel"], self.truth["lengthscale"])
+        return KernelState(context, self.truth["kernel"], self.truth["lengthscale"])
 
-    def query(self, state: KnownKernel, x: Float[Tensor, "B Q 1"]) -> JointGaussian:
+    def query(self, state: KernelState, x: Float[Tensor, "B Q 1"]) -> JointGaussian:
         mean, tril = joint_posterior(state.kernel, state.lengthscale, state.context, x, self.noise)
         return JointGaussian.from_tril(mean.to(x.dtype).unsqueeze(-1), tril.to(x.dtype))
 
-    def update(self, state: KnownKernel, points: Points) -> KnownKernel:
-        return KnownKernel(state.context.append(points), state.kernel, state.lengthscale)
+    def update(self, state: KernelState, points: Points) -> KernelState:
+        return KernelState(state.context.append(points), state.kernel, state.lengthscale)
 
 
 @dataclass(frozen=True)
-class KnownMean(KnownKernel):
-    """`KnownKernel` with the mean of every function over a period (not used for RBF kernels)."""
+class MeanState(KernelState):
+    """`KernelState` with the mean of every function over a period (not used for RBF kernels)."""
 
     mean: Float[Tensor, " B"]
 
@@ -110,12 +110,12 @@ class PeriodicMean(OracleKernel):
     -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214, with p_0 the variance of the mean (`kernels.mean_variance`).
     """
 
-    def condition(self, context: Points, related: Points | None = None) -> KnownMean:
+    def condition(self, context: Points, related: Points | None = None) -> MeanState:
         state = super().condition(context, related)
         assert self.truth is not None
-        return KnownMean(state.context, state.kernel, state.lengthscale, self.truth["mean"])
+        return MeanState(state.context, state.kernel, state.lengthscale, self.truth["mean"])
 
-    def query(self, state: KnownMean, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
+    def query(self, state: MeanState, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
         """The posterior for RBF functions; for periodic functions independent outputs around the mean."""
         rbf_prediction = super().query(state, x)
         is_periodic = (state.kernel == PERIODIC)[:, None, None]
@@ -126,7 +126,7 @@ class PeriodicMean(OracleKernel):
             torch.where(is_periodic, std, rbf_prediction.std).to(x.dtype),
         )
 
-    def update(self, state: KnownMean, points: Points) -> KnownMean:  # type: ignore[override]
+    def update(self, state: MeanState, points: Points) -> MeanState:  # type: ignore[override]
         return replace(state, context=state.context.append(points))
 
 
@@ -224,7 +224,8 @@ class OracleBayes(_GPOracle[BayesSettings]):
 
     @cached_property
     def _evidence_by_data(self) -> dict[bytes, Float[Tensor, "B S"]]:
-        """The evidence of recent datasets: all numbers of related datasets and the joint scores need the same ones."""
+        """The evidence of recent datasets, which is needed for every number of related datasets and for joint
+        scores."""
         return {}
 
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
@@ -277,6 +278,6 @@ class OracleBayes(_GPOracle[BayesSettings]):
         )
         groups = padded.unflatten(0, (-1, group_size))
         central_index = (groups.softmax(1) * torch.arange(group_size)).sum(1).round().long()
-        central = periodic_nodes[central_index + group_size * torch.arange(len(groups))]
-        others = nodes[self._nodes.kernel[nodes] != PERIODIC]
-        return torch.cat([others, central]), torch.cat([log_weights[others], groups.logsumexp(1)])
+        central_nodes = periodic_nodes[central_index + group_size * torch.arange(len(groups))]
+        rbf_nodes = nodes[self._nodes.kernel[nodes] != PERIODIC]
+        return torch.cat([rbf_nodes, central_nodes]), torch.cat([log_weights[rbf_nodes], groups.logsumexp(1)])

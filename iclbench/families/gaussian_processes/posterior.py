@@ -19,8 +19,8 @@ def posterior(
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"]]:
     """Marginal means and standard deviations of the noisy outputs at `x`, in float64. Masked points are ignored;
     without points the result is the prior."""
-    mean, explained = _explained(kernel, lengthscale, context, x, noise)
-    variance = (1 + noise**2 - explained.square().sum(1)).clamp_min(noise**2)
+    mean, reduction = _mean_and_reduction(kernel, lengthscale, context, x, noise)
+    variance = (1 + noise**2 - reduction.square().sum(1)).clamp_min(noise**2)
     return mean, variance.sqrt()
 
 
@@ -32,13 +32,13 @@ def joint_posterior(
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q Q"]]:
     """Mean of the noisy outputs and the Cholesky factor of their covariance; see `posterior`."""
-    mean, explained = _explained(kernel, lengthscale, context, x, noise)
-    remaining = covariance(kernel, lengthscale, x, x) - explained.mT @ explained
-    remaining.diagonal(dim1=1, dim2=2).add_(noise**2)
-    return mean, torch.linalg.cholesky(remaining)
+    mean, reduction = _mean_and_reduction(kernel, lengthscale, context, x, noise)
+    posterior_covariance = covariance(kernel, lengthscale, x, x) - reduction.mT @ reduction
+    posterior_covariance.diagonal(dim1=1, dim2=2).add_(noise**2)
+    return mean, torch.linalg.cholesky(posterior_covariance)
 
 
-def _explained(
+def _mean_and_reduction(
     kernel: Int[Tensor, " S"],
     lengthscale: Float[Tensor, " S"],
     context: Points,
@@ -54,5 +54,5 @@ def _explained(
     y = torch.where(context.mask, context.y.squeeze(-1).double(), 0.0)
     factor = torch.linalg.cholesky(gram)
     solved = torch.linalg.solve_triangular(factor, torch.cat([cross, y.unsqueeze(-1)], -1), upper=False)
-    explained, y = solved[..., :-1], solved[..., -1:]
-    return (explained * y).sum(1), explained
+    reduction, y = solved[..., :-1], solved[..., -1:]
+    return (reduction * y).sum(1), reduction

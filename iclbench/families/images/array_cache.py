@@ -1,4 +1,4 @@
-"""Arrays that take long to compute, cached in files: in the user's cache folder, or next to the data if that fails.
+"""A file cache for arrays that take long to compute, in the user's cache folder or, if that fails, next to the data.
 
 The name of a file includes a hash of the source of the array, so cached arrays are never out of date. An array is
 recomputed if its file cannot be read, and not cached if no file can be written.
@@ -20,13 +20,13 @@ from iclbench.core import limits
 from iclbench.core.files import atomic
 
 
-def cached_array(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -> np.ndarray:
+def cached_array(name: str, data_folder: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
     """The array that is cached as `name`. If it is not cached yet, it is computed and, if possible, cached.
 
     Args:
         name: file name, without a folder.
         data_folder: the folder of the data.
-        make: computes the array.
+        compute: the function that computes the array.
     """
     paths = [folder / f"{name}.npz" for folder in _folders(data_folder)]
     for path in paths:
@@ -34,7 +34,7 @@ def cached_array(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -
             return _read_cached(path)
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError):
             continue
-    array = make()
+    array = compute()
     for path in paths:
         try:
             with atomic(path) as temporary, temporary.open("wb") as file:
@@ -46,7 +46,7 @@ def cached_array(name: str, data_folder: Path, make: Callable[[], np.ndarray]) -
 
 
 def _read_cached(path: Path) -> np.ndarray:
-    """The array in a file. The file may come from another program, so its size is checked.
+    """The array in a file. Its size is checked, since another program may have written the file.
 
     Raises:
         ValueError: the size differs from the header or exceeds the limit. Damaged files also raise the errors of

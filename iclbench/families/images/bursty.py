@@ -17,7 +17,7 @@ The tests have eight images in context:
   in the context is right, and the label in the weights is wrong;
 - `iwl`: no context image has the class of the query. The query is drawn with the Zipf weights, the context with the
   same weights from the other classes. In `iwl_macro`, `iwl_common` and `iwl_rare` the class of the query is uniform
-  over all training classes, the common or the rare ones. In `iwl_new_drawings` the query is a drawing that is not among
+  over all, the common and the rare training classes. In `iwl_new_drawings` the query is a drawing that is not among
   the `train_drawings` training drawings of its class.
 
 With `anchor_compat`, sequences are sampled as in the code of the two papers (`datasets/data_generators.py` of
@@ -45,11 +45,11 @@ from iclbench.core.errors import UsageError
 from iclbench.families.base import Evaluator, Family
 from iclbench.families.images.bursty_draws import (
     ClassSplit,
-    coins,
     distinct_drawings,
-    number_of_pairs,
-    places_in_pair,
-    shuffled,
+    pair_count,
+    random_bits,
+    random_positions_in_pair,
+    shuffle,
     two_labels,
 )
 from iclbench.families.images.bursty_parameters import TEST_CONTEXT, BurstyParameters
@@ -113,22 +113,22 @@ class Bursty(Family):
         Raises:
             UsageError: Omniglot does not have enough unused characters.
         """
-        bursty, split, p = copy.copy(self), self.split(), self.parameters
+        family, split, p = copy.copy(self), self.split(), self.parameters
         if p.glyphs == "omniglot":
             unused = torch.tensor(sorted({*range(ALL_CLASSES)} - {*split.data_classes.tolist()}), dtype=torch.long)
             if len(unused) < split.holdout:
                 raise UsageError(
-                    f"choosing a learning rate needs {split.holdout} unused characters, but only {len(unused)} of "
-                    f"Omniglot's {ALL_CLASSES} are unused: use a smaller preset, or lower task.classes",
+                    f"choosing a learning rate requires {split.holdout} unused characters, but only {len(unused)} of "
+                    f"Omniglot's {ALL_CLASSES} are unused; use a smaller preset, or lower task.classes",
                     code="not-applicable",
                 )
         else:
             unused = torch.arange(p.classes, p.classes + split.holdout)
-            bursty._procedural_classes = p.classes + split.holdout
+            family._procedural_classes = p.classes + split.holdout
         data_classes = split.data_classes.clone()
         data_classes[split.n_training : split.n_training + split.holdout] = unused[: split.holdout]
-        bursty._splits = {torch.device("cpu"): replace(split, data_classes=data_classes)}
-        return bursty
+        family._splits = {torch.device("cpu"): replace(split, data_classes=data_classes)}
+        return family
 
     @property
     def fingerprint(self) -> str:
@@ -154,14 +154,12 @@ class Bursty(Family):
         return self._splits[device]
 
     def evaluators(self) -> dict[str, Evaluator]:
-        two_labels, all_labels = Evaluator(0.5), Evaluator(1 / self.split().n_training, knows="weights")
-        iwl = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
-        flip = Evaluator(0.5, knows="either")
+        iwl_names = ("iwl", "iwl_macro", "iwl_common", "iwl_rare", "iwl_new_drawings")
         return {
-            "icl": two_labels,
+            "icl": Evaluator(0.5),
             "icl_paired": Evaluator(0.25, group_size=2),
-            "flip": flip,
-            **dict.fromkeys(iwl, all_labels),
+            "flip": Evaluator(0.5, answer_source="either"),
+            **dict.fromkeys(iwl_names, Evaluator(1 / self.split().n_training, answer_source="weights")),
         }
 
     def sample(self, request: Request) -> Episodes:
@@ -170,22 +168,23 @@ class Bursty(Family):
         split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
         pair = self._pair(episodes, generator, are_different=not anchor)
         further_ranks = split.zipf((episodes, points - 2 * shots), generator)
-        # Ranks count modulo the number of classes, but drawings are distinct only within equal ranks. So adding the
-        # number of classes keeps the classes and lets their drawings repeat those of the pair.
+        # Classes depend on ranks modulo the number of classes, but drawings are distinct only among equal ranks. So
+        # after the number of classes is added, the classes are the same and their drawings can repeat those of the
+        # pair.
         further_ranks = further_ranks + split.n_training * anchor
-        context = shuffled(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
-        bursty = torch.cat([context, pair.gather(1, coins(episodes, generator))], 1)
+        context = shuffle(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
+        bursty_ranks = torch.cat([context, pair.gather(1, random_bits(episodes, generator))], 1)
         is_bursty = torch.rand((episodes, 1), generator=generator, device=generator.device) < self.parameters.p_bursty
-        independent = split.zipf((episodes, points + 1), generator)
-        sequences = self._with_trained_labels(torch.where(is_bursty, bursty, independent), generator)
+        independent_ranks = split.zipf((episodes, points + 1), generator)
+        sequences = self._with_trained_labels(torch.where(is_bursty, bursty_ranks, independent_ranks), generator)
         return self._episodes(sequences, request.active_dims)
 
     def check_test(self, evaluator: str) -> None:
         super().check_test(evaluator)
         if evaluator == "iwl_new_drawings" and self.parameters.train_drawings == DRAWINGS:
             raise UsageError(
-                f"iwl_new_drawings needs drawings that are not used in training, but all {DRAWINGS} are; "
-                "lower task.train_drawings, as bursty-new-drawings does",
+                f"iwl_new_drawings requires drawings that are not used in training, but all {DRAWINGS} are used; lower "
+                "task.train_drawings, as in bursty-new-drawings",
                 code="not-applicable",
             )
 
@@ -195,7 +194,7 @@ class Bursty(Family):
             case "icl":
                 sequences = self._icl(episodes, generator)
             case "icl_paired":
-                sequences = self._exchanged(self._icl(number_of_pairs(episodes), generator))
+                sequences = self._with_exchanged_labels(self._icl(pair_count(episodes), generator))
             case "flip":
                 # Two different classes: the trained label of a single class would be right for context and weights.
                 pair = self.split(generator.device).labels_by_rank[self._pair(episodes, generator, are_different=True)]
@@ -231,15 +230,15 @@ class Bursty(Family):
     def _two_class_sequences(
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
-        """Equal numbers of images of both classes with these labels, shuffled, and a query of either class."""
-        pair_index = places_in_pair(len(pair), generator)
+        """Sequences of equally many images of two classes with these labels, shuffled, and a query of either class."""
+        pair_index = random_positions_in_pair(len(pair), generator)
         classes = pair.gather(1, pair_index)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
         drawing_numbers = distinct_drawings(classes, drawings, generator)
         return Sequences(classes, labels.gather(1, pair_index), drawing_numbers, choices.scatter(1, labels, True))
 
     @staticmethod
-    def _exchanged(sequences: Sequences) -> Sequences:
+    def _with_exchanged_labels(sequences: Sequences) -> Sequences:
         """Each sequence followed by itself with its two labels exchanged."""
         doubled = Sequences(*(t.repeat_interleave(2, 0) for t in sequences))
         label_sums = doubled.choices.nonzero()[:, 1].reshape(-1, 2).sum(1, keepdim=True)

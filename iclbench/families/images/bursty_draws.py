@@ -1,9 +1,9 @@
-"""Random parts of bursty sequences: the split of the classes, Zipf draws, drawings without repetition, and orders.
+"""Random parts of bursty sequences: the split of the classes, Zipf ranks, distinct drawings and random orders.
 
 Labels are positions in a seeded permutation of the classes of the data: rare classes first, then common classes, then
 held-out classes, which have no label in training. Ranks order the training classes by frequency. The common classes
-come first, and both groups are in random order, so labels 0 and 1 are rare classes of any rank. With `by_label`,
-as in the code of Chan et al., ranks go from the last label to the first, so labels 0 and 1 are the two rarest.
+come first, and both groups are in random order, so labels 0 and 1 are rare classes of any rank. With `by_label`, as in
+the code of Chan et al., classes are ranked from the last label to the first, so labels 0 and 1 are the two rarest.
 
 Weights are integers, so excluding one rank from a draw is exact: a number below the total weight of the other
 ranks is shifted past the excluded one. No rejection is needed.
@@ -24,7 +24,7 @@ from iclbench.core.seeds import generator as stream
 from iclbench.families.images.bursty_parameters import TEST_CONTEXT
 
 # The approximate sum of the weights: large enough that rounding does not matter, and exact in float64.
-_TOTAL = 2**50
+_TOTAL_WEIGHT = 2**50
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class ClassSplit(TensorRecord):
     Attributes:
         data_classes: the class of the data for each label, `(classes,)`; the last `holdout` are held out.
         labels_by_rank: the label of every rank, `(training,)`, the most frequent first.
-        ends: the cumulative weights of the ranks, `(training,)`.
+        cumulative_weights: the cumulative weights of the ranks, `(training,)`.
         common: number of common classes, which are the first ranks.
     """
 
     data_classes: Int[Tensor, " classes"]
     labels_by_rank: Int[Tensor, " training"]
-    ends: Int[Tensor, " training"]
+    cumulative_weights: Int[Tensor, " training"]
     common: int
 
     @classmethod
@@ -63,8 +63,8 @@ class ClassSplit(TensorRecord):
                 ]
             )
         weights = torch.arange(1, training + 1, dtype=torch.float64).pow(-alpha)
-        ends = (weights / weights.sum() * _TOTAL).round().long().clamp(min=1).cumsum(0)
-        return cls(data_classes, labels_by_rank, ends, common)
+        cumulative_weights = (weights / weights.sum() * _TOTAL_WEIGHT).round().long().clamp(min=1).cumsum(0)
+        return cls(data_classes, labels_by_rank, cumulative_weights, common)
 
     @property
     def n_training(self) -> int:
@@ -77,22 +77,22 @@ class ClassSplit(TensorRecord):
 
     def zipf(self, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "..."]:
         """Independent random ranks."""
-        return torch.searchsorted(self.ends, _random_below(self.ends[-1].expand(shape), generator), right=True)
+        numbers = _random_below(self.cumulative_weights[-1].expand(shape), generator)
+        return torch.searchsorted(self.cumulative_weights, numbers, right=True)
 
     def zipf_except(self, excluded: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
         """Independent random ranks, each different from the rank in `excluded`."""
-        end = self.ends[excluded]
-        start = torch.where(excluded > 0, self.ends[(excluded - 1).clamp(min=0)], 0)
-        number = _random_below(self.ends[-1] - (end - start), generator)
-        return torch.searchsorted(self.ends, number + (number >= start) * (end - start), right=True)
+        end = self.cumulative_weights[excluded]
+        start = torch.where(excluded > 0, self.cumulative_weights[(excluded - 1).clamp(min=0)], 0)
+        number = _random_below(self.cumulative_weights[-1] - (end - start), generator)
+        return torch.searchsorted(self.cumulative_weights, number + (number >= start) * (end - start), right=True)
 
 
 def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """The number of the drawing of each image in every sequence, the query last. Images of one class have different
-    drawings.
+    """The drawing number of each image in every sequence, the query last. Images of one class have different drawings.
 
-    Only the equality of classes matters. If a class occurs more often than it has drawings, drawings repeat, but
-    not the drawing of the query.
+    `classes` is used only to find images of the same class. If a class occurs more often than it has drawings, drawings
+    repeat, but not the drawing of the query.
     """
     # The query comes first, so that its drawing can be excluded if drawings repeat.
     query_first = classes.roll(1, 1)
@@ -109,13 +109,13 @@ def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: tor
     return drawing_order.gather(2, occurrence.unsqueeze(2)).squeeze(2).roll(-1, 1)
 
 
-def shuffled(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
-    """Every row in an independent random order."""
+def shuffle(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B N"]:
+    """Shuffle every row independently."""
     return take(t, torch.rand(t.shape, generator=generator, device=generator.device).argsort(1))
 
 
-def coins(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
-    """0 or 1 for every episode."""
+def random_bits(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
+    """Random bits, one per episode."""
     return torch.randint(2, (episodes, 1), generator=generator, device=generator.device)
 
 
@@ -126,14 +126,14 @@ def two_labels(episodes: int, labels: int, generator: torch.Generator) -> Int[Te
     return torch.cat([first, (first + offset) % labels], 1)
 
 
-def places_in_pair(episodes: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """The place in a pair of classes, 0 or 1, of every item of a test: equally often in the context, in random order,
-    and at random for the query, which is the last item."""
-    places = (torch.arange(TEST_CONTEXT, device=generator.device) % 2).expand(episodes, TEST_CONTEXT)
-    return torch.cat([shuffled(places, generator), coins(episodes, generator)], 1)
+def random_positions_in_pair(episodes: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
+    """The class of every item of a test as its position in a pair of classes, 0 or 1. Both are equally frequent in the
+    context, in random order; that of the query, which is the last item, is random."""
+    positions = (torch.arange(TEST_CONTEXT, device=generator.device) % 2).expand(episodes, TEST_CONTEXT)
+    return torch.cat([shuffle(positions, generator), random_bits(episodes, generator)], 1)
 
 
-def number_of_pairs(episodes: int) -> int:
+def pair_count(episodes: int) -> int:
     """The number of pairs of episodes of the test `icl_paired`.
 
     Raises:
@@ -141,7 +141,7 @@ def number_of_pairs(episodes: int) -> int:
     """
     if episodes % 2:
         raise UsageError(
-            f"icl_paired needs an even number of episodes, got {episodes}; change task.episodes", code="bad-value"
+            f"icl_paired requires an even number of episodes, got {episodes}; change task.episodes", code="bad-value"
         )
     return episodes // 2
 

@@ -1,7 +1,8 @@
 """Names and descriptions of the tests of bursty sequences.
 
 A model can answer a query from the labels in context (in-context learning) or from the label of the class in training
-(in-weight learning). The tests are those of Chan et al. 2022 (arXiv 2205.05055) and of the bursty protocol.
+(in-weight learning). Some tests are those of Chan et al. 2022 (arXiv 2205.05055); all are described in
+`iclbench.families.images.bursty`.
 """
 
 from __future__ import annotations

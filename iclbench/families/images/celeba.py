@@ -27,8 +27,8 @@ from iclbench.families.images.image_sets import ImageSet, Part, folder_of
 # Width and height of every aligned image.
 ALIGNED = (178, 218)
 
-_HOME = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
-_ADVICE = f"the folder 'celeba' must contain img_align_celeba/*.jpg and list_eval_partition.txt of {_HOME}"
+_SOURCE = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
+_ADVICE = f"the folder 'celeba' must contain img_align_celeba/*.jpg and list_eval_partition.txt of {_SOURCE}"
 # In the data set, 0 is the training partition, 1 validation and 2 test.
 _PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 
@@ -41,7 +41,7 @@ class CelebA(ImageSet):
     """
 
     def __init__(self, part: Part, data_dir: Path | None, size: int) -> None:
-        folder = folder_of(data_dir, "celeba", _HOME)
+        folder = folder_of(data_dir, "celeba", _SOURCE)
         self._size = size
         self._paths = [folder / "img_align_celeba" / name for name in _names(folder, _PARTITIONS[part])]
         missing = next((p for p in (self._paths[0], self._paths[-1]) if not p.is_file()), None)
@@ -90,9 +90,8 @@ def _decode(path: Path, size: int) -> UInt8[np.ndarray, "size size 3"]:
 
     try:
         with Image.open(path) as file_image:
-            limits.check(
-                3 * file_image.width * file_image.height, f"{path}: {file_image.width} x {file_image.height} pixels,"
-            )
+            width, height = file_image.size
+            limits.check(3 * width * height, f"{path}: {width} x {height} pixels,")
             image = file_image.convert("RGB")
     except (OSError, Image.DecompressionBombError) as error:
         code = "missing-data" if isinstance(error, FileNotFoundError) else "unreadable-file"

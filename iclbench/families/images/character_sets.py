@@ -56,8 +56,8 @@ def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
     """
     if data_dir is None:
         raise DataError(
-            "the archives of Omniglot are needed: point --data-dir or ICLBENCH_DATA at the folder that "
-            "holds 'omniglot', or use -o task.glyphs=procedural",
+            "the archives of Omniglot are required: set --data-dir or ICLBENCH_DATA to the folder that contains "
+            "'omniglot', or use -o task.glyphs=procedural",
             code="missing-data",
         )
     return _omniglot(data_dir / "omniglot", size)

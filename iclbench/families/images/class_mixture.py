@@ -38,8 +38,8 @@ class ClassMixture(Predictor):
     """Regularised discriminant analysis (Friedman 1989, JASA 84, equation 15) as a predictor of pixels.
 
     Every class is a Gaussian with the mean of its training images and a covariance between that of the class and the
-    mean covariance of all classes. The posterior of the class, from a uniform prior, follows from the context and the
-    related images, which show the same class. The prediction is the mixture of the conditional Gaussians.
+    mean covariance of all classes. The posterior of the class given a uniform prior, the context and the related
+    images, which show the same class, weights the mixture of the conditional Gaussians.
 
     Raises:
         UsageError: the task belongs to another family, has one class, or its images are too large.
@@ -62,7 +62,7 @@ class ClassMixture(Predictor):
     @cached_property
     def _moments(self) -> tuple[Float[Tensor, "C V"], Float[Tensor, "C V V"]]:
         """Means and shrunken covariances of the classes."""
-        means, covariances = self.family.trained_moments
+        means, covariances = self.family.training_class_moments
         return means, torch.lerp(covariances, covariances.mean(0), self.settings.shrinkage)
 
     def predict_targets(
@@ -79,19 +79,19 @@ class ClassMixture(Predictor):
         means = torch.stack([answer.mean for answer in answers], -2).to(x_target)
         stds = torch.stack([answer.std for answer in answers], -2).to(x_target)
         log_evidence = torch.stack([answer.log_evidence for answer in answers], -1)
-        of_sets = None if related is None else self._log_evidence_of_sets(related)
+        set_evidence = None if related is None else self._log_evidence_of_sets(related)
         for count in counts:
-            total = log_evidence if of_sets is None else log_evidence + of_sets[:, :count].sum(1)
+            total = log_evidence if set_evidence is None else log_evidence + set_evidence[:, :count].sum(1)
             logits = total.to(x_target).unsqueeze(1).expand(-1, x_target.shape[1], -1)
             yield Mixture(logits, means, stds)
 
     def _log_evidence_of_sets(self, related: Points) -> Float[Tensor, "B J C"]:
         """The log-evidence of every related image under every class."""
         sets = related.map(lambda t: t.flatten(0, 1))
-        of_classes = [
+        class_evidence = [
             self._condition(moments, sets, sets.x[:, :0]).log_evidence for moments in zip(*self._moments, strict=True)
         ]
-        return torch.stack(of_classes, -1).unflatten(0, related.mask.shape[:2])
+        return torch.stack(class_evidence, -1).unflatten(0, related.mask.shape[:2])
 
     def _condition(self, moments: tuple[Tensor, Tensor], points: Points, x_target: Tensor) -> Posterior:
         return condition(self.family, *moments, self.settings.floor, points, x_target)

@@ -41,8 +41,8 @@ class Posterior(NamedTuple):
 class GaussianImage(Predictor):
     """The conditional distribution of pixels under a Gaussian with the mean and the covariance of the training images.
 
-    It is the best predictor that is linear in the context pixels, as far as the covariance of the training images is
-    that of the evaluated ones. Related images are ignored.
+    If training and evaluated images have the same mean and covariance, no predictor that is linear in the context
+    pixels has a lower squared error. Related images are ignored.
 
     Raises:
         UsageError: the task belongs to another family, or its images are too large.
@@ -62,7 +62,7 @@ class GaussianImage(Predictor):
     @cached_property
     def _moments(self) -> tuple[Float[Tensor, " V"], Float[Tensor, "V V"]]:
         """Mean and covariance of a training image with a uniform label."""
-        class_means, class_covariances = self.family.trained_moments
+        class_means, class_covariances = self.family.training_class_moments
         offsets = class_means - class_means.mean(0)
         return class_means.mean(0), class_covariances.mean(0) + offsets.T @ offsets / len(offsets)
 
@@ -85,31 +85,31 @@ def condition(
 
     Args:
         family: the family, which maps coordinates to pixels.
-        mean, covariance: moments of the V values of an image, with all outputs of a pixel after another.
+        mean, covariance: moments of the V values of an image; the outputs of a pixel are adjacent.
         noise: standard deviation of the noise.
         context: observed pixels.
         x_target: coordinates of the target pixels.
     """
     outputs = family.y_dim
-    observed, wanted = (_value_numbers(family, x, outputs).to(mean.device) for x in (context.x, x_target))
+    observed, targets = (_value_indices(family, x, outputs).to(mean.device) for x in (context.x, x_target))
     mask = context.mask.to(mean.device).repeat_interleave(outputs, 1)
     residual = torch.where(mask, context.y.to(mean).flatten(1) - mean[observed], 0.0)
     factor = torch.linalg.cholesky(_masked_covariance(covariance, observed, mask, noise))
-    cross = covariance[observed.unsqueeze(2), wanted.unsqueeze(1)] * mask.unsqueeze(2)
+    cross = covariance[observed.unsqueeze(2), targets.unsqueeze(1)] * mask.unsqueeze(2)
     whitened, whitened_cross = (
         torch.linalg.solve_triangular(factor, right_side, upper=False) for right_side in (residual.unsqueeze(2), cross)
     )
-    variance = covariance.diagonal()[wanted] - whitened_cross.square().sum(1)
+    variance = covariance.diagonal()[targets] - whitened_cross.square().sum(1)
     log_determinant = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
     return Posterior(
-        (mean[wanted] + (whitened_cross * whitened).sum(1)).unflatten(1, (-1, outputs)),
+        (mean[targets] + (whitened_cross * whitened).sum(1)).unflatten(1, (-1, outputs)),
         (variance.clamp(min=0) + noise**2).sqrt().unflatten(1, (-1, outputs)),
         -0.5 * (whitened.square().sum((1, 2)) + log_determinant),
     )
 
 
-def _value_numbers(family: ImageCompletion, x: Float[Tensor, "B N 2"], outputs: int) -> Tensor:
-    """Numbers of all values of the pixels at these coordinates, `(B, N · outputs)`."""
+def _value_indices(family: ImageCompletion, x: Float[Tensor, "B N 2"], outputs: int) -> Tensor:
+    """Indices of all values of the pixels at these coordinates, `(B, N · outputs)`."""
     return (family.pixel_at(x).unsqueeze(-1) * outputs + torch.arange(outputs, device=x.device)).flatten(1)
 
 

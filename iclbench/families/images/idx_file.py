@@ -30,9 +30,9 @@ def read_idx(folder: Path, name: str, dimensions: int, source: str) -> UInt8[np.
 
     Raises:
         DataError: the file is missing or damaged, has another format, or exceeds the limit (`iclbench.core.limits`).
-            No more bytes are unpacked than the header declares.
+            At most one byte more than the header declares is unpacked.
     """
-    advice = f"put the files of {source} into {folder}, or point --data-dir or ICLBENCH_DATA at the folder above it"
+    advice = f"put the files of {source} into {folder}, or set --data-dir or ICLBENCH_DATA to its parent folder"
     paths = [path for path in (folder / f"{name}.gz", folder / name) if path.exists()]
     if not paths:
         raise DataError(f"{folder / name}.gz does not exist; {advice}", code="missing-data")

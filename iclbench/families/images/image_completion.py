@@ -1,10 +1,10 @@
-"""Image completion: a function from pixel coordinates to intensities, observed at some random pixels.
+"""Image completion: intensities as a function of pixel coordinates, observed at some random pixels.
 
 Two protocols define the numbers of observed pixels among P pixels:
 
 - `share` (ICICL-TNP, section 5.2 and appendix G.2): N ~ U{P/100 .. P/5} context pixels; the other pixels, or `targets`
-  random ones of them, are targets. 0 to `max_related` further images of the same label, each with U{P/100 .. P/2}
-  observed pixels. Coordinates have mean 0 and variance 1 over the image, intensities over the data set.
+  random ones of them, are targets. There are 0 to `max_related` further images of the same label, each with
+  U{P/100 .. P/2} observed pixels. Coordinates are standardised over the image, intensities over the data set.
 - `cmab` (CMAB paper, appendix): N ~ U[3, budget - 3) context and M ~ U[3, budget - N) target pixels with a budget of
   200. Coordinates lie in [-1, 1], intensities in [-0.5, 0.5].
 
@@ -67,7 +67,7 @@ class ImageParameters(BaseSettings):
         if self.images in ("mnist", "emnist") and self.size != 28:
             raise ValueError(f"size: images of {self.images} are 28 x 28, got {self.size}")
         if self.images == "celeba" and self.max_related:
-            raise ValueError("max_related: images of celeba have no labels, so they have no related images; write 0")
+            raise ValueError("max_related: images of celeba have no labels and so no related images; write 0")
         if self.sampling == "cmab" and self.budget > self.size**2:
             raise ValueError(f"budget: an image has {self.size**2} pixels, got {self.budget}")
         return self
@@ -101,7 +101,7 @@ class ImageCompletion(Family):
         self.related_sets = parameters.max_related
         self.related_points = max(1, self.pixels // 2)
         self._part: Part = "train"
-        self._loaded: dict[Part, ImageSet] = {}
+        self._image_sets: dict[Part, ImageSet] = {}
 
     def held_out(self) -> ImageCompletion:
         """The same task on images that are not used in training; loaded images are shared."""
@@ -164,7 +164,7 @@ class ImageCompletion(Family):
         return shift
 
     @property
-    def _unit(self) -> float:
+    def _pixels_per_unit(self) -> float:
         """Pixels per unit of a coordinate. A uniform distribution over `size` integers has variance
         (size² - 1) / 12."""
         size = self.parameters.size
@@ -174,16 +174,17 @@ class ImageCompletion(Family):
         """Row and column of every pixel, row by row."""
         size = self.parameters.size
         coordinates = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
-        return torch.cartesian_prod(coordinates / self._unit, coordinates / self._unit).float()
+        coordinates = coordinates / self._pixels_per_unit
+        return torch.cartesian_prod(coordinates, coordinates).float()
 
     def pixel_at(self, x: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
         """Index of the nearest pixel of `display_inputs`."""
         size = self.parameters.size
-        row, column = (x * self._unit + (size - 1) / 2).round().clamp(0, size - 1).long().unbind(-1)
+        row, column = (x * self._pixels_per_unit + (size - 1) / 2).round().clamp(0, size - 1).long().unbind(-1)
         return row * size + column
 
     @cached_property
-    def trained_pixels(self) -> tuple[Float[Tensor, "P Dy"], Float[Tensor, "P Dy"]]:
+    def training_pixel_moments(self) -> tuple[Float[Tensor, "P Dy"], Float[Tensor, "P Dy"]]:
         """Mean and standard deviation of every pixel over the training distribution: a uniform label, then a uniform
         image with this label."""
         images = self._images("train")
@@ -196,7 +197,7 @@ class ImageCompletion(Family):
         return mean.float(), (square - mean.square()).clamp(min=0).sqrt().float()
 
     @cached_property
-    def trained_moments(self) -> tuple[Float[Tensor, "C V"], Float[Tensor, "C V V"]]:
+    def training_class_moments(self) -> tuple[Float[Tensor, "C V"], Float[Tensor, "C V V"]]:
         """Mean and covariance of the V values of an image, for every label of the training images.
 
         Raises:
@@ -322,17 +323,17 @@ class ImageCompletion(Family):
         return (intensity - mean) / std
 
     def _images(self, part: Part) -> ImageSet:
-        if part not in self._loaded:
+        if part not in self._image_sets:
             images = self._load(part)
             needed_images = self.related_sets + 1
             if len(images.counts) and int(images.counts.min()) < needed_images:
-                scarce = int(images.labels[images.counts.argmin()])
+                rarest_label = int(images.labels[images.counts.argmin()])
                 raise DataError(
-                    f"{self.parameters.images}: label {scarce} has {int(images.counts.min())} image(s), but an "
-                    f"episode needs {needed_images}; lower task.max_related or add images"
+                    f"{self.parameters.images}: label {rarest_label} has {int(images.counts.min())} image(s), but an "
+                    f"episode requires {needed_images}; lower task.max_related or add images"
                 )
-            self._loaded[part] = images
-        return self._loaded[part]
+            self._image_sets[part] = images
+        return self._image_sets[part]
 
     def _load(self, part: Part) -> ImageSet:
         parameters = self.parameters
@@ -362,13 +363,13 @@ def _share_range(pixels: int, points: int) -> tuple[int, int]:
 
 
 def _limit_range(low: int, high: int, limit: int) -> tuple[int, int]:
-    """A range of sizes cut at `limit`."""
+    """A range of sizes without those above `limit`."""
     high = min(high, limit)
     return min(low, high), high
 
 
 def _image_numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-    """Numbers in the set of the `member`-th images of labels."""
+    """Numbers of images in the set, given their labels and their positions among the images of their label."""
     return images.order.to(member.device)[images.first_position.to(member.device)[label] + member]
 
 

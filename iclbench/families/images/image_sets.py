@@ -27,8 +27,8 @@ from iclbench.families.images.idx_file import read_idx
 Part = Literal["train", "validation", "test", "unseen"]
 # Number of held-out drawings of every glyph.
 HELD_OUT_DRAWINGS = 20
-# Classes of balanced EMNIST to train on: the digits, which come before the letters.
-TRAINED_CLASSES = 10
+# Number of training classes of balanced EMNIST: the digits, which come before the letters.
+TRAINING_CLASSES = 10
 
 _MNIST = "the MNIST database (yann.lecun.com/exdb/mnist)"
 _EMNIST = "the EMNIST dataset of NIST (www.nist.gov/itl/products-and-services/emnist-dataset), balanced split"
@@ -93,7 +93,7 @@ def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
     """
     split = "train" if part == "train" else "test"
     images, labels = _idx_pair(data_dir, "emnist", f"emnist-balanced-{split}", _EMNIST)
-    is_in_part: Bool[np.ndarray, " images"] = (labels >= TRAINED_CLASSES) == (part == "unseen")
+    is_in_part: Bool[np.ndarray, " images"] = (labels >= TRAINING_CLASSES) == (part == "unseen")
     return ImageSet(_flat(images[is_in_part].transpose(0, 2, 1)), labels[is_in_part])
 
 
@@ -116,7 +116,8 @@ def folder_of(data_dir: Path | None, name: str, source: str) -> Path:
     """The folder of a data set; raises `DataError` without a data folder."""
     if data_dir is None:
         raise DataError(
-            f"the images of {source} are needed: point --data-dir or ICLBENCH_DATA at the folder that holds '{name}'",
+            f"the images of {source} are required: set --data-dir or ICLBENCH_DATA to the folder that contains "
+            f"'{name}'",
             code="missing-data",
         )
     return data_dir / name

@@ -24,8 +24,8 @@ class MeanImageSettings(BaseSettings):
 class MeanImage(Predictor):
     """The mean and standard deviation of every pixel over the training images; the context is ignored.
 
-    On these images, on average, no predictor that ignores the context has a lower squared error, and no Gaussian with
-    this floor has a higher log-likelihood.
+    On average over the training images, no predictor that ignores the context has a lower squared error, and no
+    Gaussian with this floor has a higher log-likelihood.
 
     Raises:
         UsageError: the task belongs to another family.
@@ -45,6 +45,6 @@ class MeanImage(Predictor):
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q 2"], related: Points | None = None
     ) -> Gaussian:
-        mean, std = (moment.to(x_target) for moment in self.family.trained_pixels)
+        mean, std = (moment.to(x_target) for moment in self.family.training_pixel_moments)
         pixels = self.family.pixel_at(x_target)
         return Gaussian(mean[pixels], std.clamp(min=self.settings.floor)[pixels])

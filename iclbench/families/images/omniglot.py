@@ -3,8 +3,8 @@ each.
 
 It is read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659),
 or from the unpacked folders `images_background` and `images_evaluation`. Drawings are files
-`ALPHABET/characterNN/NNNN_DD.png` of 105 x 105 pixels with 1 bit.
-Reading takes seconds, so the result is cached in a file (`iclbench.families.images.array_cache`).
+`ALPHABET/characterNN/NNNN_DD.png` of 105 x 105 pixels with 1 bit. Reading takes seconds, so the result is cached in a
+file (`iclbench.families.images.array_cache`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from iclbench.families.images.array_cache import cached_array
 CLASSES = {"images_background": 964, "images_evaluation": 659}
 ALL_CLASSES, DRAWINGS, SIZE = sum(CLASSES.values()), 20, 105
 # The largest unpacked sizes of a drawing and a part in bytes; those of the official archives are 522 and 4.8 million.
-_MAX_DRAWING, _MAX_PART = 65_536, 100_000_000
+_MAX_DRAWING_BYTES, _MAX_PART_BYTES = 65_536, 100_000_000
 
 _ADVICE = (
     "download images_background.zip and images_evaluation.zip from github.com/brendenlake/omniglot into a folder "
@@ -40,11 +40,11 @@ _Reader = Callable[[str], bytes]
 def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size size"]:
     """All 1,623 x 20 drawings at `size` x `size` pixels; order and errors are as in `read_omniglot`."""
 
-    def make() -> UInt8[np.ndarray, "classes 20 size size"]:
+    def compute() -> UInt8[np.ndarray, "classes 20 size size"]:
         images = read_omniglot(folder)
         return images if size == SIZE else np.stack([shrink(drawings, size) for drawings in images])
 
-    return cached_array(f"omniglot-{size}-{_content_hash(folder)}", folder, make)
+    return cached_array(f"omniglot-{size}-{_content_hash(folder)}", folder, compute)
 
 
 def _content_hash(folder: Path) -> str:
@@ -85,7 +85,9 @@ def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105
     archive = folder / f"{part}.zip"
     if (folder / part).is_dir():
         sizes = _unpacked_sizes(folder, part)
-        return _drawings(folder / part, part, sizes, lambda name: limits.read_bytes(folder / name, _MAX_DRAWING + 1))
+        return _drawings(
+            folder / part, part, sizes, lambda name: limits.read_bytes(folder / name, _MAX_DRAWING_BYTES + 1)
+        )
     try:
         with limits.open_file(archive) as file, zipfile.ZipFile(file) as zipped:
             sizes = _archive_sizes(archive, zipped)
@@ -118,7 +120,7 @@ def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
 def _read_bounded(zipped: zipfile.ZipFile, name: str) -> bytes:
     """A file of an archive, up to one byte more than the largest drawing: the size in the archive may be wrong."""
     with zipped.open(name) as file:
-        return file.read(_MAX_DRAWING + 1)
+        return file.read(_MAX_DRAWING_BYTES + 1)
 
 
 def _drawings(
@@ -130,7 +132,7 @@ def _drawings(
     for name, size in sizes.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise DataError(f"{path}: '{name}' leads out of the folder; use the official archive")
-        if size > _MAX_DRAWING:
+        if size > _MAX_DRAWING_BYTES:
             raise DataError(
                 f"{path}: '{name}' has {size:,} bytes unpacked, too many for a drawing; use the official archive",
                 code="too-large",
@@ -139,10 +141,10 @@ def _drawings(
         if match:
             characters[match[1]][int(match[3])] = name
             numbers.add(int(match[2]))
-    if sum(sizes.values()) > _MAX_PART:
+    if sum(sizes.values()) > _MAX_PART_BYTES:
         raise DataError(
-            f"{path} has {sum(sizes.values()):,} bytes unpacked, expected at most {_MAX_PART:,}; use the official "
-            "archive",
+            f"{path} has {sum(sizes.values()):,} bytes unpacked, expected at most {_MAX_PART_BYTES:,}; use the "
+            "official archive",
             code="too-large",
         )
     if len(characters) != CLASSES[part]:

@@ -130,7 +130,7 @@ class LinearSystems(Family):
         variances = [power + self.parameters.process_noise**2 * sum(powers[:n]) for n, power in enumerate(powers)]
         return sum(variances) / len(variances)
 
-    def keeps_oracle(self, oracle: str, shift: str) -> bool:
+    def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
         """`oracle-bayes-kalman` assumes that a sequence has one system, which is not so under `switch`."""
         return oracle == "oracle-kalman" or self.parse_shift(shift).part("switch") is None
 

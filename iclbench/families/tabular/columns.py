@@ -21,13 +21,13 @@ class Column:
     Attributes:
         name: the name, which may be empty.
         values: the numbers, NaN for missing values; None if the column has text.
-        place: a function from the index of a row to the position and content of its cell, in words.
+        location_of: a function from the index of a row to the position and content of its cell, in words.
         text_row: index of the first row with text, if it is known.
     """
 
     name: str
     values: Float[np.ndarray, " rows"] | None
-    place: Callable[[int], str] = lambda row: f"row {row + 1}"
+    location_of: Callable[[int], str] = lambda row: f"row {row + 1}"
     text_row: int | None = None
 
     def numbers(self) -> Float[np.ndarray, " rows"]:

@@ -1,7 +1,7 @@
 """Tables of numbers as text: `.csv` and `.csv.gz`, UTF-8, separated by commas, with or without a header.
 
-Arrow parses files that contain only numbers. Python's reader parses all other files, and those that Arrow refuses,
-cell by cell: it accepts more spellings and knows the position of every cell. A test compares the two.
+Arrow parses files that contain only numbers. Python's reader parses all other files, and those that Arrow rejects, cell
+by cell: it accepts more spellings, and error messages have the positions of cells. A test compares the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import as_one_line
 from iclbench.families.tabular.columns import Column, table_stem
-from iclbench.families.tabular.numerals import meant_as_number, number
+from iclbench.families.tabular.numerals import number, resembles_number
 
 SEPARATOR_HINT = "columns are separated by commas"
 # Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
@@ -57,7 +57,7 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
             f"{path} is not a complete gzip file ({error_text(error)}); compress it again", code="unreadable-file"
         ) from None
     except OSError as error:
-        raise cannot_read(path, error, "give a table that ends in .csv, .csv.gz or .parquet") from None
+        raise cannot_read(path, error, "pass a table that ends in .csv, .csv.gz or .parquet") from None
     except ValueError as error:  # a null byte in the path
         raise DataError(f"cannot read {path}: {error_text(error)}", code="missing-file") from None
     first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
@@ -109,7 +109,7 @@ def _parse_with_arrow(data: bytes, header: bool | None) -> _ParsedTable | None:
         return None
     if not first_line or len(first_line) != len(second_line) or first_lines[0].count(b'"') % 2:
         return None
-    has_header = _names_columns([first_line, second_line]) if header is None else header
+    has_header = _has_header([first_line, second_line]) if header is None else header
     header_line = data[: len(first_lines[0]) + 1] if has_header else b""
     if data.translate(None, _ARROW_CHARACTERS) != header_line.translate(None, _ARROW_CHARACTERS):
         return None
@@ -155,11 +155,11 @@ def _parse_cells(path: Path, data: bytes, header: bool | None) -> _ParsedTable:
                 f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; {SEPARATOR_HINT}",
                 code="bad-syntax",
             )
-    has_header = _names_columns([row for _, row in rows[:2]]) if header is None else header
+    has_header = _has_header([row for _, row in rows[:2]]) if header is None else header
     if has_header:
         del rows[0]
     if not rows:
-        raise DataError(f"{path} has a header and no rows; add rows of numbers")
+        raise DataError(f"{path} has a header but no rows; add rows of numbers")
     lines = [line for line, _ in rows]
     return (
         first_line,
@@ -173,31 +173,31 @@ def _reader(lines: Iterable[str]) -> Any:
 
 
 def _column(cells: list[str], lines: list[int]) -> Column:
-    def place(row: int) -> str:
+    def location_of(row: int) -> str:
         return f"line {lines[row]}: '{as_one_line(cells[row], 40)}'"
 
     joined = "".join(cells)
     if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
         try:
-            return Column("", np.array([float(cell) for cell in cells]), place)
+            return Column("", np.array([float(cell) for cell in cells]), location_of)
         except ValueError:
             pass
-    lowered = [cell.lower() for cell in cells]
-    truth = _TRUTH_VALUES if all(cell in _TRUTH_VALUES or cell in _MISSING for cell in lowered) else {}
-    values = [np.nan if cell in _MISSING else truth.get(cell, number(cell)) for cell in lowered]
+    lower_case = [cell.lower() for cell in cells]
+    truth_values = _TRUTH_VALUES if all(cell in _TRUTH_VALUES or cell in _MISSING for cell in lower_case) else {}
+    values = [np.nan if cell in _MISSING else truth_values.get(cell, number(cell)) for cell in lower_case]
     text_row = next((row for row, value in enumerate(values) if value is None), None)
-    return Column("", None if text_row is not None else np.array(values, dtype=np.float64), place, text_row)
+    return Column("", None if text_row is not None else np.array(values, dtype=np.float64), location_of, text_row)
 
 
-def _names_columns(lines: list[list[str]]) -> bool:
+def _has_header(lines: list[list[str]]) -> bool:
     """Whether the first line is a header: no cell looks like a number, a word is above a number, or the first cell is
     empty and column numbers follow, as pandas writes a row index."""
-    numeric = [meant_as_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
-    if not any(numeric) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
+    is_number = [resembles_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
+    if not any(is_number) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
         return True
-    numeric_below = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else numeric
-    words = [not is_number and cell.lower() not in _MISSING for is_number, cell in zip(numeric, lines[0], strict=True)]
-    return any(is_word and is_above for is_word, is_above in zip(words, numeric_below, strict=True))
+    is_above_number = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else is_number
+    is_word = [not numeric and cell.lower() not in _MISSING for numeric, cell in zip(is_number, lines[0], strict=True)]
+    return any(word and above for word, above in zip(is_word, is_above_number, strict=True))
 
 
 def _may_be_header(cells: list[str], columns: list[Column]) -> bool:

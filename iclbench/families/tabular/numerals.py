@@ -18,10 +18,10 @@ def number(text: str) -> float | None:
         return None
 
 
-def meant_as_number(text: str) -> bool:
+def resembles_number(text: str) -> bool:
     """Whether a text is a number or looks like an attempt to write one, so that it cannot be the name of a column.
 
-    >>> meant_as_number("1_5"), meant_as_number("٣"), meant_as_number("1,5"), meant_as_number("x1")
+    >>> resembles_number("1_5"), resembles_number("٣"), resembles_number("1,5"), resembles_number("x1")
     (True, True, True, False)
     """
     return number(text) is not None or (any(map(str.isnumeric, text)) and not any(map(str.isalpha, text)))

@@ -20,7 +20,7 @@ from iclbench.families.tabular.columns import Column, check_names, list_names
 log = logging.getLogger("iclbench")
 
 # The name that pandas writes for a row index without a name. Other programs read it as a column name.
-_INDEX = re.compile(r"__index_level_\d+__")
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def read_parquet(path: Path) -> list[Column]:
@@ -52,7 +52,7 @@ def read_parquet(path: Path) -> list[Column]:
     except OSError as error:
         if error.strerror is None:
             raise _not_parquet(path, error) from None
-        raise cannot_read(path, error, "give a table that ends in .csv, .csv.gz or .parquet") from None
+        raise cannot_read(path, error, "pass a table that ends in .csv, .csv.gz or .parquet") from None
     if not rows:
         raise DataError(f"{path} has no rows; add rows of numbers")
     if index_names:
@@ -70,7 +70,7 @@ def _not_parquet(path: Path, error: Exception) -> DataError:
 
 def _index_names(schema: Any) -> set[str]:
     """Names of the columns that are a row index of pandas: those in the metadata, and unnamed indices."""
-    names = {name for name in schema.names if _INDEX.fullmatch(name)}
+    names = {name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)}
     try:
         index_columns = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]
         return names | ({name for name in index_columns if isinstance(name, str)} & set(schema.names))

@@ -1,7 +1,7 @@
-"""Reading a regression table from a file: columns of numbers, one of which is the target.
+"""A reader of regression tables: columns of numbers, one of which is the target.
 
 Formats are `.csv` and `.csv.gz` (`iclbench.families.tabular.csv_file`) and `.parquet` (`parquet_file`). Text, missing
-or infinite values and a constant target are errors that name the columns; no values are filled in or encoded.
+or infinite values and a constant target are errors that name the columns; values are neither filled in nor encoded.
 """
 
 from __future__ import annotations
@@ -138,14 +138,14 @@ def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[
 
 def _first_text(column: Column) -> str:
     """Position of the first text of a column, in brackets; empty if it is not known."""
-    return "" if column.text_row is None else f" ({column.place(column.text_row)})"
+    return "" if column.text_row is None else f" ({column.location_of(column.text_row)})"
 
 
 def _places(columns: Sequence[Column], wrong_cells: Sequence[np.ndarray]) -> str:
     """The columns with wrong cells, the number of these cells and the first one."""
     return list_names(
         [
-            f"{as_one_line(column.name)} ({int(is_wrong.sum())}: {column.place(int(is_wrong.argmax()))})"
+            f"{as_one_line(column.name)} ({int(is_wrong.sum())}: {column.location_of(int(is_wrong.argmax()))})"
             for column, is_wrong in zip(columns, wrong_cells, strict=True)
             if is_wrong.any()
         ]

@@ -1,4 +1,4 @@
-"""Real regression tables as episodes: are models that are trained on synthetic functions useful on real data?
+"""Episodes of real regression tables: are models that are trained on synthetic functions useful on real data?
 
 An episode is a random subset of the rows of one table, in random order. Features are standardised over the complete
 table, since models have access to all inputs, and mapped to the d dimensions of the task:
@@ -11,7 +11,7 @@ simple choices fail: statistics of all points would leak later labels to the fir
 prefix would change the label of a point between prefixes. Instead, the mean and standard deviation of the *opening*,
 the first `opening` points (at most half of all points), are used for the complete episode, and only points after the
 opening are scored. Every scored prefix contains the opening, so its labels are a function of its context, and no later
-label affects an earlier one. The disadvantages are that predictions from fewer points are not scored, and that the zero
+label affects an earlier one. The disadvantages are that predictions from fewer points are not scored and that the zero
 predictor scores above 1 (11/10 · 10/7 = 1.57 for Gaussian labels and ten points). If all labels of the opening are
 equal, the scale of the table is used.
 """
@@ -80,7 +80,7 @@ class Tabular(Family):
         self, parameters: TabularParameters, data_dir: Path | None = None, tables: Sequence[Table] | None = None
     ) -> None:
         super().__init__(parameters, data_dir)
-        self._given_tables = tables
+        self._tables_in_memory = tables
 
     @property
     def x_dim(self) -> int:
@@ -92,8 +92,8 @@ class Tabular(Family):
 
     @cached_property
     def tables(self) -> list[Table]:
-        if self._given_tables is not None:
-            return list(self._given_tables)
+        if self._tables_in_memory is not None:
+            return list(self._tables_in_memory)
         return [read_table(path) for path in _table_paths(self.data_dir, self.parameters.tables)]
 
     @cached_property
@@ -103,12 +103,12 @@ class Tabular(Family):
 
     @property
     def needs_data(self) -> bool:
-        return self._given_tables is None
+        return self._tables_in_memory is None
 
     @cached_property
-    def _standard(self) -> list[tuple[Tensor, Tensor]]:
+    def _standard_tables(self) -> list[tuple[Tensor, Tensor]]:
         """Features and target of every table, standardised over its rows, in float32."""
-        return [(_standardised(t.x), _standardised(t.y[:, None])[:, 0]) for t in self.tables]
+        return [(_to_standard_units(t.x), _to_standard_units(t.y[:, None])[:, 0]) for t in self.tables]
 
     @cached_property
     def _target_standards(self) -> list[Standard]:
@@ -130,7 +130,7 @@ class Tabular(Family):
         x = torch.zeros(episodes, points, self.x_dim, device=device)
         y = torch.zeros(episodes, points, device=device)
         rows = torch.zeros(episodes, points, dtype=torch.long, device=device)
-        for index, (features, target) in enumerate(self._standard):
+        for index, (features, target) in enumerate(self._standard_tables):
             episode_rows = (table_index == index).nonzero().squeeze(1)
             rows[episode_rows] = distinct_rows(len(episode_rows), points, len(target), generator)
             x[episode_rows] = self._encode(features.to(device)[rows[episode_rows]], generator)
@@ -159,12 +159,12 @@ class Tabular(Family):
         for index, target_standard in enumerate(self._target_standards):
             is_table = table_index == index
             standardised[is_table] = target_standard.apply(values[is_table].reshape(-1, 1)).reshape(-1, rows.shape[1])
-            labels[torch.from_numpy(is_table)] = self._standard[index][1][rows[is_table]]
+            labels[torch.from_numpy(is_table)] = self._standard_tables[index][1][rows[is_table]]
         mean, scale = _opening_scale(labels, self._opening(rows.shape[1]))
         return np.asarray(self.parameters.variance**0.5 * (standardised - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
-        """Lines about episodes with this number of examples from these tables, printed with the scores."""
+        """Lines that describe episodes with this number of examples, printed with the scores."""
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
         if len(self.tables) == 1:
@@ -179,7 +179,7 @@ class Tabular(Family):
         ]
 
     def _features(self, table: Table) -> str:
-        """The features of a table that models and baselines see."""
+        """A description of the inputs of models and baselines on a table."""
         names = ", ".join(map(as_one_line, table.features[:12])) + (", ..." if len(table.features) > 12 else "")
         count, dim = len(table.features), self.x_dim
         if self.parameters.encoding == "project":
@@ -230,18 +230,18 @@ def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor,
     return opening_labels.mean(1, keepdim=True), torch.where(is_constant, 1.0, std)
 
 
-def _standardised(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
+def _to_standard_units(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
     """Columns in standard units; constant columns become 0."""
     standardised = Standard.of(values).apply(values)
     return torch.from_numpy(np.ascontiguousarray(standardised, dtype=np.float32))
 
 
 def _table_paths(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
-    """Paths of the named tables in the data folder; without names, of all its tables."""
-    advice = "point --data-dir or ICLBENCH_DATA at the folder that holds 'tabular'"
+    """The paths of these tables in the data folder; without names, those of all its tables."""
+    advice = "set --data-dir or ICLBENCH_DATA to the folder that contains 'tabular'"
     if data_dir is None:
         raise DataError(
-            f"the tabular family needs real tables (.csv, .csv.gz or .parquet, target last); {advice}",
+            f"the family tabular requires real tables (.csv, .csv.gz or .parquet, target last); {advice}",
             code="missing-data",
         )
     folder = data_dir / "tabular"

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from iclbench.core.episodes import Points
 from iclbench.core.predictor import State
 from iclbench.layers.coqe.task_space import TaskSpace
-from iclbench.layers.key_value_cache import causal
+from iclbench.layers.key_value_cache import causal_mask
 
-Variant = Literal["released", "paper"]
+ClassVectorVariant = Literal["released", "paper"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ClassVectors(TaskSpace):
         static: static vectors and biases.
     """
 
-    def __init__(self, width: int, classes: int, variant: Variant) -> None:
+    def __init__(self, width: int, classes: int, variant: ClassVectorVariant) -> None:
         super().__init__()
         self.variant, self.classes = variant, classes
         self.project = nn.Linear(width, width)
@@ -73,7 +73,7 @@ class ClassVectors(TaskSpace):
     ) -> Float[Tensor, "B N classes"]:
         past = memory.mask.shape[1]
         memory = self.extend(memory, hidden, points)
-        before = causal(points.count, past, hidden.device).tril(past - 1)
+        before = causal_mask(points.count, past, hidden.device).tril(past - 1)
         return self._compose(memory, features, memory.mask.unsqueeze(1) & before)
 
     def _compose(

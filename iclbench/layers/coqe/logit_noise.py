@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-Where = Literal["all", "present", "lowest"]
+NoisyLogits = Literal["all", "present", "lowest"]
 
 # Prevents a quotient that should be an integer from being rounded down.
 _ROUNDING = 1e-9
@@ -40,7 +40,7 @@ class LogitNoise:
     growth: float
     every: float
     first: float
-    where: Where
+    where: NoisyLogits
     share: float
 
     def at(self, progress: float) -> tuple[float, float]:
@@ -55,7 +55,7 @@ class LogitNoise:
         progress: float,
         generator: torch.Generator,
     ) -> Float[Tensor, "B Q classes"]:
-        """The noise that is added to the logits; 0 for logits that get none."""
+        """The noise that is added to the logits; 0 for logits without noise."""
         mean, std = self.at(progress)
         noise = mean + std * torch.randn(static.shape, generator=generator, device=static.device)
         if self.where == "all":

@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from iclbench.layers.causal_transformer import OUTPUTS, CausalTransformer
-from iclbench.layers.positions import Positions
+from iclbench.layers.causal_transformer import OUTPUT_TOKENS, CausalTransformer
+from iclbench.layers.positions import PositionEncoding
 
 
 class TaskEncoder(CausalTransformer):
     """A causal Transformer whose tokens CoQE embeds. To read outputs at the labels, CoQE calls `follow` with
-    `OUTPUTS`."""
+    `OUTPUT_TOKENS`."""
 
     def __init__(
         self,
@@ -22,7 +22,7 @@ class TaskEncoder(CausalTransformer):
         width: int,
         heads: int,
         points: int,
-        positions: Positions,
+        positions: PositionEncoding,
         init_std: float,
         feedforward: int | None = None,
     ) -> None:
@@ -37,10 +37,12 @@ class TaskEncoder(CausalTransformer):
             feedforward=feedforward,
         )
 
-    def by_layer(self, tokens: Float[Tensor, "B T D"]) -> Iterator[Float[Tensor, "B N D"]]:
+    def outputs_by_layer(self, tokens: Float[Tensor, "B T D"]) -> Iterator[Float[Tensor, "B N D"]]:
         """Outputs at the labels of a complete sequence after each layer, with the final norm."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
-        return (self.norm(hidden[:, OUTPUTS]) for hidden in self._layers(tokens, [range(tokens.shape[1])], attend))
+        return (
+            self.norm(hidden[:, OUTPUT_TOKENS]) for hidden in self._layers(tokens, [range(tokens.shape[1])], attend)
+        )

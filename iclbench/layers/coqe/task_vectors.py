@@ -38,16 +38,16 @@ class TaskVectors(TaskSpace):
         outputs: number of raw outputs, each with its task vector.
         readout: map from a hidden vector to task vectors. `inner`: the identity, or a linear layer if sizes differ;
             `mlp`: two layers with a ReLU between them, as in the released code.
-        distinct: whether the vectors before any point start at different values.
+        distinct_starts: whether the vectors before any point start at different values.
     """
 
     def __init__(
-        self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"], distinct: bool = False
+        self, width: int, sample_dim: int, outputs: int, readout: Literal["inner", "mlp"], distinct_starts: bool = False
     ) -> None:
         super().__init__()
         out = outputs * sample_dim
         self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
-        if distinct:
+        if distinct_starts:
             nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # like the biases of `project`
         linear = nn.Identity() if out == width else nn.Linear(width, out)
         self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else linear

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.key_value_cache import attend_past_and_self, causal_valid
+from iclbench.layers.key_value_cache import attend_past_and_self, valid_causal_mask
 from iclbench.layers.mixers.mixer import (
     Mixer,
     MixerState,
@@ -17,7 +17,7 @@ from iclbench.layers.mixers.mixer import (
     Sizes,
     head_channels,
     join_heads,
-    scaled_by_depth,
+    scale_by_depth,
     split_heads,
     value_channels,
     zero_invalid,
@@ -41,7 +41,7 @@ class Attention(Mixer):
         self.heads, self.inner = sizes.heads, sizes.heads * value_channels(sizes, head_channels(sizes))
         self.in_proj = nn.Linear(sizes.width, 3 * self.inner)
         self.window = Window(3 * self.inner, self.taps(sizes))
-        self.out_proj = scaled_by_depth(nn.Linear(self.inner, sizes.width), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(self.inner, sizes.width), sizes)
 
     def start(self, batch: int) -> MixerState:
         weight = self.out_proj.weight
@@ -56,7 +56,7 @@ class Attention(Mixer):
         q, keys, values, valid = self._extend(u, cache, mask)
         visible = None
         if keys.shape[2] > x.shape[1] or mask is not None:
-            visible = causal_valid(valid, x.shape[1])
+            visible = valid_causal_mask(valid, x.shape[1])
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, is_causal=visible is None)
         return self.out_proj(join_heads(mixed)), (tail, join_heads(keys), join_heads(values), valid)
 
@@ -75,7 +75,7 @@ class Attention(Mixer):
         u, query_u, tail = self.window.fork(inputs, query_inputs, tail)
         q_query, k_query, v_query = self._by_head(query_u)
         q, keys, values, valid = self._extend(u, cache, None)
-        visible, past = causal_valid(valid, x.shape[1]), keys.shape[2] - x.shape[1]
+        visible, past = valid_causal_mask(valid, x.shape[1]), keys.shape[2] - x.shape[1]
         mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=visible)
         answers = attend_past_and_self(q_query, keys, values, visible.tril(past - 1)[..., ::2, :], k_query, v_query)
         outputs = self.out_proj(join_heads(mixed)), self.out_proj(join_heads(answers))

@@ -9,10 +9,10 @@ from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
 from iclbench.layers.mixers.mixer import (
     Sizes,
+    apply_silu_gate,
     head_channels,
     join_heads,
-    scaled_by_depth,
-    silu_gated,
+    scale_by_depth,
     split_heads,
     value_channels,
 )
@@ -48,7 +48,7 @@ class GLA(LinearMixer):
         self.bypass_sizes = [inner, rank]
         self.decay_proj = nn.Linear(rank, sizes.heads * key_dim)
         self.norm = nn.RMSNorm(value_dim, eps=1e-5)
-        self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in self.window.activate(u).split(self.qkv_sizes, -1))
@@ -56,4 +56,4 @@ class GLA(LinearMixer):
         return Terms(q * self.key_dim**-0.5, k, v, split_heads(decay, self.heads))
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
-        return self.out_proj(silu_gated(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))
+        return self.out_proj(apply_silu_gate(join_heads(self.norm(o)), bypass[..., : self.bypass_sizes[0]]))

@@ -12,11 +12,12 @@ from iclbench.layers.mixers.mixer import Mixer, MixerState, Sizes
 
 
 class HistoryMixer(Mixer):
-    """A mixer that defines one causal map from (B, T, D) to (B, T, D), `mix`, and nothing else.
+    """A mixer whose subclasses define only one causal map from (B, T, D) to (B, T, D), `mix`.
 
-    The state is the past tokens and their mask. Training and the prediction after every prefix take one pass. A
-    continuation recomputes the past: n further tokens after a state of t take a pass over t + n tokens, and n queries
-    between n pairs take n passes. A mixer with a smaller state defines `start`, `forward`, `peek` and `fork` itself.
+    The state is the past tokens and their mask. Training and the prediction after every prefix require one pass. A
+    continuation recomputes the past: n further tokens after a state of t tokens require a pass over t + n tokens, and n
+    queries between n pairs require n passes. A mixer with a smaller state defines `start`, `forward`, `peek` and
+    `fork`.
     """
 
     uses = frozenset()
@@ -49,9 +50,9 @@ class HistoryMixer(Mixer):
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         past, valid = state
         episodes, queries, _ = x.shape
-        single = x.flatten(0, 1).unsqueeze(1)
+        single_tokens = x.flatten(0, 1).unsqueeze(1)
         past, valid = (t.repeat_interleave(queries, 0) for t in (past, valid))
-        return self.forward(single, (past, valid))[0].squeeze(1).unflatten(0, (episodes, queries))
+        return self.forward(single_tokens, (past, valid))[0].squeeze(1).unflatten(0, (episodes, queries))
 
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState

@@ -1,5 +1,5 @@
-"""Hyena (Poli et al. 2023): gates around a convolution as long as the sequence, whose filter a small network
-computes."""
+"""Hyena (Poli et al. 2023): gates around a convolution as long as the sequence, whose filter is the output of a small
+network."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from iclbench.core.errors import UsageError
 from iclbench.layers.long_convolution import long_convolution
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_precision, scaled_by_depth, zero_invalid
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_precision, scale_by_depth, zero_invalid
 from iclbench.layers.mixers.window import Window
 
-# The window of the fastest (slowest) channel decays to `_DECAYED` at this multiple of the longest sequence.
-_FASTEST, _SLOWEST, _DECAYED = 0.3, 1.5, 1e-2
+# The window of the fastest (slowest) channel decays to `_FINAL_VALUE` at this multiple of the longest sequence.
+_FASTEST, _SLOWEST, _FINAL_VALUE = 0.3, 1.5, 1e-2
 _BANDS = (1e-4, 1.0)  # cycles of the features over the longest sequence
 _FREQUENCY = 10.0  # initial frequency of the sines
 
@@ -51,7 +51,7 @@ class Hyena(Mixer):
         self.filter = nn.ModuleList([nn.Linear(features, units), nn.Linear(units, units), nn.Linear(units, units)])
         self.filter_out = nn.Linear(units, width, bias=False)
         self.skip = nn.Parameter(torch.randn(width))
-        self.out_proj = scaled_by_depth(nn.Linear(width, width), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(width, width), sizes)
 
     def start(self, batch: int) -> MixerState:
         return self.window.start(batch, self.skip), self.skip.new_zeros(batch, 0, len(self.skip))
@@ -90,19 +90,19 @@ class Hyena(Mixer):
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B P+T D"]]:
         """The convolution over the tokens before each token, without the token itself, and the past with the new values
         appended."""
-        longer = torch.cat([past, values.to(past)], 1)
-        kernel = self._kernel(longer.shape[1])
+        all_values = torch.cat([past, values.to(past)], 1)
+        kernel = self._kernel(all_values.shape[1])
         past_kernel = torch.cat([torch.zeros_like(kernel[:1]), kernel[1:]])
         with full_precision(values):
-            mixed = long_convolution(longer.permute(2, 0, 1).contiguous(), past_kernel.T).permute(1, 2, 0)
-        return mixed[:, past.shape[1] :], longer
+            mixed = long_convolution(all_values.permute(2, 0, 1).contiguous(), past_kernel.T).permute(1, 2, 0)
+        return mixed[:, past.shape[1] :], all_values
 
     def _kernel(self, tokens: int) -> Float[Tensor, "T D"]:
-        """The filter's first values, in the precision of the weights. The first value includes the skip d."""
+        """The first values of the filter, in the precision of the weights. The first value includes the skip d."""
         if tokens > self.longest:
             points = -(-tokens // 2)
             raise UsageError(
-                f"hyena's filter covers {self.longest // 2} points, not {points}; train with "
+                f"the filter of hyena is {self.longest // 2} points long, not {points}; train with "
                 f"-o backbone.max_points={points} or more",
                 code="not-applicable",
             )
@@ -113,7 +113,7 @@ class Hyena(Mixer):
             hidden = torch.cat([t, angle.cos(), -angle.sin()], 1)
             for layer in self.filter:
                 hidden = (self.frequency * layer(hidden)).sin()
-            slow, fast = math.log(_DECAYED) / _SLOWEST, math.log(_DECAYED) / _FASTEST
+            slow, fast = math.log(_FINAL_VALUE) / _SLOWEST, math.log(_FINAL_VALUE) / _FASTEST
             decay = torch.linspace(slow, fast, len(self.skip), dtype=t.dtype, device=t.device)
             kernel = self.filter_out(hidden) * torch.exp(-t * decay.abs())
             return torch.cat([kernel[:1] + self.skip, kernel[1:]])

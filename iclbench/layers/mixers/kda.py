@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer, delta_rule
-from iclbench.layers.mixers.mixer import Sizes, head_channels, join_heads, scaled_by_depth, split_heads, value_channels
+from iclbench.layers.mixers.mixer import Sizes, head_channels, join_heads, scale_by_depth, split_heads, value_channels
 from iclbench.layers.mixers.step_sizes import initial_dt_bias
 from iclbench.layers.mixers.window import Window
 
@@ -39,7 +39,7 @@ class KDA(LinearMixer):
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
         self.dt_bias = nn.Parameter(initial_dt_bias(sizes.heads * key_dim))
         self.norm = nn.RMSNorm(value_dim, eps=1e-5)
-        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in F.silu(u).split(self.qkv_sizes, -1))

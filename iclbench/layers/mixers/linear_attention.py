@@ -14,7 +14,7 @@ from iclbench.layers.mixers.mixer import (
     Sizes,
     head_channels,
     join_heads,
-    scaled_by_depth,
+    scale_by_depth,
     split_heads,
     value_channels,
 )
@@ -46,7 +46,7 @@ class LinearAttention(LinearMixer):
         )
         self.qkv_sizes = qkv_sizes
         self.in_proj = nn.Linear(width, sum(qkv_sizes), bias=False)
-        self.out_proj = scaled_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(sizes.heads * value_dim, width, bias=False), sizes)
 
     @staticmethod
     def default_key_dim(channels: int) -> int:

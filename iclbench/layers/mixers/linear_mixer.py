@@ -35,8 +35,8 @@ class LinearMixer(Mixer):
     def channels(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T R"]]:
         """Channels for the window, and channels that bypass it: the first E outputs of one linear map, and the
         others."""
-        projected, windowed = self.in_proj(x), self.window.channels
-        return projected[..., :windowed], projected[..., windowed:]
+        projected, count = self.in_proj(x), self.window.channels
+        return projected[..., :count], projected[..., count:]
 
     @abstractmethod
     def terms(self, u: Float[Tensor, "B T E"], bypass: Float[Tensor, "B T R"]) -> Terms:
@@ -49,12 +49,13 @@ class LinearMixer(Mixer):
         """Outputs of the mixer, from the outputs o of the recurrence."""
 
     def at_positions(self, terms: Terms, positions: range) -> Terms:
-        """The terms of tokens at `positions` after the state; the next token has position 1. A single position holds
-        for all tokens. Mixers that depend on positions override it."""
+        """The terms of tokens at `positions` after the state; the next token has position 1. A single position is that
+        of all tokens. Mixers that depend on positions override this method."""
         return terms
 
     def advance_origin(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
-        """The state with positions counted from a point `tokens` later. Mixers that depend on positions override it."""
+        """The state with positions relative to a point `tokens` later. Mixers that depend on positions override this
+        method."""
         return state
 
     @property
@@ -72,7 +73,7 @@ class LinearMixer(Mixer):
         u, tail = self.window(zero_invalid(inputs, mask), tail)
         with full_precision(x):
             terms = self._terms(u, bypass, memory, range(1, x.shape[1] + 1))
-            o, memory = recurrence.linear_recurrence(_without(terms, mask), memory)
+            o, memory = recurrence.linear_recurrence(_mask_terms(terms, mask), memory)
             memory = self.advance_origin(memory, x.shape[1])
         return self.out(o, terms, u, bypass), (tail, memory)
 
@@ -125,11 +126,11 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta_logits: Float[Tensor, "B T 
     return Terms(unit_vectors(q) * q.shape[-1] ** -0.5, beta * k, v, g, k if g is None else g.exp() * k, -beta * k)
 
 
-def _without(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:
-    """The terms, such that invalid tokens do not change the state."""
+def _mask_terms(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:
+    """The terms, changed so that invalid tokens do not affect the state."""
     if mask is None:
         return terms
-    present = mask[:, None, :, None]
-    b = None if terms.b is None else terms.b * present
-    g = None if terms.g is None else terms.g * present
-    return replace(terms, k=terms.k * present, b=b, g=g)
+    valid = mask[:, None, :, None]
+    b = None if terms.b is None else terms.b * valid
+    g = None if terms.g is None else terms.g * valid
+    return replace(terms, k=terms.k * valid, b=b, g=g)

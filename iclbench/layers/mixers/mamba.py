@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, scaled_by_depth, zero_invalid
+from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, scale_by_depth, zero_invalid
 from iclbench.layers.mixers.step_sizes import initial_dt_bias
 from iclbench.layers.mixers.window import Window
 from iclbench.layers.scan.scan import Backend, selective_peek, selective_scan
@@ -44,7 +44,7 @@ class Mamba(Mixer):
         self.A_log = nn.Parameter(torch.arange(1, self.state + 1).float().log().repeat(inner, 1))
         self.D = nn.Parameter(torch.ones(inner))
         self.out_proj = nn.Linear(inner, width, bias=False)
-        scaled_by_depth(self.out_proj, sizes)
+        scale_by_depth(self.out_proj, sizes)
         nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
         with torch.no_grad():
             self.dt_proj.bias.copy_(initial_dt_bias(inner))

@@ -13,10 +13,10 @@ from iclbench.layers.mixers.linear_mixer import LinearMixer
 from iclbench.layers.mixers.mixer import (
     Mlp,
     Sizes,
+    apply_silu_gate,
     head_channels,
     join_heads,
-    scaled_by_depth,
-    silu_gated,
+    scale_by_depth,
     split_heads,
     value_channels,
 )
@@ -54,7 +54,7 @@ class Mamba2(LinearMixer):
         self.A_log = nn.Parameter(torch.empty(sizes.heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(sizes.heads))
         self.norm = nn.RMSNorm(inner, eps=_EPS)
-        self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def channels(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z, u, dt = self.in_proj(x).split([self.inner, self.window.channels, self.heads], -1)
@@ -69,4 +69,4 @@ class Mamba2(LinearMixer):
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         x = split_heads(F.silu(u[..., : self.inner]), self.heads)
         y = join_heads(o + self.D[:, None, None] * x)
-        return self.out_proj(self.norm(silu_gated(y, bypass[..., : self.inner])))
+        return self.out_proj(self.norm(apply_silu_gate(y, bypass[..., : self.inner])))

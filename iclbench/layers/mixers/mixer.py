@@ -23,7 +23,7 @@ Mlp = Literal["none", "gelu", "swiglu", "relu2"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a mixer, and its place in the model.
+    """Sizes of a mixer, and its position in the model.
 
     Attributes:
         width: D of a token.
@@ -95,8 +95,8 @@ class Mixer(nn.Module, ABC):
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], MixerState]:
         """Outputs for a chunk of tokens after a state, and the state after it. Tokens where the mask is False are
-        invalid; they may only come before an episode's first valid token, and do not change its start state in any
-        bit."""
+        invalid. They may only precede an episode's first valid token, and they do not change its start state, not even
+        in the last bit."""
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
         """Outputs for a complete sequence, without the state after it."""
@@ -137,7 +137,7 @@ def value_channels(sizes: Sizes, default: int) -> int:
     return sizes.inner // sizes.heads
 
 
-def scaled_by_depth(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
+def scale_by_depth(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
     """An output layer whose initial weights are divided by the root of the number of terms in the residual stream, as
     in mamba-ssm."""
     linear.weight.data /= math.sqrt(sizes.residuals or sizes.layers)
@@ -164,7 +164,7 @@ def zero_invalid(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) ->
     return x if mask is None else x.masked_fill(~mask.unsqueeze(2), 0.0)
 
 
-def silu_gated(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
+def apply_silu_gate(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
     """The product with the SiLU of the gate."""
     return t * F.silu(gate)
 
@@ -174,6 +174,6 @@ def full_precision(x: Tensor) -> torch.autocast:
     return torch.autocast(x.device.type, enabled=False)
 
 
-def copied_slice(t: Tensor) -> Tensor:
-    """A copy of a slice when gradients are disabled, so that a state does not hold the longer tensor."""
+def copy_slice(t: Tensor) -> Tensor:
+    """A copy of a slice when gradients are disabled, so that a state does not store the longer tensor."""
     return t if torch.is_grad_enabled() else t.clone()

@@ -18,18 +18,18 @@ from iclbench.layers.mixers.mixer import (
     MixerState,
     Mlp,
     Sizes,
-    copied_slice,
+    apply_silu_gate,
+    copy_slice,
     full_precision,
     head_channels,
     join_heads,
-    silu_gated,
     split_heads,
     value_channels,
     zero_invalid,
 )
 from iclbench.layers.mixers.window import Window
 
-_BLOCK = 4  # channels per block of the block-diagonal maps to q, k and v
+_BLOCK_SIZE = 4  # channels per block of the block-diagonal maps to q, k and v
 
 
 class MLSTM(Mixer):
@@ -51,7 +51,7 @@ class MLSTM(Mixer):
 
     default_conv = 4
     mlp: ClassVar[Mlp] = "none"
-    block = _BLOCK
+    block = _BLOCK_SIZE
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class MLSTM(Mixer):
         self.heads, self.key_dim, self.value_dim = sizes.heads, sizes.state or value_dim, value_dim
         self.window = Window(inner, self.taps(sizes), bias=True)
         self.up_proj = nn.Linear(width, 2 * inner, bias=False)
-        block = math.gcd(inner, _BLOCK)
+        block = math.gcd(inner, _BLOCK_SIZE)
         key_map_shape = (
             (inner // block, block, block) if sizes.state is None else (sizes.heads, self.key_dim, value_dim)
         )
@@ -95,7 +95,7 @@ class MLSTM(Mixer):
                 i = i.masked_fill(~mask.unsqueeze(1), -torch.inf)
             m = running_max(log_f, i, max_before)
             o, memory = recurrence.linear_recurrence(gated_terms(terms, log_f, i, m), memory)
-        return self._out(o, m[..., 1:], u, z), (tail, memory, copied_slice(m[..., -1:]))
+        return self._out(o, m[..., 1:], u, z), (tail, memory, copy_slice(m[..., -1:]))
 
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q D"]:
         tail, memory, max_before = state
@@ -119,7 +119,7 @@ class MLSTM(Mixer):
             query_terms, m_query = next_token_terms(*self._terms_and_gates(query_u, query_inputs), m[..., :-1:2])
             o, answers, memory = recurrence.fork(gated_terms(terms, log_f, i, m), query_terms, memory)
         outputs = self._out(o, m[..., 1:], u, z), self._out(answers, m_query, query_u, query_z)
-        return *outputs, (tail, memory, copied_slice(m[..., -1:]))
+        return *outputs, (tail, memory, copy_slice(m[..., -1:]))
 
     def _terms_and_gates(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
         """Terms without gates, log f and i, `(B, H, T)`."""
@@ -136,7 +136,7 @@ class MLSTM(Mixer):
         divisor = torch.maximum(o[..., -1:].abs(), (-m).exp().unsqueeze(-1))
         h = o[..., :-1] / divisor.clamp(min=torch.finfo(o.dtype).tiny)  # e^-m may be 0
         normed = F.group_norm(join_heads(h).flatten(0, 1), self.heads, self.norm_weight, None, 1e-5)
-        return self.down_proj(silu_gated(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
+        return self.down_proj(apply_silu_gate(normed.view_as(u).to(u) + self.skip * F.silu(u), z))
 
 
 def _apply_blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"]) -> Float[Tensor, "B T HK"]:

@@ -13,7 +13,7 @@ from iclbench.layers.mixers.mixer import Mixer, MixerState, Mlp, Sizes, full_pre
 from iclbench.layers.mixers.window import Window
 
 
-class Cells(Mixer):
+class RecurrentCells(Mixer):
     """A recurrent network with one layer, whose hidden vectors have the width of a token. The state of the mixer holds
     the tail of the window and the state of the network.
 
@@ -81,17 +81,17 @@ class Cells(Mixer):
         counts, length = mask.sum(1), x.shape[1]
         position = torch.arange(length, device=x.device)
         order = (position + (length - counts).unsqueeze(1)) % length
-        rolled = x.gather(1, order.unsqueeze(2).expand_as(x))
-        packed = pack_padded_sequence(rolled, counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        valid_first = x.gather(1, order.unsqueeze(2).expand_as(x))
+        packed = pack_padded_sequence(valid_first, counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         out, after = self._run(packed, hidden)
         out = pad_packed_sequence(out, batch_first=True, total_length=length)[0]
-        back = (position + counts.unsqueeze(1)) % length
+        inverse_order = (position + counts.unsqueeze(1)) % length
         has_tokens = (counts > 0).unsqueeze(1)
         new_hidden = [torch.where(has_tokens, new, old) for new, old in zip(after, hidden, strict=True)]
-        return out.gather(1, back.unsqueeze(2).expand_as(out)), new_hidden
+        return out.gather(1, inverse_order.unsqueeze(2).expand_as(out)), new_hidden
 
 
-class LSTM(Cells):
+class LSTM(RecurrentCells):
     """c_t = f c_{t-1} + i g, h_t = o tanh(c_t). The gates i, f and o are sigmoids, and g is the tanh, of linear maps of
     x_t and h_{t-1} (Hochreiter and Schmidhuber 1997; Gers et al. 2000). This is `torch.nn.LSTM` with its
     initialisation; it has 8 D² + 8 D parameters.
@@ -102,7 +102,7 @@ class LSTM(Cells):
     module_class, state_tensors = nn.LSTM, 2
 
 
-class GRU(Cells):
+class GRU(RecurrentCells):
     """h_t = (1 - z) n + z h_{t-1}, n = tanh(W x_t + r (U h_{t-1})). The gates r and z are sigmoids of linear maps of
     x_t and h_{t-1} (Cho et al. 2014). This is `torch.nn.GRU` with its initialisation; it has 6 D² + 6 D parameters.
 

@@ -13,15 +13,15 @@ from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
 from iclbench.layers.mixers.mixer import (
     Sizes,
+    apply_silu_gate,
     head_channels,
     join_heads,
-    scaled_by_depth,
-    silu_gated,
+    scale_by_depth,
     split_heads,
     value_channels,
 )
 from iclbench.layers.mixers.window import Window
-from iclbench.layers.positions import ROTARY_BASE, rotated
+from iclbench.layers.positions import ROTARY_BASE, rotate
 
 
 class RetNet(LinearMixer):
@@ -30,11 +30,11 @@ class RetNet(LinearMixer):
     q and k are rotated by their positions, and k is divided by sqrt(K). Values are twice as wide as tokens. The output
     of each head has an RMS norm, and all outputs have a SiLU gate. The mixer has 8 D² parameters.
 
-    The state is rotated with every token, so that positions are counted from it and do not grow. The RMS norm has no
-    weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; torchscale's
-    frequencies extend one step further. Linear layers use PyTorch's default initialisation; output weights are scaled
-    down with depth (torchscale has Xavier initialisation with small gains, and factors on scores that the norm
-    cancels). An optional convolution is followed by SiLU.
+    The state is rotated with every token, so that positions are relative to the state and do not grow. The RMS norm has
+    no weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions;
+    torchscale's frequencies extend one step further. Linear layers use PyTorch's default initialisation; output weights
+    are scaled down with depth (torchscale has Xavier initialisation with small gains, and factors on scores that the
+    norm cancels). An optional convolution is followed by SiLU.
     """
 
     head_step = 2  # pairs of channels of queries and keys are rotated
@@ -53,7 +53,7 @@ class RetNet(LinearMixer):
         super().__init__(Window(sum(self.qkv_sizes), self.taps(sizes)), (sizes.heads, key_dim, value_dim))
         self.heads, self.key_dim = sizes.heads, key_dim
         self.in_proj = nn.Linear(width, sum(self.qkv_sizes) + inner, bias=False)
-        self.out_proj = scaled_by_depth(nn.Linear(inner, width, bias=False), sizes)
+        self.out_proj = scale_by_depth(nn.Linear(inner, width, bias=False), sizes)
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
         q, k, v = (split_heads(t, self.heads) for t in self.window.activate(u).split(self.qkv_sizes, -1))
@@ -61,17 +61,17 @@ class RetNet(LinearMixer):
         return Terms(q, k * self.key_dim**-0.5, v, decays[:, None, None].expand(len(v), -1, v.shape[2], 1))
 
     def at_positions(self, terms: Terms, positions: range) -> Terms:
-        return replace(terms, q=self._rotated(terms.q, positions), k=self._rotated(terms.k, positions))
+        return replace(terms, q=self._rotate(terms.q, positions), k=self._rotate(terms.k, positions))
 
     def advance_origin(self, state: Tensor, tokens: int) -> Tensor:
-        return self._rotated(state.mT, range(-tokens, 1 - tokens)).mT
+        return self._rotate(state.mT, range(-tokens, 1 - tokens)).mT
 
-    def _rotated(self, t: Tensor, positions: range) -> Tensor:
-        """Rotated by angles proportional to the positions, in the precision of t."""
+    def _rotate(self, t: Tensor, positions: range) -> Tensor:
+        """Rotate by angles proportional to the positions, in the precision of t."""
         frequencies = ROTARY_BASE ** -(torch.arange(0, self.key_dim, 2, dtype=t.dtype, device=t.device) / self.key_dim)
         index = torch.arange(positions.start, positions.stop, positions.step, dtype=t.dtype, device=t.device)
         angles = index.unsqueeze(1) * frequencies
-        return rotated(t, (angles.cos(), angles.sin()))
+        return rotate(t, (angles.cos(), angles.sin()))
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
-        return self.out_proj(silu_gated(join_heads(F.rms_norm(o, o.shape[-1:], eps=1e-6)), bypass))
+        return self.out_proj(apply_silu_gate(join_heads(F.rms_norm(o, o.shape[-1:], eps=1e-6)), bypass))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from iclbench.layers.linear_recurrence import Terms
 from iclbench.layers.mixers.linear_mixer import LinearMixer
 from iclbench.layers.mixers.mixer import Mlp, Sizes, head_channels, join_heads, split_heads
-from iclbench.layers.mixers.window import Shift, Window
+from iclbench.layers.mixers.window import TokenShift, Window
 
 _DECAY = math.exp(-0.5)  # the strongest decay of a step is e^-0.6065
 _SHIFT_POWERS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # exponents of the initial token shifts of r, w, k, v, a and g
@@ -24,11 +24,11 @@ class RWKV7(LinearMixer):
     (r . k~ r_k) v, a gate, and the output projection, which starts at 0.
 
     The parameters are 4 D² and four low-rank maps (w, a, v, g). Each of r, w, k, v, a and g is computed from x + mu
-    (x_before - x), with mu learned per channel; `conv` replaces the previous token by a convolution (0: by 0). Layers
-    after the first mix its values into theirs. Initial values are as published, except that a model of one layer does
-    not divide by 0. The published ranks have a minimum of 32, which at width 64 needs 4 D² parameters; here they are
-    1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or `rank`. The channel MLP is relu², without the
-    published token shift, and has PyTorch's initialisation instead of an orthogonal input layer and an output layer
+    (x_before - x), with mu learned per channel; `conv` replaces the previous token by a convolution (0: by 0). Later
+    layers interpolate between their values and those of the first. Initial values are as published, except that a model
+    of one layer does not divide by 0. The published ranks have a minimum of 32 (4 D² parameters at width 64); here they
+    are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or `rank`. The channel MLP is relu², without
+    the published token shift, and has PyTorch's initialisation instead of an orthogonal input layer and an output layer
     of 0.
     """
 
@@ -39,7 +39,7 @@ class RWKV7(LinearMixer):
 
     def __init__(self, sizes: Sizes) -> None:
         width, value_dim = sizes.width, head_channels(sizes)
-        window = Shift(width) if sizes.conv is None else Window(width, sizes.conv)
+        window = TokenShift(width) if sizes.conv is None else Window(width, sizes.conv)
         super().__init__(window, (sizes.heads, value_dim, value_dim))
         self.heads, self.width, self.first = sizes.heads, width, sizes.first
         depth = sizes.layer / max(1, sizes.layers - 1)
@@ -47,8 +47,8 @@ class RWKV7(LinearMixer):
         ramp = torch.linspace(-0.5, 0.5, width) if width > 1 else torch.zeros(1)
         head_ramp = torch.linspace(-1, 1, value_dim).repeat(sizes.heads) if value_dim > 1 else torch.zeros(width)
         zigzag = head_ramp * head_ramp.abs()
-        fade = 1 - sizes.layer / sizes.layers
-        self.mix = nn.Parameter(torch.stack([1 - channel ** (power * fade) for power in _SHIFT_POWERS]))
+        remaining_depth = 1 - sizes.layer / sizes.layers
+        self.mix = nn.Parameter(torch.stack([1 - channel ** (power * remaining_depth) for power in _SHIFT_POWERS]))
         self.r, self.k, self.v = (nn.Linear(width, width, bias=False) for _ in range(3))
         for linear, gain in ((self.r, 1.0), (self.k, 0.1), (self.v, 1.0)):
             nn.init.orthogonal_(linear.weight, gain)
@@ -76,10 +76,10 @@ class RWKV7(LinearMixer):
         a = self.a(xa).sigmoid()
         if not self.first:
             v = torch.lerp(v, bypass[..., self.width :], self.mixed(xv).sigmoid())
-        removed = F.normalize(split_heads(k * self.k_k, self.heads), dim=-1)
+        removed_key = F.normalize(split_heads(k * self.k_k, self.heads), dim=-1)
         k = k * (1 + (a - 1) * self.k_a)
         r, k, v, g, a = (split_heads(t, self.heads) for t in (r, k, v, g, a))
-        return Terms(r, k, v, g, -removed, removed * a)
+        return Terms(r, k, v, g, -removed_key, removed_key * a)
 
     def out(self, o: Tensor, terms: Terms, u: Tensor, bypass: Tensor) -> Tensor:
         bonus = (terms.q * terms.k * self.r_k).sum(-1, keepdim=True) * terms.v

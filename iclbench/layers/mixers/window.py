@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iclbench.layers.depthwise_convolution import depthwise_convolution
-from iclbench.layers.mixers.mixer import copied_slice
+from iclbench.layers.mixers.mixer import copy_slice
 
 
 class Window(nn.Module):
@@ -63,7 +63,7 @@ class Window(nn.Module):
         return torch.cat([tail, x], 1) if self.tail_length else x
 
     def _tail(self, padded: Float[Tensor, "B KT E"], like: Tensor) -> Float[Tensor, "B K E"]:
-        return copied_slice(padded[:, padded.shape[1] - self.tail_length :]).to(like)
+        return copy_slice(padded[:, padded.shape[1] - self.tail_length :]).to(like)
 
     def _convolve_each(self, x: Float[Tensor, "B Q E"], past: Float[Tensor, "B Q K E"]) -> Float[Tensor, "B Q E"]:
         return self._convolve(torch.cat([past, x.unsqueeze(2)], 2).flatten(0, 1)).view_as(x)
@@ -75,7 +75,7 @@ class Window(nn.Module):
         return depthwise_convolution(padded, self.weight.squeeze(1), bias)
 
 
-class Shift(Window):
+class TokenShift(Window):
     """Replaces each token by the token before it (the token shift of RWKV)."""
 
     def __init__(self, channels: int) -> None:

@@ -27,7 +27,7 @@ from iclbench.core.errors import UsageError
 Backend = Literal["auto", "torch", "triton", "mamba-ssm"]
 
 # On CUDA, `auto` is the first of these that is available.
-_FAST: tuple[Backend, ...] = ("triton", "mamba-ssm")
+_CUDA_BACKENDS: tuple[Backend, ...] = ("triton", "mamba-ssm")
 
 
 def selective_scan(
@@ -48,7 +48,7 @@ def selective_scan(
         B: input vectors.
         C: output vectors.
         h0: state before the chunk; None means zero.
-        backend: `auto` is the fastest one for the device of `u`, see `resolved_backend`.
+        backend: `auto` is the fastest one for the device of `u`, see `resolve_backend`.
 
     Returns:
         Outputs, and the state after the chunk.
@@ -58,7 +58,7 @@ def selective_scan(
     """
     if h0 is None:
         h0 = u.new_zeros(u.shape[0], A.shape[1], A.shape[0])
-    name = _resolved(backend, u.device, A.dtype)
+    name = _resolve_cached(backend, u.device, A.dtype)
     if name == "triton":
         from iclbench.layers.scan import scan_triton
 
@@ -86,7 +86,7 @@ def selective_peek(
     return decayed + (B * C).sum(-1, keepdim=True) * (dt * u)
 
 
-def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
+def resolve_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
     """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so `auto`
     is torch for float64.
 
@@ -96,31 +96,31 @@ def resolved_backend(backend: Backend, device: torch.device, dtype: torch.dtype 
     if backend == "auto":
         if device.type != "cuda" or dtype == torch.float64:
             return "torch"
-        return next((name for name in _FAST if _module(name).unavailable() is None), "torch")
+        return next((name for name in _CUDA_BACKENDS if _module(name).unavailable() is None), "torch")
     if backend == "torch":
         return backend
     reason = _module(backend).unavailable()
-    interpreted = backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
-    if reason is None and device.type != "cuda" and not interpreted:
+    is_interpreted = backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if reason is None and device.type != "cuda" and not is_interpreted:
         reason = f"the model is on {device.type}"
     if reason is None and dtype == torch.float64:
         reason = "its kernel has no float64"
     if reason is not None:
         raise UsageError(
-            f"backbone.scan={backend} needs a CUDA device and its kernel ({reason}); use backbone.scan=auto",
+            f"backbone.scan={backend} requires a CUDA device and its kernel ({reason}); use backbone.scan=auto",
             code="not-supported",
         )
     return backend
 
 
-def _resolved(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
-    """`resolved_backend`, cached for the process; compiled code holds the result as a constant."""
+def _resolve_cached(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
+    """`resolve_backend`, cached for the process; the result is a constant in compiled code."""
     return _cached_backend(backend, device, dtype)
 
 
-_cached_backend = cache(resolved_backend)
+_cached_backend = cache(resolve_backend)
 # The attribute that `torch.compiler.assume_constant_result` sets; that function imports the compiler, for two seconds.
-_resolved._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_resolve_cached._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _module(backend: Backend) -> ModuleType:

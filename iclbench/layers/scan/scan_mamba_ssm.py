@@ -76,7 +76,7 @@ def selective_scan(
 )
 def _forward(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Outputs, last state, and the tensor that the kernel saves for the backward pass."""
-    out, saved, *_ = import_module(_EXTENSION).fwd(*_extended(u, dt, A, B, C, h0), None, None, None, False)
+    out, saved, *_ = import_module(_EXTENSION).fwd(*_add_state_tokens(u, dt, A, B, C, h0), None, None, None, False)
     _, y, last = _split(out, A.shape[1])
     return y.to(u.dtype).contiguous(), last.contiguous(), saved
 
@@ -100,7 +100,7 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of u, dt, A, B, C and h0."""
     grad_out = torch.cat([torch.zeros_like(grad_last), grad_y, grad_last], 1).float().mT.contiguous()
-    tokens = _extended(u, dt, A, B, C, h0)
+    tokens = _add_state_tokens(u, dt, A, B, C, h0)
     gradients = import_module(_EXTENSION).bwd(*tokens, None, None, None, grad_out, saved, None, None, False, False)
     grad_u, grad_dt, grad_A, grad_B, grad_C = gradients[:5]
     grad_h0, grad_u, _ = _split(grad_u, A.shape[1])
@@ -115,8 +115,8 @@ def _backward(
     return tuple(g.to(t.dtype).contiguous() for g, t in zip(grads, (u, dt, A, B, C, h0), strict=True))
 
 
-def _extended(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """u, dt, A, B and C in the kernel's layout, with the tokens that set and read the state."""
+def _add_state_tokens(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
+    """u, dt, A, B and C in the kernel's layout, with additional tokens that set and read the state."""
     zeros = torch.zeros_like(h0, dtype=torch.float32)
     unit = torch.eye(A.shape[1], device=A.device).expand(len(u), -1, -1)
     u, dt, B, C = (
@@ -162,7 +162,7 @@ def _(
     return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, dt, A, B, C, h0))
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs, output[2])
 
 
@@ -170,4 +170,4 @@ def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_saved: Tens
     return _backward(*ctx.saved_tensors, grad_y, grad_last)
 
 
-_forward.register_autograd(_differentiate, setup_context=_remember)
+_forward.register_autograd(_differentiate, setup_context=_setup_context)

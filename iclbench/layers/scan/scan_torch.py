@@ -19,7 +19,7 @@ _TILE = 131_072
 # Steps between two saved states.
 _STRIDE = 8
 # With fewer channels, a batched product takes longer than a multiplication and a sum.
-_NARROW = 256
+_FEW_CHANNELS = 256
 
 
 def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +118,7 @@ def _(
     return a, b, c, d, e, f
 
 
-def _remember(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:5], output[2])
 
 
@@ -126,12 +126,12 @@ def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_saved: Tens
     return _backward(*ctx.saved_tensors, grad_y.contiguous(), grad_last.contiguous())
 
 
-_forward.register_autograd(_differentiate, setup_context=_remember)
+_forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 
 def _sum_states(column: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
     """out[b, d] = sum over s of column[b, s, 0] h[b, s, d]. For few channels the overhead of `bmm` dominates."""
-    if h.shape[2] < _NARROW:
+    if h.shape[2] < _FEW_CHANNELS:
         torch.sum(torch.mul(column, h, out=scratch), 1, out=out)
     else:
         torch.bmm(column.mT, h, out=out.unsqueeze(1))
@@ -139,7 +139,7 @@ def _sum_states(column: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None
 
 def _sum_channels(row: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
     """out[b, s] = sum over d of row[b, 0, d] h[b, s, d]."""
-    if h.shape[2] < _NARROW:
+    if h.shape[2] < _FEW_CHANNELS:
         torch.sum(torch.mul(row, h, out=scratch), 2, out=out)
     else:
         torch.bmm(row, h.mT, out=out.unsqueeze(1))

@@ -185,7 +185,7 @@ def _(
     return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in (u, dt, A, B, C, h0))
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(*inputs[:6], output[2])
     ctx.sizes = inputs[6:]
 
@@ -194,7 +194,7 @@ def _differentiate(ctx: Any, grad_y: Tensor, grad_last: Tensor, grad_between: Te
     return *_backward(*ctx.saved_tensors, grad_y, grad_last, *ctx.sizes), None, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_remember)
+_forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 
 def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:

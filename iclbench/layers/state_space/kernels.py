@@ -1,4 +1,4 @@
-"""The equations of structured state spaces: HiPPO matrices, discretisation, convolution kernels.
+"""The equations of structured state spaces: HiPPO matrices, discretisation and convolution kernels.
 
 A channel is x' = A x + B u, y = C x, sampled in steps of dt. A real system of order N has N/2 complex modes, one of
 each conjugate pair: y = 2 Re(C x). Sources: Gu et al. 2022a (S4, arXiv 2111.00396) and 2022b (S4D, arXiv 2206.11893).
@@ -79,12 +79,12 @@ def diagonal_kernel(
 
     With t = i m + j it is one small product of c a^(i m) and a^j, with 2 sqrt(T) powers per mode instead of T.
     """
-    small = math.isqrt(length - 1) + 1
-    large = -(-length // small)
-    step = torch.arange(max(small, large), dtype=log_a.real.dtype, device=log_a.device)
-    real, imaginary = powers(log_a, step[:small])
-    far = torch.complex(*powers(log_a, step[:large] * small)) * c[..., None]
-    product = torch.bmm(torch.cat([far.real, -far.imag], 1).mT, torch.cat([real, imaginary], 1))
+    columns = math.isqrt(length - 1) + 1
+    rows = -(-length // columns)
+    step = torch.arange(max(columns, rows), dtype=log_a.real.dtype, device=log_a.device)
+    real, imaginary = powers(log_a, step[:columns])
+    row_powers = torch.complex(*powers(log_a, step[:rows] * columns)) * c[..., None]
+    product = torch.bmm(torch.cat([row_powers.real, -row_powers.imag], 1).mT, torch.cat([real, imaginary], 1))
     return product.flatten(1)[:, :length]
 
 
@@ -138,8 +138,8 @@ def low_rank_kernel(
     g = 2/dt (1 - z)/(1 + z) = i s is finite. s is real, and so is all arithmetic on the `(D, n, T/2)` Cauchy terms:
     a mode and its conjugate add up to 2 (i s Re(v) - Re(v w*)) / (|w|² - s² - 2 i s Re(w)).
     """
-    turn = math.pi / length * torch.arange(length // 2 + 1, dtype=dt.dtype, device=dt.device)
-    s = (2 / dt[:, None] * torch.tan(turn)).unsqueeze(2)
+    angle = math.pi / length * torch.arange(length // 2 + 1, dtype=dt.dtype, device=dt.device)
+    s = (2 / dt[:, None] * torch.tan(angle)).unsqueeze(2)
     modulus = w.abs()
     real, imaginary = (modulus - s) * (modulus + s), -2 * s * w.real
     inverse = (real.square() + imaginary.square()).reciprocal()
@@ -148,6 +148,6 @@ def low_rank_kernel(
     re, im = torch.bmm(real * inverse, numerators), torch.bmm(imaginary * inverse, numerators)
     sums = 2 * (torch.complex(-re[..., 4:], im[..., 4:]) + torch.complex(im[..., :4], re[..., :4]) * s)
     cb, cp, pb, pp = sums.unbind(2)
-    # 2 / (1 + z) = 1 + i tan(turn)
-    prefactor = torch.complex(torch.ones_like(turn), torch.tan(turn))
+    # 2 / (1 + z) = 1 + i tan(angle)
+    prefactor = torch.complex(torch.ones_like(angle), torch.tan(angle))
     return torch.fft.irfft(prefactor * (cb - cp * pb / (1 + pp)), n=length)

@@ -24,19 +24,19 @@ _CHUNK = 128
 
 
 @dataclass(frozen=True)
-class Unrolled:
+class UnrolledSystem:
     """The linear maps of T steps.
 
     Attributes:
         kernel: convolution kernel from inputs to outputs, `(D, T)`.
-        observe: matrix from the state before to the outputs, `(D, N, T)`.
-        reach: matrix from the inputs to the state after, `(D, T, N)`.
+        state_to_outputs: matrix from the state before to the outputs, `(D, N, T)`.
+        inputs_to_state: matrix from the inputs to the state after, `(D, T, N)`.
         advance: function from the state before to the state after, `(D, B, N)`, for inputs of 0.
     """
 
     kernel: Tensor
-    observe: Tensor
-    reach: Tensor
+    state_to_outputs: Tensor
+    inputs_to_state: Tensor
     advance: Callable[[Tensor], Tensor]
 
 
@@ -63,7 +63,7 @@ class StateSpace(nn.Module, ABC):
         """The convolution kernel from a zero state."""
 
     @abstractmethod
-    def unroll(self, length: int) -> Unrolled:
+    def unroll(self, length: int) -> UnrolledSystem:
         """The linear maps of `length` steps."""
 
     def reuse_system(self) -> contextlib.AbstractContextManager[object]:
@@ -91,14 +91,14 @@ class StateSpace(nn.Module, ABC):
         steps, chunks = self.unroll(length), u.shape[2] // length
         inputs = u.unflatten(2, (chunks, length)).transpose(1, 2).flatten(1, 2)
         before = []
-        for arriving in torch.bmm(inputs, steps.reach).chunk(chunks, 1):
+        for increment in torch.bmm(inputs, steps.inputs_to_state).chunk(chunks, 1):
             before.append(state)
-            state = steps.advance(state) + arriving
-        y = torch.baddbmm(convolve(inputs, steps.kernel), torch.cat(before, 1), steps.observe)
+            state = steps.advance(state) + increment
+        y = torch.baddbmm(convolve(inputs, steps.kernel), torch.cat(before, 1), steps.state_to_outputs)
         return y.unflatten(1, (chunks, -1)).transpose(1, 2).flatten(2), state
 
 
-class Diagonal(StateSpace):
+class DiagonalStateSpace(StateSpace):
     """S4D: A is diagonal and B is 1, discretised with a zero-order hold. C includes the discrete B, and the state
     does not."""
 
@@ -114,7 +114,7 @@ class Diagonal(StateSpace):
     def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
         return kernels.diagonal_kernel(*self._discrete(), length)
 
-    def unroll(self, length: int) -> Unrolled:
+    def unroll(self, length: int) -> UnrolledSystem:
         log_a, c = self._discrete()
         exponents = torch.arange(length + 1, dtype=self.C.dtype, device=self.C.device)
         re, im = kernels.powers(log_a, exponents)
@@ -124,10 +124,10 @@ class Diagonal(StateSpace):
             (x, y), (a, b) = state.chunk(2, 2), (re[:, None, :, -1], im[:, None, :, -1])
             return torch.cat([a * x - b * y, b * x + a * y], 2)
 
-        return Unrolled(
+        return UnrolledSystem(
             kernel=weighted.real.sum(1)[:, :-1],
-            observe=torch.cat([weighted.real, -weighted.imag], 1)[..., 1:],
-            reach=torch.cat([re, im], 1)[..., :-1].flip(2).mT,
+            state_to_outputs=torch.cat([weighted.real, -weighted.imag], 1)[..., 1:],
+            inputs_to_state=torch.cat([re, im], 1)[..., :-1].flip(2).mT,
             advance=advance,
         )
 
@@ -136,13 +136,13 @@ class Diagonal(StateSpace):
         return kernels.zero_order_hold(A, torch.view_as_complex(self.C), torch.exp(self.log_dt))
 
 
-class LowRank(StateSpace):
+class LowRankStateSpace(StateSpace):
     """S4: A is HiPPO-LegS in normal-plus-low-rank form, discretised with the bilinear method. All channels share A, P
     and B.
 
-    The parameter C is C~ = C (I - A^L), which the generating function at length L needs; shorter kernels are prefixes
-    of this one. To continue from a state, C is recovered and the dense discrete system, `(D, N, N)`, is computed;
-    without gradients it is cached until a parameter changes.
+    The parameter C is C~ = C (I - A^L), which is required by the generating function at length L; shorter kernels are
+    prefixes of this one. To continue from a state, C is recovered and the dense discrete system, `(D, N, N)`, is
+    computed; without gradients it is cached until a parameter changes.
     """
 
     longest: int
@@ -161,7 +161,7 @@ class LowRank(StateSpace):
 
     @property
     def _period(self) -> int:
-        """L, which the generating function needs to be odd."""
+        """L, which must be odd in the generating function."""
         return self.longest + 1 - self.longest % 2
 
     def time_scale_parameters(self) -> list[nn.Parameter]:
@@ -170,14 +170,14 @@ class LowRank(StateSpace):
     def kernel(self, length: int) -> Float[Tensor, "D {length}"]:
         return kernels.low_rank_kernel(*self._modes(), torch.exp(self.log_dt), self._period)[:, :length]
 
-    def unroll(self, length: int) -> Unrolled:
+    def unroll(self, length: int) -> UnrolledSystem:
         A, B, C = self._system()
         columns = kernels.krylov(A, B, length)
         power = torch.matrix_power(A, length).mT
-        return Unrolled(
+        return UnrolledSystem(
             kernel=_times(C, columns),
-            observe=kernels.krylov(A.mT, _times(C, A), length),
-            reach=columns.flip(2).mT,
+            state_to_outputs=kernels.krylov(A.mT, _times(C, A), length),
+            inputs_to_state=columns.flip(2).mT,
             advance=lambda state: torch.bmm(state, power),
         )
 

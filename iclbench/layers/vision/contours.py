@@ -2,8 +2,8 @@
 fixed filter bank, followed by a small trained network.
 
 The first stage is the classical model of complex cells (Adelson and Bergen 1985): pairs of Gabor filters in quadrature,
-and the pooled root of the sum of their squares. It has no parameters and no gradient. Without
-BatchNorm, features do not depend on other images.
+and the pooled root of the sum of their squares. It has no parameters and no gradient. There is no BatchNorm, so
+features do not depend on other images.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from iclbench.layers.perceptron import perceptron
 
 ORIENTATIONS = 8
-SIZE = 7
-GRID = 7
+FILTER_SIZE = 7
+GRID_SIZE = 7
 # Wavelength of the carrier and standard deviation of the envelope, in pixels, for strokes of two to three pixels.
 WAVELENGTH, SPREAD = 6.0, 2.0
 
 
 def gabor_bank() -> Float[Tensor, "2 orientations size size"]:
     """Even and odd filters with orientations k pi / 8, k = 0, 1, ...; each has mean 0 and norm 1."""
-    steps = torch.arange(SIZE, dtype=torch.float64) - SIZE // 2
+    steps = torch.arange(FILTER_SIZE, dtype=torch.float64) - FILTER_SIZE // 2
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     angles = (torch.arange(ORIENTATIONS, dtype=torch.float64) * math.pi / ORIENTATIONS)[:, None, None]
     phase = 2 * math.pi / WAVELENGTH * (x * angles.cos() + y * angles.sin())
@@ -47,7 +47,7 @@ class Contours(nn.Module):
     def __init__(self, features: int) -> None:
         super().__init__()
         self.register_buffer("bank", gabor_bank().flatten(0, 1).unsqueeze(1), persistent=False)
-        self.network = perceptron(ORIENTATIONS * GRID * GRID, features, features)
+        self.network = perceptron(ORIENTATIONS * GRID_SIZE * GRID_SIZE, features, features)
 
     def forward(self, images: Float[Tensor, "images H W"]) -> Float[Tensor, "images E"]:
         pooled = self.energies(images).flatten(1)
@@ -56,6 +56,6 @@ class Contours(nn.Module):
     @torch.no_grad()
     def energies(self, images: Float[Tensor, "images H W"]) -> Float[Tensor, "images orientations grid grid"]:
         """Pooled orientation energies. Padding repeats the border, so that it is not a contour."""
-        padded = F.pad(images.unsqueeze(1), [SIZE // 2] * 4, mode="replicate")
+        padded = F.pad(images.unsqueeze(1), [FILTER_SIZE // 2] * 4, mode="replicate")
         even, odd = F.conv2d(padded, self.bank).chunk(2, 1)
-        return F.adaptive_avg_pool2d(torch.hypot(even, odd), GRID)
+        return F.adaptive_avg_pool2d(torch.hypot(even, odd), GRID_SIZE)

@@ -39,7 +39,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         if len(x_shape) != 2:
             raise UsageError(
-                f"image encoders take greyscale images of shape (height, width), not {x_shape}", code="not-applicable"
+                f"image encoders read greyscale images of shape (height, width), not {x_shape}", code="not-applicable"
             )
         encoder, _, features = name.partition("-")
         self.x_shape, self.features = x_shape, int(features)
@@ -54,7 +54,7 @@ class ImageEncoder(nn.Module):
         height, width = self.x_shape
         if x.shape[-1] != height * width:
             raise UsageError(
-                f"the images have {x.shape[-1]} pixels, but the model reads images of {height} x {width}; give images "
+                f"the images have {x.shape[-1]} pixels, but the model reads images of {height} x {width}; pass images "
                 "of the task that it was trained on",
                 code="bad-value",
             )

@@ -5,7 +5,7 @@
 
 The inner width of a block is a quarter of its channels, and the first block of every group has a linear shortcut. The
 last group has 64 channels in Chan et al., and 256 and 512 in CoQE. The last BatchNorm of a block starts at scale 0, so
-that blocks start as their shortcuts; convolutions start from a truncated normal of variance 1 / fan-in (Haiku's
+that blocks start as their shortcuts; initial convolutions are truncated normal with variance 1 / fan-in (Haiku's
 defaults). Padding is symmetric; Haiku's "SAME" padding at stride 2 is shifted by one pixel.
 
 Because of BatchNorm, features in training depend on the other images of the batch; in evaluation mode they do not.
@@ -29,7 +29,8 @@ _TRUNCATED_STD = 0.87962566103423978
 
 
 class Bottleneck(nn.Module):
-    """1x1 to a quarter of the channels, 3x3 with the stride, 1x1 back; ReLU after the sum with the shortcut."""
+    """A 1x1 convolution to a quarter of the channels, a 3x3 convolution with the stride and a 1x1 convolution back.
+    Their output is added to the shortcut, followed by ReLU."""
 
     def __init__(self, inputs: int, channels: int, stride: int, project: bool) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from iclbench.core.predictions import Point
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
-from iclbench.evaluation.costs.costs import Cost, Sizes, counted_costs, measure_costs, training_costs
+from iclbench.evaluation.costs.costs import Cost, CostSizes, count_costs, measure_costs, training_costs
 from iclbench.evaluation.costs.flops import count_flops
 from iclbench.families.request import Request
 from iclbench.registry import ESTIMATORS
@@ -41,7 +41,9 @@ def test_rows_of_costs_have_all_columns(task: TaskConfig, tmp_path: Path, monkey
     fix_measurements(monkeypatch)
     monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
     gpt2 = replace(contestant("gpt2", heads=2), variant="as trained")
-    path, lines, _ = measure_costs(Context(tmp_path), gpt2, task, "smoke", Sizes([5, 3, 5], episodes=4), train=SETTINGS)
+    path, lines, _ = measure_costs(
+        Context(tmp_path), gpt2, task, "smoke", CostSizes([5, 3, 5], episodes=4), train=SETTINGS
+    )
     threads = torch.get_num_threads()
     folder = tmp_path / "tables" / "costs" / "tiny-linear-smoke" / f"the-cpu-r-2000-{threads}"
     assert (path, lines) == (folder / "run-of-gpt2.costs.parquet", [])
@@ -98,7 +100,7 @@ def test_values_are_medians_of_as_many_repetitions_as_fit_into_the_time(
     monkeypatch.setattr(costs, "_MAX_REPEATS", 20)
     monkeypatch.setattr(costs, "seconds_of", lambda work, device: seconds.pop(0))
     monkeypatch.setattr(costs, "peak_of", lambda work, device: peaks.pop(0))
-    measured_costs = list(costs._repeated(costs._Work("query", 5, None, 4, lambda: None), "cpu", 1.0))
+    measured_costs = list(costs._measure_repeatedly(costs._Work("query", 5, None, 4, lambda: None), "cpu", 1.0))
     assert measured_costs == [Cost("query", "seconds", (1 + repeats) / 2 / 4, 5, 4), Cost("query", "bytes", 5.0, 5, 4)]
     assert len(seconds) == 29 - repeats and not peaks
 
@@ -108,7 +110,7 @@ def test_without_a_peak_or_with_a_peak_of_0_there_is_no_row_of_bytes(
     peak: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fix_measurements(monkeypatch, peak=peak)
-    measured_costs = list(costs._repeated(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
+    measured_costs = list(costs._measure_repeatedly(costs._Work("train_step", 8, None, None, lambda: None), "cpu", 1.0))
     assert measured_costs == [Cost("train_step", "seconds", 0.5, 8)], "the cost of a training step is that of a batch"
 
 
@@ -139,12 +141,12 @@ def test_the_measured_training_step_is_that_of_training(
 
 def test_flops_are_counted_on_the_cpu(task: TaskConfig) -> None:
     gpt2 = contestant("gpt2", heads=2)
-    arguments = (task.build(), task, SETTINGS, Sizes([3], episodes=4))
-    assert counted_costs(replace(gpt2, device="an accelerator"), *arguments) == counted_costs(gpt2, *arguments)
+    arguments = (task.build(), task, SETTINGS, CostSizes([3], episodes=4))
+    assert count_costs(replace(gpt2, device="an accelerator"), *arguments) == count_costs(gpt2, *arguments)
     knn = PredictorContestant(
         "knn-3", "knn-3", "baseline", "", device="an accelerator", predictor=ESTIMATORS.get("knn")()
     )
-    counts, reasons = counted_costs(knn, *arguments)
+    counts, reasons = count_costs(knn, *arguments)
     assert [cost.phase for cost in counts] == ["condition", "query", "update"] and not reasons
 
 
@@ -158,7 +160,7 @@ class NumPyMean(Predictor):
 
 def test_a_phase_that_cannot_be_counted_has_one_message_for_all_sizes(task: TaskConfig) -> None:
     mean = PredictorContestant("mean", "mean", "baseline", "", predictor=NumPyMean())
-    counts, reasons = counted_costs(mean, task.build(), task, None, Sizes([3, 5], episodes=4))
+    counts, reasons = count_costs(mean, task.build(), task, None, CostSizes([3, 5], episodes=4))
     assert {cost.phase for cost in counts} == {"condition", "update"}
     (reason,) = reasons
     assert "query" in reason and "NumPy" in reason
@@ -166,7 +168,7 @@ def test_a_phase_that_cannot_be_counted_has_one_message_for_all_sizes(task: Task
 
 def test_state_query_and_update_are_those_of_the_sampled_points(task: TaskConfig) -> None:
     gpt2, family = contestant("gpt2", heads=2), task.build()
-    state, works, messages = costs._answering_setup(gpt2, family, 5, Sizes([5], episodes=4))
+    state, works, messages = costs._answering_setup(gpt2, family, 5, CostSizes([5], episodes=4))
     phases = {work.phase: work.call for work in works}
     assert not messages
     episodes = family.sample_all_related(Request(4, 6, costs.generator(0, "costs", 5), shift="none"))

@@ -16,7 +16,7 @@ from iclbench.core.context import Context
 from iclbench.core.measure import _reset_resident_peak
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.costs import costs
-from iclbench.evaluation.costs.costs import Sizes, measure_costs
+from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 from iclbench.registry import BACKBONES, ESTIMATORS
 from tests.forked import answer
 
@@ -56,7 +56,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
         (gpt2, {n: 2 * n * (LAYERS * 2 * WIDTH * 4 + 1) for n in (5, 12)}),
         (mamba, dict.fromkeys((5, 12), LAYERS * (3 + 4) * 2 * WIDTH * 4)),
     ):
-        path, lines, _ = measure_costs(Context(tmp_path), model, task, "smoke", Sizes([5, 12], episodes=EPISODES))
+        path, lines, _ = measure_costs(Context(tmp_path), model, task, "smoke", CostSizes([5, 12], episodes=EPISODES))
         rows = rows_of(path)
         assert not lines
         assert rows["model", "parameters", None] == sum(p.numel() for p in model.predictor.parameters())
@@ -67,7 +67,7 @@ def test_parameters_and_states_are_counted_exactly(task: TaskConfig, tmp_path: P
 def test_all_phases_have_times_and_the_number_of_episodes(task: TaskConfig, tmp_path: Path) -> None:
     settings = TrainSettings(steps=1, batch=8)
     path, _, _ = measure_costs(
-        Context(tmp_path), contestant("gpt2", heads=2), task, "smoke", Sizes([5], episodes=EPISODES), train=settings
+        Context(tmp_path), contestant("gpt2", heads=2), task, "smoke", CostSizes([5], episodes=EPISODES), train=settings
     )
     rows = rows_of(path)
     timed = {(phase, n) for phase, metric, n in rows if metric == "seconds"}
@@ -88,7 +88,7 @@ def test_flops_of_training_steps_are_per_batch_and_others_per_episode(task: Task
         settings = TrainSettings(steps=40, batch=batch, **branched)
         model = contestant("gpt2", heads=2)
         path, lines, _ = measure_costs(
-            Context(tmp_path), model, task, "smoke", Sizes([5], episodes=episodes), train=settings
+            Context(tmp_path), model, task, "smoke", CostSizes([5], episodes=episodes), train=settings
         )
         assert not lines
         table = tables.read("costs", path)
@@ -106,7 +106,7 @@ def test_flops_of_training_steps_are_per_batch_and_others_per_episode(task: Task
 def test_work_outside_torch_has_a_message_instead_of_flops(task: TaskConfig, tmp_path: Path) -> None:
     cls = ESTIMATORS.get("decision_tree")
     tree = PredictorContestant("decision-tree-2", "decision-tree-2", "baseline", "", predictor=cls())
-    path, lines, _ = measure_costs(Context(tmp_path), tree, task, "smoke", Sizes([5], episodes=EPISODES))
+    path, lines, _ = measure_costs(Context(tmp_path), tree, task, "smoke", CostSizes([5], episodes=EPISODES))
     counted = {phase: value for (phase, metric, _), value in rows_of(path).items() if metric == "flops"}
     assert counted == {"condition": 0, "update": 0}, "a tree stores its points and is fitted by a query"
     (line,) = lines
@@ -116,7 +116,7 @@ def test_work_outside_torch_has_a_message_instead_of_flops(task: TaskConfig, tmp
 def test_measuring_a_training_step_does_not_change_the_model(task: TaskConfig, tmp_path: Path) -> None:
     model = contestant("gpt2", heads=2)
     weights = {name: t.clone() for name, t in model.predictor.state_dict().items()}
-    measure_costs(Context(tmp_path), model, task, "smoke", Sizes([]), train=TrainSettings(steps=1, batch=8))
+    measure_costs(Context(tmp_path), model, task, "smoke", CostSizes([]), train=TrainSettings(steps=1, batch=8))
     assert all(torch.equal(t, weights[name]) for name, t in model.predictor.state_dict().items())
     assert not model.predictor.training
 
@@ -124,7 +124,7 @@ def test_measuring_a_training_step_does_not_change_the_model(task: TaskConfig, t
 def test_sizes_that_the_model_does_not_allow_are_left_out_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
     model_with_positions = contestant("gpt2", heads=2, positions="learned")
     path, lines, _ = measure_costs(
-        Context(tmp_path), model_with_positions, task, "smoke", Sizes([8, 9], episodes=EPISODES)
+        Context(tmp_path), model_with_positions, task, "smoke", CostSizes([8, 9], episodes=EPISODES)
     )
     assert {n for _, _, n in rows_of(path)} == {None, 8}
     (line,) = lines
@@ -136,7 +136,7 @@ def test_several_queries_or_points_at_once_have_their_own_rows(task: TaskConfig,
     for model, phase in ((contestant("gpt2", heads=2), "query"), (contestant("mamba", state=4), "update")):
         numbers = {"queries": [6, 1]} if phase == "query" else {"updates": [6, 6]}
         path, lines, _ = measure_costs(
-            Context(tmp_path), model, task, "smoke", Sizes([5], episodes=EPISODES, **numbers)
+            Context(tmp_path), model, task, "smoke", CostSizes([5], episodes=EPISODES, **numbers)
         )
         rows = tables.read("costs", path)
         several = rows[rows["n_at_once"].notna()]
@@ -150,7 +150,7 @@ def test_several_queries_or_points_at_once_have_their_own_rows(task: TaskConfig,
 def test_updates_that_the_model_does_not_allow_are_left_out_with_a_message(task: TaskConfig, tmp_path: Path) -> None:
     model_with_positions = contestant("gpt2", heads=2, positions="learned")
     path, lines, _ = measure_costs(
-        Context(tmp_path), model_with_positions, task, "smoke", Sizes([5], [7], [2, 4], EPISODES)
+        Context(tmp_path), model_with_positions, task, "smoke", CostSizes([5], [7], [2, 4], EPISODES)
     )
     assert set(tables.read("costs", path)["n_at_once"].dropna()) == {7, 2}
     (line,) = lines
@@ -160,7 +160,7 @@ def test_updates_that_the_model_does_not_allow_are_left_out_with_a_message(task:
 def test_a_baseline_has_a_state_and_no_parameters(task: TaskConfig, tmp_path: Path) -> None:
     knn = PredictorContestant("knn-3", "knn-3", "baseline", "", predictor=ESTIMATORS.get("knn")())
     path = measure_costs(
-        Context(tmp_path), knn, task, "smoke", Sizes([5], episodes=EPISODES), train=TrainSettings(steps=1)
+        Context(tmp_path), knn, task, "smoke", CostSizes([5], episodes=EPISODES), train=TrainSettings(steps=1)
     ).path
     rows = rows_of(path)
     assert {phase for phase, _, _ in rows} == {"condition", "query", "update"}
@@ -183,7 +183,7 @@ def test_a_second_measurement_replaces_only_rows_of_the_same_sizes(
     for seconds, (sizes, episodes) in enumerate(calls, 1):
         monkeypatch.setattr(costs, "seconds_of", lambda work, device, seconds=seconds: float(seconds))
         path, lines, _ = measure_costs(
-            Context(tmp_path), model, task, "smoke", Sizes(sizes, episodes=episodes), train=settings
+            Context(tmp_path), model, task, "smoke", CostSizes(sizes, episodes=episodes), train=settings
         )
         assert not lines
     assert list(tmp_path.rglob("*.parquet")) == [path]
@@ -197,8 +197,8 @@ def test_rows_of_other_settings_or_another_task_are_removed_with_a_message(task:
     wider = task.model_copy(update={"parameters": task.parameters | {"dim": 4}})
     zero = PredictorContestant("zero", "zero", "baseline", "", predictor=ESTIMATORS.get("zero")())
     for first, second, second_task in ((model, replace(model, variant="other"), task), (zero, zero, wider)):
-        path = measure_costs(Context(tmp_path), first, task, "smoke", Sizes([5], episodes=EPISODES)).path
-        outcome = measure_costs(Context(tmp_path), second, second_task, "smoke", Sizes([3], episodes=EPISODES))
+        path = measure_costs(Context(tmp_path), first, task, "smoke", CostSizes([5], episodes=EPISODES)).path
+        outcome = measure_costs(Context(tmp_path), second, second_task, "smoke", CostSizes([3], episodes=EPISODES))
         (line,) = outcome.messages
         assert (outcome.path, outcome.failed) == (path, 0) and f"'{first.run}'" in line
         assert {n for _, _, n in rows_of(path)} - {None} == {3}
@@ -207,8 +207,8 @@ def test_rows_of_other_settings_or_another_task_are_removed_with_a_message(task:
 def test_costs_do_not_depend_on_weights(task: TaskConfig, tmp_path: Path) -> None:
     before = replace(contestant("gpt2", heads=2), variant="as trained", identity="weights")
     after = replace(before, identity="other weights")
-    measure_costs(Context(tmp_path), before, task, "smoke", Sizes([5], episodes=EPISODES))
-    path, lines, _ = measure_costs(Context(tmp_path), after, task, "smoke", Sizes([3], episodes=EPISODES))
+    measure_costs(Context(tmp_path), before, task, "smoke", CostSizes([5], episodes=EPISODES))
+    path, lines, _ = measure_costs(Context(tmp_path), after, task, "smoke", CostSizes([3], episodes=EPISODES))
     assert not lines
     assert {n for _, _, n in rows_of(path)} - {None} == {3, 5}
 

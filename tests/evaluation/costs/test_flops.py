@@ -12,9 +12,9 @@ from iclbench.config.resolution import resolve_task
 from iclbench.core.seeds import generator
 from iclbench.core.task import TaskShape
 from iclbench.evaluation.costs.flop_formulas import FORMULAS
-from iclbench.evaluation.costs.flops import UncountedError, _Counter, _name, count_flops
+from iclbench.evaluation.costs.flops import UncountedError, _Counter, _operation_name, count_flops
 from iclbench.families.request import Request
-from iclbench.layers.long_convolution import by_fft, by_toeplitz
+from iclbench.layers.long_convolution import convolve_by_fft, convolve_by_toeplitz
 from iclbench.layers.scan.scan import selective_scan
 from iclbench.registry import BACKBONES
 
@@ -99,8 +99,8 @@ def test_an_s4_convolution_has_the_flops_of_its_fourier_transforms_or_its_matrix
     u, kernel = random(D, B, T), random(D, T)
     real = 2.5 * 2 * T * math.log2(2 * T)
     by_hand = (D * B + D) * real + 6 * D * B * (T + 1) + D * B * real
-    assert count_flops(lambda: by_fft(u, kernel)) == pytest.approx(by_hand, rel=1e-4)
-    assert count_flops(lambda: by_toeplitz(u, kernel)) == 2 * D * B * T * T
+    assert count_flops(lambda: convolve_by_fft(u, kernel)) == pytest.approx(by_hand, rel=1e-4)
+    assert count_flops(lambda: convolve_by_toeplitz(u, kernel)) == 2 * D * B * T * T
     z = torch.complex(u, u)
     assert count_flops(lambda: torch.fft.fft2(z)) == pytest.approx(D * 5 * B * T * math.log2(B * T), rel=1e-4)
 
@@ -277,7 +277,7 @@ class CounterByOperation(_Counter):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         flops_before = self.flops
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        self.by_operation[_name(func)] = self.flops - flops_before
+        self.by_operation[_operation_name(func)] = self.flops - flops_before
         return out
 
 

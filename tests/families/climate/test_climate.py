@@ -116,7 +116,9 @@ def test_every_point_on_land_is_either_context_or_target() -> None:
         expected = {(6 * (steps[0] + t), r, c) for t in range(3) for r, c in land}
         point_cells = []
         for points in (episodes.context, episodes.targets):
-            x = family.physical(points.x[e : e + 1], episodes.truth["start"][e : e + 1, 0])[0][points.mask[e]].numpy()
+            x = family.to_coordinates(points.x[e : e + 1], episodes.truth["start"][e : e + 1, 0])[0][
+                points.mask[e]
+            ].numpy()
             r, c = np.rint(2 * (x[:, 1] - LATITUDES[row])), np.rint(2 * (x[:, 2] - LONGITUDES[column]))
             np.testing.assert_allclose(x[:, 3], patch[r.astype(int), c.astype(int)], atol=1e-3)
             np.testing.assert_allclose(x[:, 1:3], np.c_[LATITUDES[row] + r / 2, LONGITUDES[column] + c / 2], atol=1e-5)
@@ -129,7 +131,7 @@ def test_temperatures_are_climate_plus_noise() -> None:
     """With very little weather, temperatures minus the climate are the noise."""
     family = build_family(cells=4, times=2, amplitude=(0.01, 0.01), noise=0.7)
     episodes = draw(400, family=family)
-    x = family.physical(episodes.targets.x, episodes.truth["start"][:, 0])[episodes.targets.mask].numpy()
+    x = family.to_coordinates(episodes.targets.x, episodes.truth["start"][:, 0])[episodes.targets.mask].numpy()
     y = (
         episodes.targets.y[episodes.targets.mask][:, 0].double().numpy() * family.scale.y_std.item()
         + family.scale.y_mean.item()

@@ -76,7 +76,7 @@ def test_patches_equal_the_selections_of_xarray(data: Path) -> None:
         sets = [(episodes.context, 0), (episodes.targets, 0)]
         sets += [(episodes.related.map(lambda t, j=j: t[:, j]), 1 + j) for j in range(2)]
         for points, index in sets:
-            x = family.physical(points.x, start[:, index])[points.mask].numpy()
+            x = family.to_coordinates(points.x, start[:, index])[points.mask].numpy()
             y = points.y[points.mask][:, 0].numpy() * family.scale.y_std.item() + family.scale.y_mean.item()
             hours = np.rint(x[:, 0]).astype("timedelta64[h]")
             times, lat, lon = np.datetime64("2019-01-01", "ns") + hours, *np.round(x[:, 1:3].T, 2)
@@ -123,11 +123,11 @@ def test_temperatures_are_standardised_by_the_training_half(data: Path) -> None:
 
 def test_hourly_files_descending_latitudes_and_undeclared_fill_values_are_read(files: Path) -> None:
     path = wfde5_files.tair_path(files, 2)
-    expected = wfde5._month(path, 2019, 2)
+    expected = wfde5._read_month(path, 2019, 2)
     hourly = wfde5_files.tair(2, hours=1)
     for dataset in (hourly, hourly.sel(lat=slice(None, None, -1)), hourly.fillna(1e20)):
         replace_month(files, 2, dataset)
-        np.testing.assert_array_equal(wfde5._month(path, 2019, 2), expected)
+        np.testing.assert_array_equal(wfde5._read_month(path, 2019, 2), expected)
     with xr.open_dataset(path, mask_and_scale=False) as dataset:
         assert float(dataset["Tair"].max()) > 1e19
 

@@ -94,7 +94,7 @@ def test_related_datasets_are_ignored_and_without_points_it_predicts_the_prior()
     "name",
     [
         "answers_have_the_right_shape",
-        "asking_twice_gives_the_same",
+        "answers_are_deterministic",
         "targets_do_not_see_each_other",
         "no_answer_sees_its_own_label",
         "later_points_change_nothing",

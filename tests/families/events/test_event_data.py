@@ -53,8 +53,8 @@ def test_decreasing_times_are_refused(ties):
 def test_keep_first_keeps_one_event_per_time_and_none_at_the_start():
     data = event_data([1, 2, 2, 3], [0, 0, 4, 4, 4], [0, 0], ends=[3.5, 9, 9]).resolve_ties("keep-first")
     assert absolute_times(data) == [[1, 2, 3], [4], []]
-    assert data.marks.tolist() == [0, 1, 3, 6] and data.events.tolist() == [0, 1, 3, 6]
-    assert data.open_intervals.tolist() == [0.5, 5.0, 9.0] and data.sequences.tolist() == [0, 1, 2]
+    assert data.marks.tolist() == [0, 1, 3, 6] and data.event_numbers.tolist() == [0, 1, 3, 6]
+    assert data.open_intervals.tolist() == [0.5, 5.0, 9.0] and data.sequence_numbers.tolist() == [0, 1, 2]
     assert absolute_times(event_data([1], [0, 0]).resolve_ties("keep-first")) == [[1]], "the second sequence is removed"
 
 
@@ -91,7 +91,7 @@ def test_spread_preserves_the_order_and_resolves_all_ties(gaps, exponent):
 def test_the_first_event_can_be_the_start_instead_of_an_event():
     data = event_data([1e9, 1e9 + 1, 1e9 + 4], [7], [-3, -1], ends=[1e9 + 5, 9, None]).from_first_event()
     assert absolute_times(data) == [[1, 4], [], [2]]
-    assert data.marks.tolist() == [1, 2, 5] and data.sequences.tolist() == [0, 1, 2]
+    assert data.marks.tolist() == [1, 2, 5] and data.sequence_numbers.tolist() == [0, 1, 2]
     assert data.open_intervals[:2].tolist() == [1, 2] and np.isnan(data.open_intervals[2])
 
 
@@ -100,7 +100,7 @@ def test_windows_are_consecutive_and_have_every_event_once():
     windows = data.windows(2)
     assert absolute_times(windows) == [[1, 2], [2, 5], [4], [3, 5], [1, 2], [1, 2], []]
     assert windows.marks.tolist() == data.marks.tolist()
-    assert windows.sequences.tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert windows.sequence_numbers.tolist() == [0, 0, 0, 1, 2, 2, 2]
     assert np.nan_to_num(windows.open_intervals).tolist() == [0, 0, 9, 0, 0, 0, 1]
     assert absolute_times(data.windows(6)) == absolute_times(data)
 
@@ -108,8 +108,8 @@ def test_windows_are_consecutive_and_have_every_event_once():
 def test_select_returns_sequences_in_the_given_order():
     data = event_data([1, 2], [3], [4, 5, 6], ends=[None, 8, None]).select(np.array([2, 1]))
     assert absolute_times(data) == [[4, 5, 6], [3]] and data.marks.tolist() == [3, 4, 5, 2]
-    assert data.sequences.tolist() == [2, 1] and np.nan_to_num(data.open_intervals).tolist() == [0, 5]
-    assert data.place(int(data.events[-1])) == "event 2", "positions are those of the file"
+    assert data.sequence_numbers.tolist() == [2, 1] and np.nan_to_num(data.open_intervals).tolist() == [0, 5]
+    assert data.location_of(int(data.event_numbers[-1])) == "event 2", "positions are those of the file"
 
 
 def test_the_fingerprint_depends_on_all_data():

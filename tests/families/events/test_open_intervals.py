@@ -24,7 +24,7 @@ from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.events import CENSORED, MARK, HazardEvent, open_intervals
 from iclbench.core.task import TaskShape
-from iclbench.evaluation.contestants import baselines, in_memory
+from iclbench.evaluation.contestants import baselines, contestant_of_predictor
 from iclbench.evaluation.evaluate import evaluate
 from iclbench.evaluation.next_points import score_next
 from iclbench.evaluation.prompts import PromptSet
@@ -228,7 +228,7 @@ def test_the_headline_is_the_likelihood_of_all_windows_per_event(file: Path) -> 
     counts = episodes.scored.sum(1).numpy()
     gaps = episodes.context.y[..., 0].double().masked_fill(~episodes.context.mask, 0)
     observed, open_times = gaps.sum(1).numpy(), (gaps * open_intervals(episodes.context)).sum(1).numpy()
-    values = evaluate([in_memory("constant-rate", ConstantRate())], prompts)
+    values = evaluate([contestant_of_predictor("constant-rate", ConstantRate())], prompts)
     headline = values[values["n_context"].isna()].set_index("metric")
     expected = RATE * observed.sum() / counts.sum() - math.log(RATE)
     for name in ("nll", "nll_time", "auc"):
@@ -252,7 +252,10 @@ def test_the_table_of_errors_has_sums_and_numbers_of_events(file: Path) -> None:
     prompts = prompts_of(file)
     counts = prompts.episodes.scored.sum(1).numpy()
     (poisson_baseline,) = baselines(prompts, ["poisson"])
-    contestants = {"constant-rate": in_memory("constant-rate", ConstantRate()), "poisson": poisson_baseline}
+    contestants = {
+        "constant-rate": contestant_of_predictor("constant-rate", ConstantRate()),
+        "poisson": poisson_baseline,
+    }
     rows_by_name = {name: score_next(contestant, prompts) for name, contestant in contestants.items()}
     error_tables, headlines = {}, {}
     for name, rows in rows_by_name.items():
@@ -272,7 +275,7 @@ def test_the_table_of_errors_has_sums_and_numbers_of_events(file: Path) -> None:
 
 def test_files_without_ends_have_no_open_interval(tmp_path: Path) -> None:
     path = write(tmp_path / "windows.jsonl", [sequence for sequence in windows(60) if sequence], end=None)
-    values = evaluate([in_memory("constant-rate", ConstantRate())], prompts_of(path))
+    values = evaluate([contestant_of_predictor("constant-rate", ConstantRate())], prompts_of(path))
     assert "covered_50" in set(values["metric"]) and "nll_open" not in set(values["metric"])
 
 

@@ -41,7 +41,11 @@ def test_sequences_are_read_from_all_formats(tmp_path, suffix):
     write = sequence_files.write_npz if suffix == ".npz" else sequence_files.write_jsonl
     data = read_events(write(tmp_path / f"events{suffix}", times, marks))
     assert gaps_and_marks(data) == expected(times, marks)
-    assert data.mark_count == 4 and data.sequences.tolist() == list(range(12)) and np.isnan(data.open_intervals).all()
+    assert (
+        data.mark_count == 4
+        and data.sequence_numbers.tolist() == list(range(12))
+        and np.isnan(data.open_intervals).all()
+    )
 
 
 def test_jodie_files_have_one_sequence_per_user_in_order_of_appearance(tmp_path):
@@ -162,7 +166,7 @@ def test_damaged_npz_files_are_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("times.npy", content.getvalue() + b"more")
     assert_refused(path, "unreadable-file", "'times'")
-    assert_refused(tmp_path, "unreadable-file", form="npz")
+    assert_refused(tmp_path, "unreadable-file", format_name="npz")
     assert_refused(tmp_path / "nothing.npz", "missing-file")
 
 
@@ -319,7 +323,7 @@ def test_the_format_is_inferred_from_the_suffix_or_given(tmp_path):
     times, marks = sequence_files.sequences()
     path = sequence_files.write_jsonl(tmp_path / "events.txt", times, marks)
     assert_refused(path, "bad-syntax", ".npz, .jsonl or .csv", "-o task.format=jsonl")
-    assert gaps_and_marks(read_events(path, form="jsonl")) == expected(times, marks)
+    assert gaps_and_marks(read_events(path, format_name="jsonl")) == expected(times, marks)
 
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -360,7 +364,7 @@ def test_any_text_is_read_or_refused(tmp_path, lines, form):
     path: Path = tmp_path / "events"
     path.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
     try:
-        data = read_events(path, form=form)
+        data = read_events(path, format_name=form)
     except DataError as error:
         assert len(str(error).splitlines()) == 1
     else:

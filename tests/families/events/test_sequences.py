@@ -142,7 +142,9 @@ def test_times_are_in_units_of_the_time_scale(file):
 
 def test_windows_of_a_sequence_are_in_the_same_part(file):
     complete, windows = build_family(file), build_family(file, max_events=3)
-    assert set(windows._sequences("test").sequences.tolist()) == set(complete._sequences("test").sequences.tolist())
+    assert set(windows._sequences("test").sequence_numbers.tolist()) == set(
+        complete._sequences("test").sequence_numbers.tolist()
+    )
     assert len(windows._sequences("test")) > len(complete._sequences("test"))
     assert windows.held_out().sample(Request(50, 9, new_generator())).scored.sum(1).max() == 3
 

@@ -136,7 +136,7 @@ def test_the_joint_score_of_oracle_bayes_follows_the_chain_rule() -> None:
     "name",
     [
         "answers_have_the_right_shape",
-        "asking_twice_gives_the_same",
+        "answers_are_deterministic",
         "targets_do_not_see_each_other",
         "the_order_of_the_targets_changes_nothing",
         "no_answer_sees_its_own_label",

@@ -414,7 +414,7 @@ def test_chance_levels_and_sources_of_the_answers():
     which only the weights know."""
     evaluators = family().evaluators()
     assert set(evaluators) == set(TESTS)
-    facts = {name: (test.chance, test.group_size, test.knows) for name, test in evaluators.items()}
+    facts = {name: (test.chance, test.group_size, test.answer_source) for name, test in evaluators.items()}
     assert facts.pop("icl") == (1 / 2, 1, "context")
     assert facts.pop("icl_paired") == (1 / 4, 2, "context")
     assert facts.pop("flip") == (1 / 2, 1, "either")

@@ -90,7 +90,7 @@ def test_classes_have_equal_weights_and_colours_are_predicted_jointly() -> None:
     pixels = (grey + rng.integers(-20, 20, (10, 64, 3))).astype(np.uint8)
     labels = np.array([5, 9, 5, 5, 9, 5, 5, 9, 5, 5])
     family = ImageCompletion(ImageParameters(images="celeba", size=8, sampling="cmab", budget=20, max_related=0))
-    family._loaded["train"] = ImageSet(pixels, labels)
+    family._image_sets["train"] = ImageSet(pixels, labels)
     values = (pixels / 255 - 0.5).reshape(10, -1)
     weights = np.where(labels == 9, 1 / 3, 1 / 7) / 2
     mean = weights @ values

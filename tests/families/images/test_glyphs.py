@@ -13,7 +13,7 @@ from scipy import stats
 from iclbench.families.images.glyphs import glyphs
 from iclbench.families.images.glyphs.counters import normal, uniform
 from iclbench.families.images.glyphs.programs import ALPHABETS, alphabet_of, programs, stroke_counts
-from iclbench.families.images.glyphs.raster import PEN, ink
+from iclbench.families.images.glyphs.raster import PEN_WIDTH, ink
 from iclbench.families.images.glyphs.strokes import POINTS, Strokes, trace
 
 FULL = glyphs(3, 60, 8)
@@ -144,7 +144,7 @@ def test_a_stroke_starts_at_its_joint_plus_its_slip():
 def test_a_line_has_the_area_of_the_pen(size):
     x = np.linspace(0.2, 0.8, 36)
     image = ink(x[None, None], np.full((1, 1, 36), 0.5), size)
-    assert image.sum() / 255 / size**2 == pytest.approx(0.6 * PEN, rel=0.15)
+    assert image.sum() / 255 / size**2 == pytest.approx(0.6 * PEN_WIDTH, rel=0.15)
     rows = image[0].sum(1)
     assert (rows * np.arange(size)).sum() / rows.sum() == pytest.approx(size / 2 - 0.5, abs=0.1)
 

@@ -44,7 +44,7 @@ def test_labels_have_equal_weights_whatever_their_number_of_images() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (10, 64, 3), dtype=np.uint8)
     labels = np.array([5, 9, 5, 5, 9, 5, 5, 9, 5, 5])
     family = ImageCompletion(ImageParameters(images="celeba", size=8, sampling="cmab", budget=20, max_related=0))
-    family._loaded["train"] = ImageSet(pixels, labels)
+    family._image_sets["train"] = ImageSet(pixels, labels)
     prediction = predict_all_pixels(family)
     scaled = pixels / 255 - 0.5
     few, many = scaled[labels == 9], scaled[labels == 5]
@@ -59,7 +59,7 @@ def test_pixel_at_inverts_display_inputs(sampling: str) -> None:
     family = ImageCompletion(ImageParameters(size=12, sampling=sampling, budget=40))
     x = family.display_inputs()
     assert torch.equal(family.pixel_at(x), torch.arange(144))
-    assert torch.equal(family.pixel_at(x + 0.4 / family._unit), torch.arange(144))
+    assert torch.equal(family.pixel_at(x + 0.4 / family._pixels_per_unit), torch.arange(144))
     assert family.pixel_at(torch.tensor([[-99.0, 99.0]])) == 11
 
 

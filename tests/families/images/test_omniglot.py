@@ -134,7 +134,7 @@ def test_files_larger_than_a_drawing_are_refused_before_they_are_read(tmp_path, 
 
 def test_files_with_a_large_total_size_are_refused(tmp_path, monkeypatch):
     folder = write(tmp_path / "omniglot")
-    monkeypatch.setattr(omniglot, "_MAX_PART", 5000)
+    monkeypatch.setattr(omniglot, "_MAX_PART_BYTES", 5000)
     with refused("too-large", "images_background.zip", "5,000"):
         read_omniglot(folder)
 

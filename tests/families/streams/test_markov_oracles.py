@@ -154,7 +154,7 @@ def test_the_bayes_oracle_uses_the_prior_of_the_shift(shift: str, parameters: di
     answer = bayes(chains, shift).predict_next(points)
     assert torch.equal(answer.logits, bayes(shifted).predict_next(points).logits)
     assert not torch.allclose(answer.logits, bayes(chains).predict_next(points).logits)
-    assert chains.keeps_oracle("oracle-bayes-chain", shift)
+    assert chains.is_oracle_optimal("oracle-bayes-chain", shift)
 
 
 @pytest.mark.parametrize("switch", [0.0, 0.05])

@@ -304,7 +304,7 @@ def mamba(m: Mixer, x: Tensor) -> Tensor:
 
 # The functions of this file with the names of mixers.
 EQUATIONS: dict[str, Callable[[Mixer, Tensor], Tensor]] = {
-    name: globals()[function] for name in MIXERS.shipped if (function := name.replace("-", "_")) in globals()
+    name: globals()[function] for name in MIXERS.builtin_entries if (function := name.replace("-", "_")) in globals()
 }
 
 
@@ -318,7 +318,7 @@ CONVOLUTIONS = [
 
 
 def test_every_mixer_has_its_equation_here() -> None:
-    missing = sorted(set(MIXERS.shipped) - EQUATIONS.keys())
+    missing = sorted(set(MIXERS.builtin_entries) - EQUATIONS.keys())
     assert not missing, f"{missing}: write the equation of each as a function with the name of the mixer in this file"
 
 

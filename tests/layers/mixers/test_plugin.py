@@ -35,8 +35,8 @@ class Fading(LinearMixer):
 def test_a_mixer_of_another_package_is_registered_and_computes_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [EntryPoint("fading", f"{__name__}:Fading", "iclbench.mixers")]
     monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "iclbench.mixers" else [])
-    mixers = Registry("mixer", dict(MIXERS.shipped))
-    assert mixers.names() == sorted([*MIXERS.shipped, "fading"])
+    mixers = Registry("mixer", dict(MIXERS.builtin_entries))
+    assert mixers.names() == sorted([*MIXERS.builtin_entries, "fading"])
     torch.manual_seed(0)
     mixer, x = mixers.get("fading")(Sizes(8, heads=2)).double(), torch.randn(3, 40, 8, dtype=torch.float64)
     outputs, (_, state) = mixer(x, mixer.start(3))

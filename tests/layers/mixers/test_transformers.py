@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from iclbench.backbones.gpt2 import GPT2, GPT2Settings
 from iclbench.backbones.mamba import Mamba, MambaSettings
 from iclbench.backbones.mixers import Attention
-from iclbench.backbones.sequence_model import Hybrid, HybridSettings, WithInner
+from iclbench.backbones.sequence_model import Hybrid, HybridSettings, SettingsWithInnerWidth
 from iclbench.contracts import example_episodes
 from iclbench.core.task import TaskShape
 from iclbench.layers.linear_recurrence import Terms, linear_recurrence
@@ -127,7 +127,7 @@ def test_the_mlstm_cell_equals_that_of_transformers(dtype: torch.dtype, toleranc
 def test_the_generic_model_equals_gpt2() -> None:
     torch.manual_seed(0)
     gpt2 = GPT2(GPT2Settings(layers=3, width=WIDTH, heads=HEADS, init_std=0.3), SHAPE).eval()
-    generic = Attention(WithInner(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
+    generic = Attention(SettingsWithInnerWidth(layers=3, width=WIDTH, heads=HEADS, norm="layer"), SHAPE).eval()
     source = gpt2.state_dict()
     weights = {name: source[name] for name in source if name.startswith(("read_in", "read_out", "norm"))}
     names = {"norm": "ln_1", "mixer.in_proj": "attn.c_attn", "mixer.out_proj": "attn.c_proj"}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from iclbench.layers.scan import scan, scan_torch
-from iclbench.layers.scan.scan import resolved_backend, selective_peek, selective_scan
+from iclbench.layers.scan.scan import resolve_backend, selective_peek, selective_scan
 from tests.refusals import refused
 
 
@@ -117,7 +117,7 @@ def test_the_custom_operation_passes_the_checks_of_torch() -> None:
 @pytest.mark.slow
 def test_the_compiler_treats_the_back_end_as_a_constant() -> None:
     marks = vars(torch.compiler.assume_constant_result(lambda: None)).items()
-    assert marks and marks <= vars(scan._resolved).items()
+    assert marks and marks <= vars(scan._resolve_cached).items()
     code = "import sys, iclbench.backbones.mamba; assert 'torch._dynamo' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -142,8 +142,8 @@ def test_at_most_60_mb_are_saved_per_layer_at_the_protocols_shape() -> None:
 def test_a_cuda_back_end_without_cuda_is_refused(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with refused("not-supported", f"backbone.scan={backend}", "backbone.scan=auto"):
-        resolved_backend(backend, torch.device("cpu"))
-    assert resolved_backend("auto", torch.device("cpu")) == "torch"
+        resolve_backend(backend, torch.device("cpu"))
+    assert resolve_backend("auto", torch.device("cpu")) == "torch"
 
 
 def test_cuda_kernels_are_not_used_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_cuda_kernels_are_not_used_for_float64(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(scan, "_module", lambda backend: AvailableKernel)
     cuda = torch.device("cuda")
-    assert resolved_backend("auto", cuda) == "triton"
-    assert resolved_backend("auto", cuda, torch.float64) == "torch"
+    assert resolve_backend("auto", cuda) == "triton"
+    assert resolve_backend("auto", cuda, torch.float64) == "torch"
     with refused("not-supported", "backbone.scan=triton", "float64"):
-        resolved_backend("triton", cuda, torch.float64)
+        resolve_backend("triton", cuda, torch.float64)

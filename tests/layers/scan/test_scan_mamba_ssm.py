@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from iclbench.layers.scan import scan_mamba_ssm
-from iclbench.layers.scan.scan import resolved_backend
+from iclbench.layers.scan.scan import resolve_backend
 from tests.layers.scan.test_scan import inputs, recurrence, relative
 from tests.refusals import refused
 
@@ -159,7 +159,7 @@ def test_unavailable_if_the_extension_does_not_load(extension_path: Path, error:
     assert reason is not None and error.split('"')[1].split("\\n")[0] in reason
     assert "second line" not in reason
     with refused("not-supported", "backbone.scan=mamba-ssm", "backbone.scan=auto"):
-        resolved_backend("mamba-ssm", torch.device("cuda"))
+        resolve_backend("mamba-ssm", torch.device("cuda"))
 
 
 def test_the_reason_names_a_missing_module(extension_path: Path) -> None:

@@ -10,7 +10,7 @@ from scipy.signal import cont2discrete
 from torch import Tensor
 
 from iclbench.layers.state_space import kernels
-from iclbench.layers.state_space.systems import Diagonal, LowRank, StateSpace
+from iclbench.layers.state_space.systems import DiagonalStateSpace, LowRankStateSpace, StateSpace
 
 ORDER, STEPS = 64, (1e-3, 1e-2, 1e-1)
 
@@ -110,7 +110,10 @@ def test_initial_spectra_equal_those_of_the_papers() -> None:
 def systems(tokens: int = 24) -> list[StateSpace]:
     """One system of each class, in float64."""
     torch.manual_seed(0)
-    return [Diagonal(5, 16, (1e-3, 1e-1), "lin").double(), LowRank(5, 16, (1e-3, 1e-1), tokens).double()]
+    return [
+        DiagonalStateSpace(5, 16, (1e-3, 1e-1), "lin").double(),
+        LowRankStateSpace(5, 16, (1e-3, 1e-1), tokens).double(),
+    ]
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
@@ -121,8 +124,8 @@ def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
     step, state, outputs = system.unroll(1), torch.zeros(5, 1, 16).double(), []
     for t in range(length):
         u = torch.full((5, 1, 1), float(t == 0)).double()
-        outputs.append(torch.bmm(state, step.observe) + step.kernel[:, :, None] * u)
-        state = step.advance(state) + u * step.reach
+        outputs.append(torch.bmm(state, step.state_to_outputs) + step.kernel[:, :, None] * u)
+        state = step.advance(state) + u * step.inputs_to_state
     torch.testing.assert_close(system.kernel(length), torch.cat(outputs, 2)[:, 0], atol=1e-11, rtol=1e-9)
 
 
@@ -135,7 +138,7 @@ def test_unrolled_steps_compose(index: int) -> None:
         steps = system.unroll(length)
         lags = torch.arange(length)[:, None] - torch.arange(length)
         toeplitz = torch.where(lags >= 0, steps.kernel[:, lags.clamp_min(0)], 0)
-        return u @ toeplitz.mT + state @ steps.observe, steps.advance(state) + u @ steps.reach
+        return u @ toeplitz.mT + state @ steps.state_to_outputs, steps.advance(state) + u @ steps.inputs_to_state
 
     complete, last = run(37, state, u)
     first, middle = run(20, state, u[..., :20])
@@ -147,7 +150,7 @@ def test_unrolled_steps_compose(index: int) -> None:
 def test_kernels_of_float32_are_close_to_float64() -> None:
     """At the paper's length and order, over the complete range of steps."""
     torch.manual_seed(0)
-    for single in (Diagonal(64, 64, (1e-3, 1e-1), "lin"), LowRank(64, 64, (1e-3, 1e-1), 82)):
+    for single in (DiagonalStateSpace(64, 64, (1e-3, 1e-1), "lin"), LowRankStateSpace(64, 64, (1e-3, 1e-1), 82)):
         kernel = single.kernel(82)
         unrolled = single.unroll(82).kernel
         exact = single.double().kernel(82)

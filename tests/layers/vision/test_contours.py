@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.ndimage import correlate
 
-from iclbench.layers.vision.contours import GRID, ORIENTATIONS, Contours, gabor_bank
+from iclbench.layers.vision.contours import GRID_SIZE, ORIENTATIONS, Contours, gabor_bank
 
 
 @pytest.mark.parametrize("size", [12, 28, 35])
@@ -59,5 +59,5 @@ def test_features_do_not_depend_on_other_images_even_in_training() -> None:
 
 def _pooled(energy: np.ndarray) -> np.ndarray:
     """Means over cells that start at floor(i n / 7) and end at ceil((i + 1) n / 7)."""
-    cells = [[slice(i * n // GRID, -(-(i + 1) * n // GRID)) for i in range(GRID)] for n in energy.shape]
+    cells = [[slice(i * n // GRID_SIZE, -(-(i + 1) * n // GRID_SIZE)) for i in range(GRID_SIZE)] for n in energy.shape]
     return np.array([[energy[rows, columns].mean() for columns in cells[1]] for rows in cells[0]])

@@ -12,12 +12,14 @@ from iclbench.families.events.readers import jodie, json_lines, meta_tpp
 SUFFIXES = {".npz": "npz", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
-def read_events(path: Path, form: str | None = None, marks: int | None = None, times: str | None = None) -> EventData:
+def read_events(
+    path: Path, format_name: str | None = None, marks: int | None = None, times: str | None = None
+) -> EventData:
     """Read the sequences of a file.
 
     Args:
         path: the file.
-        form: `npz`, `jsonl` or `csv` (default: by suffix).
+        format_name: `npz`, `jsonl` or `csv` (default: by suffix).
         marks: number of marks K (default: the number in the file).
         times: whether the times of an `.npz` file are `gaps` or `absolute` (default: gaps, with an error if they look
             absolute).
@@ -25,10 +27,10 @@ def read_events(path: Path, form: str | None = None, marks: int | None = None, t
     Raises:
         DataError: the file cannot be read as sequences of events; the message has the position.
     """
-    file_format = form or SUFFIXES.get(path.suffix.lower())
+    file_format = format_name or SUFFIXES.get(path.suffix.lower())
     if file_format is None:
         raise DataError(
-            f"{path}: expected a file that ends in .npz, .jsonl or .csv; use one, or name its format: -o "
+            f"{path}: expected a file that ends in .npz, .jsonl or .csv; rename it, or pass its format: -o "
             "task.format=jsonl",
             code="bad-syntax",
         )

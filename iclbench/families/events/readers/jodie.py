@@ -58,7 +58,7 @@ def read(path: Path, marks: int | None) -> EventData:
         if not len(timestamps) % 4096:
             check_size(path, len(timestamps))
     if not timestamps:
-        raise DataError(f"{path} has a header and no rows; add a row for every event")
+        raise DataError(f"{path} has a header but no rows; add a row for every event")
     check_size(path, len(timestamps))
     order = np.argsort(np.array(user_numbers), kind="stable")
     counts = np.bincount(np.array(user_numbers))
@@ -68,10 +68,10 @@ def read(path: Path, marks: int | None) -> EventData:
     line_numbers = np.array(lines[1:])[order]
     event_marks = _item_marks(items)[np.array(item_numbers)][order]
 
-    def place(event: int) -> str:
+    def location_of(event: int) -> str:
         return f"{path}, line {line_numbers[event]}"
 
-    return EventData.of(times - previous_times, event_marks, counts, marks or len(items), place)
+    return EventData.of(times - previous_times, event_marks, counts, marks or len(items), location_of)
 
 
 def _check_header(path: Path, line: int, fields: list[str]) -> None:
@@ -83,19 +83,21 @@ def _check_header(path: Path, line: int, fields: list[str]) -> None:
         )
 
 
-def _event(place: str, fields: list[str]) -> tuple[str, str, float]:
+def _event(location: str, fields: list[str]) -> tuple[str, str, float]:
     """User, item and time of a row."""
     if len(fields) < 3:
-        raise DataError(f"{place}: expected at least user, item and time, got {len(fields)} fields", code="bad-syntax")
+        raise DataError(
+            f"{location}: expected at least user, item and time, got {len(fields)} fields", code="bad-syntax"
+        )
     user, item, time_text = (field.strip() for field in fields)
     if not user or not item or '"' in user + item:
         name = "user" if not user or '"' in user else "item"
         raise DataError(
-            f"{place}: the {name} is empty or has quotes; write a number or a word without quotes", code="bad-syntax"
+            f"{location}: the {name} is empty or has quotes; write a number or a word without quotes", code="bad-syntax"
         )
     time = number(time_text)
     if time is None:
-        raise DataError(f"{place}: the time '{shortened(time_text)}' is not a number; write seconds or another unit")
+        raise DataError(f"{location}: the time '{shortened(time_text)}' is not a number; write seconds or another unit")
     return user, item, time
 
 

@@ -38,7 +38,7 @@ def read(path: Path, marks: int | None) -> EventData:
         times = _times(location, record["times"])
         if not len(times) and "end" not in record:
             raise DataError(
-                f'{location}: the sequence has no events; remove the line, or give the "end" of its observation'
+                f'{location}: the sequence has no events; remove the line, or add the "end" of its observation'
             )
         has_marks = "marks" in record
         if marks_expected is None and len(times):
@@ -46,7 +46,7 @@ def read(path: Path, marks: int | None) -> EventData:
         if len(times) and marks_expected != has_marks:
             problem = '"marks" is missing' if marks_expected else 'unexpected "marks"'
             raise DataError(
-                f"{location}: {problem}, unlike in the first sequence; give marks to all sequences or to none",
+                f"{location}: {problem}, unlike in the first sequence; add marks to all sequences or to none",
                 code="bad-syntax",
             )
         sequence_marks.append(
@@ -61,7 +61,7 @@ def read(path: Path, marks: int | None) -> EventData:
         open_intervals.append(_open_interval(location, record, times))
     ends = np.cumsum(counts)
 
-    def place(event: int) -> str:
+    def location_of(event: int) -> str:
         sequence = int(np.searchsorted(ends, event, side="right"))
         return f"{path}, line {lines[sequence]}, event {event - int(ends[sequence]) + counts[sequence] + 1}"
 
@@ -70,7 +70,7 @@ def read(path: Path, marks: int | None) -> EventData:
         raise DataError(f"{path}: all sequences are empty; expected events on at least one line")
     mark_count = marks or int(event_marks.max()) + 1
     return EventData.of(
-        np.concatenate(gaps), event_marks, np.array(counts), mark_count, place, np.array(open_intervals)
+        np.concatenate(gaps), event_marks, np.array(counts), mark_count, location_of, np.array(open_intervals)
     )
 
 
@@ -110,9 +110,9 @@ def _finite_number(location: str, value: Any) -> float:
 
 def _marks(location: str, values: Any, events: int, mark_count: int | None) -> np.ndarray:
     if not isinstance(values, list) or len(values) != events:
-        length = len(values) if isinstance(values, list) else "no list"
+        problem = f"{len(values)} integers" if isinstance(values, list) else "another type"
         raise DataError(
-            f'{location}: "marks" must be a list of {events} integers, one per time, got {length}', code="bad-syntax"
+            f'{location}: "marks" must be a list of {events} integers, one per time, got {problem}', code="bad-syntax"
         )
     largest = (mark_count or MAX_MARKS) - 1
     for index, value in enumerate(values):
@@ -126,7 +126,7 @@ def _marks(location: str, values: Any, events: int, mark_count: int | None) -> n
 
 
 def _open_interval(location: str, record: dict[str, Any], times: np.ndarray) -> float:
-    """The time of observation after the last event; NaN if the observation ends with it."""
+    """The time of observation after the last event; NaN if the observation ends with this event."""
     if "end" not in record:
         return math.nan
     end = _finite_number(f'{location}, "end"', record["end"])
@@ -136,5 +136,5 @@ def _open_interval(location: str, record: dict[str, Any], times: np.ndarray) -> 
         return end
     open_interval = end - float(times[-1])
     if open_interval < 0:
-        raise DataError(f'{location}: "end" is {end:g}, before the last event at {times[-1]:g}; give a later end')
+        raise DataError(f'{location}: "end" is {end:g}, before the last event at {times[-1]:g}; write a later end')
     return open_interval or math.nan

@@ -47,7 +47,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
         raise DataError(f"{path}, times[{empty[0]}]: the sequence has no events; remove the row")
     rows, columns = np.nonzero(mask)
 
-    def place(event: int) -> str:
+    def location_of(event: int) -> str:
         return f"{path}, times[{rows[event]}, {columns[event]}]"
 
     event_marks = _marks(path, arrays, mask, marks)[mask] - 1
@@ -60,7 +60,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
             "to gaps, or -o task.times=gaps if they are gaps",
             code="missing-value",
         )
-    return EventData.of(gaps, event_marks, mask.sum(1), marks or int(event_marks.max()) + 1, place)
+    return EventData.of(gaps, event_marks, mask.sum(1), marks or int(event_marks.max()) + 1, location_of)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -116,22 +116,22 @@ def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
     with archive.open(f"{name}.npy") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         if member.read(1):
-            raise ValueError(f"'{name}' is longer than its header says")
+            raise ValueError(f"'{name}' is longer than its header specifies")
     return array
 
 
 def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Whether positions have events, which must precede all padding of their row."""
+    """Whether each position is an event; events must precede all padding of their row."""
     has_mark = arrays["marks"] != 0 if "marks" in arrays else np.ones(arrays["times"].shape, dtype=bool)
     if "masks" not in arrays:
         mask = has_mark
     else:
         masks = arrays["masks"]
-        _refuse_any(path, "masks", masks, (masks != 0) & (masks != 1), "expected 0 or 1")
+        _raise_if_any(path, "masks", masks, (masks != 0) & (masks != 1), "expected 0 or 1")
         mask = masks == 1
         if "marks" in arrays:
-            _refuse_any(path, "masks", masks, mask & ~has_mark, "but its mark is 0, which is padding")
-            _refuse_any(path, "masks", masks, ~mask & has_mark, "but it has a mark; padding has the mark 0")
+            _raise_if_any(path, "masks", masks, mask & ~has_mark, "but its mark is 0, which is padding")
+            _raise_if_any(path, "masks", masks, ~mask & has_mark, "but it has a mark; padding has the mark 0")
     name = "masks" if "masks" in arrays else "marks"
     is_misplaced = ~mask[:, :-1] & mask[:, 1:]
     if is_misplaced.any():
@@ -145,15 +145,15 @@ def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, mark_cou
     if "marks" not in arrays:
         return mask.astype(np.int64)
     marks = arrays["marks"].astype(np.float64)
-    _refuse_any(path, "marks", arrays["marks"], ~(marks == np.floor(marks)), "not an integer")
-    _refuse_any(path, "marks", arrays["marks"], marks < 0, "a negative number; marks are 1, 2, ..., and 0 is padding")
+    _raise_if_any(path, "marks", arrays["marks"], ~(marks == np.floor(marks)), "not an integer")
+    _raise_if_any(path, "marks", arrays["marks"], marks < 0, "a negative number; marks are 1, 2, ..., and 0 is padding")
     largest = mark_count or MAX_MARKS
     advice = "; raise -o task.marks" if mark_count else ""
-    _refuse_any(path, "marks", arrays["marks"], marks > largest, f"expected at most {largest:,}{advice}")
+    _raise_if_any(path, "marks", arrays["marks"], marks > largest, f"expected at most {largest:,}{advice}")
     return marks.astype(np.int64)
 
 
-def _refuse_any(path: Path, name: str, array: np.ndarray, is_wrong: np.ndarray, problem: str) -> None:
+def _raise_if_any(path: Path, name: str, array: np.ndarray, is_wrong: np.ndarray, problem: str) -> None:
     """Raise `DataError` for the first wrong value, if there is one."""
     if is_wrong.any():
         row, column = np.argwhere(is_wrong)[0]

@@ -1,17 +1,17 @@
-"""Procedural handwritten characters, a replacement for Omniglot without a download.
+"""Procedural handwritten characters, which replace Omniglot and require no download.
 
 A class is a motor program of one to five strokes, as Lake, Salakhutdinov and Tenenbaum (2015, Human-level concept
 learning through probabilistic program induction) describe characters. The alphabets, the stroke library and all
 numbers are set by eye against real Omniglot and by its 1-nearest-neighbour difficulty (`benchmarks/glyphs.md`).
 
 - `programs`: the strokes of a class and their joints;
-- `strokes`: from the parameters of a stroke to points in the plane;
+- `strokes`: points in the plane, given the parameters of strokes;
 - `drawing`: variation between drawers and drawings;
-- `raster`: from points to ink;
+- `raster`: images, given the points;
 - `counters`: random numbers as functions of (seed, purpose, class, drawer, stroke).
 
-All computations are NumPy additions, multiplications and square roots in a fixed order (sines come from a rounded
-table), so every subset of classes and drawings is bit-identical to that part of the full set, on every machine.
+All computations are NumPy additions, multiplications and square roots in a fixed order (sines are from a rounded
+table), so every subset of classes and drawings is bit-identical to the same part of the full set on all machines.
 """
 
 from iclbench.families.images.glyphs.drawing import glyphs

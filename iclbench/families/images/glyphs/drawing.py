@@ -29,7 +29,7 @@ _SHIFT = (0.03, 0.035)
 # Smallest value and range of the factor of all deviations, which is small for careful and large for hasty drawers.
 _HASTE = (0.3, 1.3)
 # Number of classes drawn at once, so that their points fit into the processor's cache.
-_CHUNK = 32
+_CHUNK_SIZE = 32
 
 Drawers: TypeAlias = Int[np.ndarray, " drawers"]
 
@@ -42,11 +42,11 @@ def glyphs(
     *,
     jitter: float = 1.0,
 ) -> UInt8[np.ndarray, "classes drawings size size"]:
-    """Draw characters. A subset is bit-identical to that part of the full set.
+    """Draw characters. A subset is bit-identical to the same part of the full set.
 
     Args:
         seed: seed of the alphabets.
-        classes: number of classes, or their numbers, from 0 without an upper limit.
+        classes: number of classes, or their numbers, which start at 0 and have no upper limit.
         drawings: number of drawings per class, or their numbers; drawing i of every class is by drawer i.
         size: height and width in pixels.
         jitter: factor of the variation between drawings of a class; 0 for none.
@@ -56,7 +56,7 @@ def glyphs(
     """
     numbers, drawers = _indices(classes), _indices(drawings)
     images = np.empty((len(numbers), len(drawers), size, size), np.uint8)
-    for strokes, members in _by_strokes(stroke_counts(seed, numbers)):
+    for strokes, members in _chunks_by_stroke_count(stroke_counts(seed, numbers)):
         images[members] = ink(*_draw(seed, numbers[members], strokes, drawers, jitter), size)
     return images
 
@@ -68,12 +68,12 @@ def _indices(indices: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, " _"]
     return numbers
 
 
-def _by_strokes(counts: Int[np.ndarray, " classes"]) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:
+def _chunks_by_stroke_count(counts: Int[np.ndarray, " classes"]) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:
     """Chunks of classes with equal numbers of strokes, which need no masks."""
     for strokes in np.unique(counts):
         members = np.flatnonzero(counts == strokes)
-        for start in range(0, len(members), _CHUNK):
-            yield int(strokes), members[start : start + _CHUNK]
+        for start in range(0, len(members), _CHUNK_SIZE):
+            yield int(strokes), members[start : start + _CHUNK_SIZE]
 
 
 def _draw(
@@ -109,7 +109,7 @@ def _draw(
 def _placement(
     seed: int, classes: Int[np.ndarray, " classes"], program: Strokes
 ) -> tuple[Float[np.ndarray, "2 classes 1 1"], Float[np.ndarray, "classes 1 1"]]:
-    """Centre of the unperturbed glyph, and the factor that scales it to most of the page; tiny glyphs remain small."""
+    """Centre of the unperturbed glyph, and the factor that scales it to most of the image; tiny glyphs remain small."""
     trace_points = np.stack(trace(program))
     low, high = trace_points.min((-2, -1)), trace_points.max((-2, -1))
     extent = np.maximum((high - low).max(0), 0.25)

@@ -1,6 +1,6 @@
-"""Rasterisation: from points to ink.
+"""Rasterisation of points to images.
 
-Every point puts ink on its four nearest pixels in proportion to the length of its part of the line. The pen is as wide
+Every point adds ink to its four nearest pixels in proportion to the length of its part of the line. The pen is as wide
 as that of Omniglot, about 4 of 105 pixels. In small images, where the pen is narrower than about a pixel, the ink of a
 pixel is its covered area, as in a downscaled scan. In larger images the line is widened and its edges are sharpened.
 """
@@ -14,19 +14,19 @@ from jaxtyping import Float, Float32, UInt8
 
 from iclbench.families.images.glyphs.strokes import Trace
 
-# Width of the pen in units of the page.
-PEN = 0.044
+# Width of the pen relative to the width of the image.
+PEN_WIDTH = 0.044
 
 
 def ink(x: Trace, y: Trace, size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
     """Draw glyphs given points in the unit square; points outside are moved to its edge. 255 is ink, 0 paper."""
     columns, rows = (np.clip(axis * size - 0.5, 0, size - 1.001) for axis in (x, y))
-    pen = PEN * size
-    # A dot has the width of the pen as its length.
+    pen = PEN_WIDTH * size
+    # The length of a dot is the width of the pen.
     weight = np.maximum(_lengths(columns, rows), pen / x.shape[-1])
     factor = math.ceil(size / 16)  # about one point per pixel
     weight = np.repeat(weight / factor, factor, -1)
-    line = _splat(_interpolated(columns, factor), _interpolated(rows, factor), weight, size)
+    line = _splat(_interpolate(columns, factor), _interpolate(rows, factor), weight, size)
     if pen < 1.25:
         coverage = line * np.float32(pen)
     else:
@@ -44,12 +44,12 @@ def _lengths(x: Trace, y: Trace) -> Trace:
     return np.concatenate([ends, half], -1) + np.concatenate([half, ends], -1)
 
 
-def _interpolated(values: Trace, factor: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
+def _interpolate(values: Trace, factor: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
     """`factor` points for each point, on the straight line to the next point."""
     next_values = np.concatenate([values[..., 1:], values[..., -1:]], -1)
     share = np.arange(factor) / factor
-    fine = values[..., None] + share * (next_values - values)[..., None]
-    return fine.reshape(*values.shape[:-1], -1)
+    points = values[..., None] + share * (next_values - values)[..., None]
+    return points.reshape(*values.shape[:-1], -1)
 
 
 def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, "count size size"]:
@@ -74,7 +74,7 @@ def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, 
 
 
 def _blur(images: Float32[np.ndarray, "count size size"], sigma: float) -> Float32[np.ndarray, "count size size"]:
-    """Gaussian blur along both axes, with sums in a fixed order, unlike a matrix product."""
+    """Gaussian blur along both axes. Unlike in a matrix product, the order of the sums is fixed."""
     reach = math.ceil(2.6 * sigma)
     taps = np.exp(-0.5 * np.square(np.arange(-reach, reach + 1) / sigma))
     taps = np.round(taps / taps.sum(), 9).astype(np.float32)

@@ -1,11 +1,11 @@
-"""Strokes: from the direction of the pen to points in the plane.
+"""Points of strokes in the plane, given the direction of the pen.
 
 A pen moves at constant speed, t from 0 to 1, in the direction
 
     heading + arc·t + swing·sin(2 pi t) + corner·[t > at_corner] + second·[t > at_second] + hook·max(0, (t - .62) / .38)
 
-where `corner` and `second` are the angles of two corners. Angles are in turns (1 = full circle, clockwise on the page),
-lengths in units of a glyph's height.
+where `corner` and `second` are the angles of two corners. Angles are in turns (1 = full circle, clockwise in the
+image), lengths in units of a glyph's height.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ POINTS = 36
 
 _T = (np.arange(POINTS) + 0.5) / POINTS
 _HOOK = np.clip((_T - 0.62) / 0.38, 0, 1)
-# Sines and cosines come from a rounded table, which is the same on every machine.
+# Sines and cosines are from a rounded table, which is the same on every machine.
 _DIRECTIONS = 4096
 _TURN = 2 * np.pi * np.arange(_DIRECTIONS) / _DIRECTIONS
 _COS, _SIN = np.round(np.cos(_TURN), 12), np.round(np.sin(_TURN), 12)
