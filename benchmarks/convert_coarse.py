@@ -186,7 +186,7 @@ def write(table: tables.TableName, rows: pd.DataFrame, path: Path) -> None:
     with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({digests.KEY: digests.BLANK})
-    path.write_bytes(digests.sealed(sink.getvalue().to_pybytes()))
+    path.write_bytes(digests.with_digest(sink.getvalue().to_pybytes()))
     tables.read(table, path)
 
 

@@ -15,7 +15,7 @@ from iclbench.contracts.examples import build, episodes_of, example_shape, small
 from iclbench.contracts.families import FAMILY_CONTRACTS
 from iclbench.core import trust
 from iclbench.core.episodes import Episodes
-from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, shorten
 from iclbench.core.formats import canonical, count, plural
 from iclbench.core.plugins import as_plugin_error
 from iclbench.core.predictor import Predictor
@@ -132,7 +132,7 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
         contract(*arguments)
     except (Exception, SystemExit) as error:
         cause = as_plugin_error(error)
-        return shortened(str(cause)) or type(cause).__name__
+        return shorten(str(cause)) or type(cause).__name__
     return None
 
 

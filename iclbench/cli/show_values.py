@@ -58,7 +58,7 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
 def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
     """The card, with the parameters of the family in the presets."""
     task, card = load_task(name)
-    importable = ":" not in card.family or trust.is_ours(card.family)  # other code is not run
+    importable = ":" not in card.family or trust.is_registered_code(card.family)  # other code is not run
     if defaults and not importable:
         say(f"the family '{card.family}' is not imported, so only the parameters of the card are shown")
     presets = {}

@@ -96,7 +96,7 @@ def work_through(
 def gpus_of_workers(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
     """The GPU of each worker: `per_gpu` workers on each GPU, or one worker without a GPU (None) per core. `workers`
     sets the total number."""
-    worker_gpus: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.available()
+    worker_gpus: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.count_available()
     return worker_gpus if workers is None else [worker_gpus[i % len(worker_gpus)] for i in range(workers)]
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from iclbench.core import limits
-from iclbench.core.errors import UnknownNameError, UsageError, brief_line
+from iclbench.core.errors import UnknownNameError, UsageError, shorten_to_line
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import (
@@ -452,7 +452,7 @@ def _read_toml(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, 
         raise UsageError(f"{path} is not valid TOML: nested too deeply", code="bad-syntax") from error
     except ValueError as error:
         # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
-        raise UsageError(f"{path} is not valid TOML: {brief_line(str(error))}", code="bad-syntax") from error
+        raise UsageError(f"{path} is not valid TOML: {shorten_to_line(str(error))}", code="bad-syntax") from error
 
 
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:

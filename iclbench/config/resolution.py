@@ -26,7 +26,7 @@ from iclbench.config.cards import (
 from iclbench.config.rates import Rates
 from iclbench.config.sizes import budget_settings
 from iclbench.core import plugins
-from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shorten
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
 from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, is_target, spelling
@@ -235,13 +235,13 @@ class BackboneConfig(BaseSettings):
     def build(self, shape: TaskShape, portable: bool = False) -> Backbone:
         """The backbone, with weights from the global generator of torch. With `portable`, settings that only choose an
         implementation have their defaults, which every machine supports."""
-        from iclbench.core.bounds import bounded
+        from iclbench.core.bounds import build_within_limit
 
         build_backbone = backbone_builder()
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (portable and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
-        return bounded(lambda: build_backbone(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
+        return build_within_limit(lambda: build_backbone(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
 
 
 class RunConfig(BaseSettings):
@@ -327,17 +327,17 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
         path = [part.strip().replace("-", "_") for part in key.split(".")]
         if not equals or len(path) < 2 or not all(path):
             raise UsageError(
-                f"-o {shortened(pair)}: write -o root.key=value with root one of {', '.join(roots)}", code="bad-syntax"
+                f"-o {shorten(pair)}: write -o root.key=value with root one of {', '.join(roots)}", code="bad-syntax"
             )
         _check_root(path[0], roots)
         table = tables
         for key in path[:-1]:
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
-                raise UsageError(f"-o {shortened(pair)}: '{key}' already has a value", code="conflict")
+                raise UsageError(f"-o {shorten(pair)}: '{key}' already has a value", code="conflict")
         key, value = path[-1], _toml_value(text)
         if isinstance(table.get(key), dict) and not isinstance(value, dict):
-            raise UsageError(f"-o {shortened(pair)}: '{key}' already has a value", code="conflict")
+            raise UsageError(f"-o {shorten(pair)}: '{key}' already has a value", code="conflict")
         table |= _merge(table, {key: value})
     return tables
 
@@ -443,9 +443,7 @@ def _split_task_table(
     for name in changes:
         nested = top_level.pop(name, {})
         if not isinstance(nested, Mapping):
-            raise UsageError(
-                f"{where}.{name}: expected a table of keys, got {shortened(repr(nested))}", code="bad-value"
-            )
+            raise UsageError(f"{where}.{name}: expected a table of keys, got {shorten(repr(nested))}", code="bad-value")
         changes[name] |= nested
     for key, value in top_level.items():
         if key in protocol_keys and key in parameter_keys:

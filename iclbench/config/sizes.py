@@ -183,14 +183,16 @@ def _interpolated_factor(sizes: Mapping[int, int], budget: int) -> int:
 
 
 def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int) -> int:
-    from iclbench.core.bounds import measured
+    from iclbench.core.bounds import build_to_measure
 
     checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
     build_backbone = backbone_builder()
     is_small = budget <= _MEMORY_BUDGET and all(
         value <= _MEMORY_WIDTH for value in settings.values() if isinstance(value, int)
     )
-    model = measured(lambda: build_backbone(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls))
+    model = build_to_measure(
+        lambda: build_backbone(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls)
+    )
     return int(model.parameter_count - model.encoder_parameter_count)
 
 

@@ -68,4 +68,4 @@ def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, 
 
 def _worker_count() -> int:
     setting = os.environ.get("ICLBENCH_WORKERS", "")
-    return max(1, int(setting)) if setting.isdecimal() else cores.available()
+    return max(1, int(setting)) if setting.isdecimal() else cores.count_available()

@@ -330,7 +330,7 @@ def measured_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Measure, 
         "preset": prompts.preset,
         "phase": "evaluate",
         "n_points": n_points,
-        "device": devices.label(contestant.device),
+        "device": devices.device_label(contestant.device),
         "threads": torch.get_num_threads(),
         "version": __version__,
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from iclbench import tables
 from iclbench.core.measure import Measure
-from iclbench.core.memory import IN_EVALUATION, memory_advice
+from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.metrics import metric
 from iclbench.core.version import provenance
 from iclbench.evaluation import cells, examples
@@ -27,7 +27,7 @@ from iclbench.store.runs import writing
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant for the question `targets`, or for the family's own test of the prompts."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
-    with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
+    with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
     if result.skip_reason and not result.scores:
         return cells.skipped(prompts, cells.row(contestant, prompts, prompts.question), result.skip_reason)

@@ -21,7 +21,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.core.memory import IN_PROBES, memory_advice
+from iclbench.core.memory import PROBE_REMEDY, memory_advice
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import CellResult, Rows, Tables
@@ -107,7 +107,7 @@ def cached_cell(
     if reason := contestant.predictor.too_long(prompts.context_points):
         work = partial(cells.skipped, prompts, shared, reason)
     reason = (
-        None if cached else cells.compute_cell(results, contestant, prompts, shared, memory_advice(IN_PROBES)(work))
+        None if cached else cells.compute_cell(results, contestant, prompts, shared, memory_advice(PROBE_REMEDY)(work))
     )
     return CellResult(contestant, prompts, cached, reason)
 

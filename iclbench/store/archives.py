@@ -119,7 +119,7 @@ def entries(archive: Path) -> dict[str, PackedWeights]:
 
 def check(archive: Path) -> None:
     """Raise `UsageError` if an archive does not have its recorded digest."""
-    if recorded_digest(archive) != digests.of_file(archive):
+    if recorded_digest(archive) != digests.file_digest(archive):
         digest_name = digest_path(archive).name
         raise UsageError(
             f"{archive} is damaged (its digest is not the one in {digest_name}); restore both files",

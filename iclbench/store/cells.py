@@ -215,7 +215,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         "files": json.dumps(sorted(outcome.files)),
         "metrics": _metrics(context.results, outcome.files) if evaluates(cell) else None,
         "seconds": outcome.seconds,
-        "device": machine.device(context.device),
+        "device": machine.device_label(context.device),
         "hardware": machine.hardware(),
         "kernels": kernels.current(),
         "threads": context.threads,

@@ -29,7 +29,7 @@ from iclbench.config.resolution import RunConfig, difference, with_evaluation_of
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
-from iclbench.core.memory import IN_EVALUATION, memory_advice
+from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.settings import validate
 from iclbench.store import identity
 from iclbench.store.state import is_intact
@@ -50,7 +50,7 @@ def recorded_digest(weights: Path) -> str | None:
     if not path.is_file():
         return None
     recorded_digests = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
-    if len(recorded_digests) > 1 and weights.is_file() and (digest := digests.of_file(weights)) in recorded_digests:
+    if len(recorded_digests) > 1 and weights.is_file() and (digest := digests.file_digest(weights)) in recorded_digests:
         return digest
     return next(iter(recorded_digests), "")
 
@@ -290,7 +290,7 @@ class Run:
         """Load the weights of a file into the backbone, after checks of their digest and their run."""
         from safetensors import safe_open
 
-        with memory_advice(IN_EVALUATION), safe_open(path, framework="pt") as file:
+        with memory_advice(EVALUATION_REMEDY), safe_open(path, framework="pt") as file:
             self.check_weights(path, file.metadata() or {}, branch)
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
@@ -305,7 +305,7 @@ class Run:
         name, digest = digest_path(path).name, recorded_digest(path)
         if digest is None:
             raise ValueError(f"their digest file {name} is missing; restore it")
-        if digest != digests.of_file(path):
+        if digest != digests.file_digest(path):
             raise ValueError(f"their digest is not the one in {name}")
 
     def log_notes(self, backbone: Backbone, device: str) -> None:
@@ -384,7 +384,7 @@ class RunLock:
         Raises:
             IclbenchError: another process trains a run of this name, or the folder holds another run.
         """
-        if not self._lock.held:
+        if not self._lock.is_held:
             self._run.path.mkdir(parents=True, exist_ok=True)
             self._acquire(wait=False)
         config = self._run.path / "config.toml"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from iclbench import tables
 from iclbench.core.errors import UnknownNameError
-from iclbench.core.locks import alive
+from iclbench.core.locks import is_alive
 from iclbench.store.inventory import rows
 from iclbench.store.runs import Run, all_runs, check_name, writing
 from iclbench.tables.runs import trained_runs
@@ -146,7 +146,7 @@ def _temporary_files(results: Path) -> Iterator[Path]:
     patterns = dict.fromkeys(own_files, _TEMPORARY_NAME) | dict.fromkeys(packed_files, _TEMPORARY_PACKED_NAME)
     for path, pattern in patterns.items():
         match = pattern.fullmatch(path.name)
-        if match and not alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:
+        if match and not is_alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:
             yield path
 
 

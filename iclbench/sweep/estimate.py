@@ -156,7 +156,7 @@ class Estimates:
             self._on_measure(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
             try:
                 self.measured[key] = self._measure(cell.config)
-                self._devices[machine.device(self._device)] = None
+                self._devices[machine.device_label(self._device)] = None
             except IclbenchError:  # the sweep reports it
                 return None
         return self.measured.get(key)

@@ -395,7 +395,7 @@ def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
     curves = curves[~pd.MultiIndex.from_frame(curves[keys]).isin(summed)]
     for (run, prompt_set, metric_name), rows in curves.groupby(keys):
         by_context = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
-        by_context = by_context if metric(str(metric_name)).of_sequences else by_context.dropna(axis=1)
+        by_context = by_context if metric(str(metric_name)).is_for_sequences else by_context.dropna(axis=1)
         columns = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(metric_name)}
         episode_heights = heights(by_context).rename("value").dropna().reset_index()
         yield episode_heights.assign(**columns, n_context=None, n_related=None)

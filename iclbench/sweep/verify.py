@@ -254,7 +254,7 @@ def _environment_differences(store: Store, cell: GridCell, context: Context, ins
         return ()
     recorded = store.rows.loc[cell.hash]
     current_values = {
-        "device": machine.device(context.device),
+        "device": machine.device_label(context.device),
         "hardware": machine.hardware(),
         "kernels": instruction_set,
         "threads": context.threads,

@@ -23,7 +23,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_loss
-from iclbench.core.denormals import flushed
+from iclbench.core.denormals import flush_denormals
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
@@ -199,7 +199,7 @@ class Training:
         Raises:
             TrainingDivergedError: a logged loss is NaN or infinite.
         """
-        with self._meter, flushed():
+        with self._meter, flush_denormals():
             while self.progress.step < (self.end if until is None else until):
                 self.step()
                 self.log()

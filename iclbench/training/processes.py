@@ -178,7 +178,7 @@ def check_count(count: int, device: str) -> None:
         raise UsageError(
             f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
         )
-    available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
+    available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.count_available())
     if count > available:
         resource = "GPUs of this machine" if device.startswith("cuda") else "available cores"
         raise UsageError(f"--processes {count} is more than the {available} {resource}", code="bad-value")

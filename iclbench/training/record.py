@@ -43,7 +43,7 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
         "values", _curve(run, normaliser, progress) + score_rows, run.path / "values.parquet", {"config": run.hash}
     )
     cost_columns = _identifying_columns(run) | {
-        "device": devices.label(device),
+        "device": devices.device_label(device),
         "threads": threads,
         "version": __version__,
     }

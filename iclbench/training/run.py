@@ -15,7 +15,7 @@ from iclbench.config.resolution import RunConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
-from iclbench.core.memory import IN_TRAINING, memory_advice
+from iclbench.core.memory import TRAINING_REMEDY, memory_advice
 from iclbench.families.base import Family
 from iclbench.store.runs import DivergedError, Run, RunLock, writing
 from iclbench.training import checkpoint, record
@@ -72,7 +72,7 @@ def train(
         if processes.agree() == "train":
             _train(run, None, context, None, None, None, processes)
         return
-    with run.lock(wait) as run_lock, memory_advice(IN_TRAINING):
+    with run.lock(wait) as run_lock, memory_advice(TRAINING_REMEDY):
         if run.finished:
             processes.agree("finished")
             return

@@ -96,7 +96,9 @@ def test_large_backbones_are_counted_without_memory(
 ) -> None:
     """A mistyped setting with a small budget would need gigabytes."""
     calls = []
-    monkeypatch.setattr(bounds, "measured", lambda build, what, memory: calls.append(memory) or build())
+    monkeypatch.setattr(
+        bounds, "build_to_measure", lambda build, description, allocate: calls.append(allocate) or build()
+    )
     sizes._parameters("lbanp", backbone_class("lbanp"), SHAPE, {"width": 8, "latents": 2, **settings}, budget)
     assert calls == [has_memory]
 

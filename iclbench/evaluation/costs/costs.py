@@ -38,7 +38,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import peak_of, seconds_of
-from iclbench.core.memory import IN_COSTS, OutOfMemoryError, memory_advice
+from iclbench.core.memory import COST_REMEDY, OutOfMemoryError, memory_advice
 from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
@@ -128,7 +128,7 @@ class Measurement(NamedTuple):
 
 
 @guarded
-@memory_advice(IN_COSTS)
+@memory_advice(COST_REMEDY)
 def measure_costs(
     context: Context,
     contestant: PredictorContestant,
@@ -168,7 +168,7 @@ def measure_costs(
     measured_points, failed = [], 0
     for n in sorted(set(sizes.points)):
         try:
-            with memory_advice(IN_COSTS), plugin_errors(contestant.predictor):
+            with memory_advice(COST_REMEDY), plugin_errors(contestant.predictor):
                 new_costs, reasons = answering_costs(contestant, family, n, sizes, seconds)
             costs += new_costs
             messages += [f"'{contestant.run}' at {n} points: {reason}" for reason in reasons]
@@ -179,7 +179,7 @@ def measure_costs(
     counted, reasons = counted_costs(contestant, family, task, train, replace(sizes, points=measured_points))
     costs += counted
     messages += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
-    device, threads = devices.label(contestant.device), torch.get_num_threads()
+    device, threads = devices.device_label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
         "run": contestant.run,
         "task": task.name,

@@ -322,7 +322,7 @@ def identity(source: Source, dtype: str) -> str:
         return language_weights_id(id=source.name, commit=source.revision, dtype=dtype)
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
     files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
-    file_digests = {path.name: digests.of_file(path) for path in files if path.name != _GENERATION}
+    file_digests = {path.name: digests.file_digest(path) for path in files if path.name != _GENERATION}
     return language_weights_id(files=file_digests, dtype=dtype, **_end_tokens(source.folder / _GENERATION))
 
 
