@@ -11,7 +11,7 @@ from iclbench.cli.sweep_run import pool
 from iclbench.cli.sweep_view import duration
 from iclbench.cli.terminal import say
 from iclbench.cli.tune_tables import SETTING_LABELS, settings_text
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import card_names, load_task
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UsageError
 from iclbench.core.formats import canonical, fixed, plural
@@ -60,7 +60,7 @@ def pairs_of(
 ) -> list[Pair]:
     """One pair per contestant and task. Without `tasks`, it uses all tasks with this preset whose data can be read."""
     requested_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
-    task_names = requested_tasks or [name for name in names("tasks") if preset in load_task(name)[1].presets]
+    task_names = requested_tasks or [name for name in card_names("tasks") if preset in load_task(name)[1].presets]
     contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
     pairs: list[Pair] = []
     for task in dict.fromkeys(task_names):

@@ -57,7 +57,7 @@ def unfit_reason(backbone: str, task: str, head: str) -> str | None:
     return f"backbone '{backbone}' reads event sequences only; choose another task than '{task}', like point-process"
 
 
-_BOTH = (Role.TRAINED, Role.EVALUATED)
+_TRAINED_AND_EVALUATED = (Role.TRAINED, Role.EVALUATED)
 # Heads with the setting `spread`.
 _SPREAD_HEADS = ("gaussian", "mixture")
 
@@ -72,19 +72,19 @@ class TaskConfig(BaseSettings):
             created, and for families without data.
     """
 
-    name: Annotated[str, *_BOTH]
+    name: Annotated[str, *_TRAINED_AND_EVALUATED]
     card: str
-    family: Annotated[str, *_BOTH]
+    family: Annotated[str, *_TRAINED_AND_EVALUATED]
     code: Annotated[int | str, Role.TRAINED]
-    parameters: Annotated[dict[str, Any], *_BOTH] = {}
+    parameters: Annotated[dict[str, Any], *_TRAINED_AND_EVALUATED] = {}
     files: dict[str, Any] = {}
     learned: Annotated[dict[str, Any], Role.TRAINED] = {}
-    question: Annotated[str, *_BOTH] = "next"
-    head: Annotated[Head, *_BOTH, Role.PROTOCOL] = "point"
-    floor: Annotated[NonNegativeFloat | None, *_BOTH, Role.PROTOCOL] = None
-    components: Annotated[PositiveInt | None, *_BOTH, Role.PROTOCOL] = None
+    question: Annotated[str, *_TRAINED_AND_EVALUATED] = "next"
+    head: Annotated[Head, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = "point"
+    floor: Annotated[NonNegativeFloat | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
+    components: Annotated[PositiveInt | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
     context_targets: Annotated[bool, Role.TRAINED, Role.PROTOCOL] = False
-    points: Annotated[PositiveInt, *_BOTH, Role.PROTOCOL]
+    points: Annotated[PositiveInt, *_TRAINED_AND_EVALUATED, Role.PROTOCOL]
     episodes: Annotated[PositiveInt, Role.EVALUATED, Role.PROTOCOL]
     baselines: list[str] = []
     oracles: list[str] = []
@@ -97,11 +97,11 @@ class TaskConfig(BaseSettings):
         """The data set of the episodes, as in result tables; None without a data set."""
         return self.data_with()
 
-    def data_with(self, **assigned: str) -> str | None:
+    def data_with(self, **further_assignments: str) -> str | None:
         """`data` with further assignments. Files appear without their folders, which differ between machines."""
         values = self.parameters | {key: Path(value).name for key, value in self.files.items()}
         keys = family_class(self.family).data_parameters
-        return assignments({key: values[key] for key in keys} | assigned) or None
+        return assignments({key: values[key] for key in keys} | further_assignments) or None
 
     def point_count(self, examples: int) -> int:
         """The number of points in an episode with this many examples. With the question `next`, the last point is only
@@ -140,7 +140,7 @@ class TaskConfig(BaseSettings):
                 code="not-applicable",
             )
         self.evaluator_names(family, self.evaluators)
-        if not is_ours(cls):  # find a normaliser of 0 before the training, not in the evaluation after it
+        if not is_ours(cls):  # reports a normaliser of 0 before the training and not only in the evaluation
             check_normaliser(family)
         return family
 
@@ -254,7 +254,7 @@ class RunConfig(BaseSettings):
     train: TrainSettings
 
     @property
-    def trained(self) -> dict[str, Any]:
+    def trained_part(self) -> dict[str, Any]:
         """The part that the weights depend on, as plain values."""
         return trained_part(self.dump())
 
@@ -316,7 +316,7 @@ def with_evaluation_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[s
 
 
 def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
-    """Nested tables from `key=value` pairs. Values are TOML. Words do not need quotes.
+    """Nested tables from `key=value` pairs. Values are TOML, but strings do not need quotes.
 
     >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
     {'backbone': {'layers': 6}, 'task': {'glyphs': 'omniglot'}}
@@ -348,7 +348,7 @@ def user_tables(overrides: Sequence[str] = (), config_file: Path | None = None) 
 
 
 def tables_origin(overrides: Sequence[str] = (), config_file: Path | None = None) -> str:
-    """The origin of the tables of `user_tables`, the text before their names in messages."""
+    """The origin of the tables of `user_tables`, as a prefix of their names in messages."""
     if config_file is None:
         return "-o "
     return f"{config_file} or -o " if overrides else f"{config_file}: "
@@ -625,13 +625,13 @@ def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
         )
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The differences between two configurations, as `key: old -> new`."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The differences between two configurations, in the form `key: old -> new`."""
     lines = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines += difference(a, b, f"{prefix}{key}.")
+            lines += differences(a, b, f"{prefix}{key}.")
         elif a != b:
             lines.append(f"{prefix}{key}: {a} -> {b}")
     return lines

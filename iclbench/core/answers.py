@@ -29,7 +29,7 @@ def check_answer(predictor: Any, method: str, answer: Any, query_shape: Sequence
         method: the method that returned the answer.
         answer: the returned value.
         query_shape: shape of the queries, `(batch, positions, ...)`.
-        y: outputs of the task, `(batch, points, ...)` (default: the predictor's task has their number).
+        y: outputs of the task, `(batch, points, ...)` (default: the answer is compared with the task of the predictor).
     """
     cls = _class_of(predictor)
     if not isinstance(answer, Prediction):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from iclbench.config.cards import decay_begins
+from iclbench.config.cards import decay_start
 from iclbench.core.context import Context
 from iclbench.evaluation.monitor import Monitor
 from iclbench.store.runs import Run
@@ -46,7 +46,7 @@ def train_reported(
                 tracker.log(step, {"loss": loss, **accuracies})
 
         def report_branch(end: int, step: int, loss: float) -> None:
-            update(decay_begins(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
+            update(decay_start(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
 
         train(
             run,

@@ -51,9 +51,9 @@ class PackedWeights:
     prefix: str = ""
 
     @cached_property
-    def trained(self) -> dict[str, Any]:
+    def trained_part(self) -> dict[str, Any]:
         """The part of the configuration that the weights depend on."""
-        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained
+        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained_part
 
     @property
     def digest(self) -> str:
@@ -216,7 +216,7 @@ def _check_same(run: Run, packed: PackedWeights) -> Run:
     """Return an existing run; raises `UsageError` if its settings or weights differ from those in the archive."""
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
-    if without_codes(run.config.trained) != without_codes(packed.trained):
+    if without_codes(run.config.trained_part) != without_codes(packed.trained_part):
         raise UsageError(
             f"{description} was trained with settings that differ from those of '{name}'; {advice}", code="exists"
         )

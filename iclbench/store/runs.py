@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import codes
-from iclbench.config.cards import TrainSettings, names, read_similar_toml, read_toml
+from iclbench.config.cards import TrainSettings, card_names, read_similar_toml, read_toml
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import RunConfig, difference, with_evaluation_of, without_codes, without_learned
+from iclbench.config.resolution import RunConfig, differences, with_evaluation_of, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
@@ -543,9 +543,9 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
     """
     path, content = run.path / "config.toml", config.dump()
     if path.is_file() and run.is_started:
-        trained, current = run.config.trained, config.trained
+        trained, current = run.config.trained_part, config.trained_part
         if without_learned(without_codes(trained)) != without_learned(without_codes(current)):
-            raise SettingsChangedError(run, difference(without_learned(trained), without_learned(current)))
+            raise SettingsChangedError(run, differences(without_learned(trained), without_learned(current)))
         run.check_codes()
         # A configuration that a grid plans has no fingerprint of the data.
         if config.task.learned and config.task.learned != run.config.task.learned:
@@ -595,7 +595,7 @@ def check_name(name: str, noun: str = "a run name") -> str:
 
 def check_not_reserved(name: str, advice: str) -> None:
     """Raise `UsageError` with advice if a name belongs to a baseline or a published row."""
-    if name in names("baselines") or name.startswith("published-"):
+    if name in card_names("baselines") or name.startswith("published-"):
         raise UsageError(
             f"'{name}' is the name of a baseline or published row in the tables; choose {advice}", code="exists"
         )

@@ -86,7 +86,7 @@ class Estimates:
             if run.is_intact:  # the run was trained without a sweep: only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
-            return None if step is None else step * (cell.config.train.all_steps - run.checkpoint_step)
+            return None if step is None else step * (cell.config.train.total_steps - run.checkpoint_step)
         mean_seconds = next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
         if mean_seconds is not None:
             self._devices |= dict.fromkeys(self._cell_devices)

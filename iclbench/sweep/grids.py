@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from iclbench.config.cards import PresetName, load_baseline, load_card, load_task, read_toml
 from iclbench.config.pairs import Pair
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, unfit_reason, user_tables
-from iclbench.config.sizes import log_once, missing_size
+from iclbench.config.sizes import log_once, missing_size_message
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
@@ -437,7 +437,7 @@ def _first_run(
     config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
     if part.without_reason(task, backbone) is None:
         table = user_tables(settings).get("backbone", {})
-        if (line := missing_size(task, backbone, preset, table)) is not None:
+        if (line := missing_size_message(task, backbone, preset, table)) is not None:
             log_once(line)
     return _run(part, task, backbone, config, variant, settings)
 

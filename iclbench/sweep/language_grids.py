@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from iclbench.config.cards import cards_folder, load_card, names, read_toml
+from iclbench.config.cards import card_names, cards_folder, load_card, read_toml
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt
@@ -102,7 +102,7 @@ def is_language_grid(name: str) -> bool:
     if name.endswith(".toml"):
         return "models" in read_toml(Path(name))
     grid_name = canonical(name)
-    return grid_name in names("grids") and "models" in read_toml(cards_folder("grids") / f"{grid_name}.toml")
+    return grid_name in card_names("grids") and "models" in read_toml(cards_folder("grids") / f"{grid_name}.toml")
 
 
 @dataclass(frozen=True)

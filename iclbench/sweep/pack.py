@@ -167,7 +167,7 @@ def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedW
     run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (
         run_weights is not None
-        and run_weights.trained == packed.trained == cell.config.trained
+        and run_weights.trained_part == packed.trained_part == cell.config.trained_part
         and run_weights.digest != packed.digest
     ):
         raise UsageError(
@@ -252,7 +252,7 @@ def _pack_weights(
         if cell.kind != "train" or not cell.weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _weights_to_pack(cell.run, cell.config.trained, store, archive_entries)
+        packed = _weights_to_pack(cell.run, cell.config.trained_part, store, archive_entries)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
@@ -275,10 +275,10 @@ def _weights_to_pack(
 ) -> archives.PackedWeights | None:
     """The weights of this training run, from its folder or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
-    if run_weights is not None and run_weights.trained == training:
+    if run_weights is not None and run_weights.trained_part == training:
         return run_weights
     packed = archive_entries().get(run)
-    return packed if packed is not None and packed.trained == training else None
+    return packed if packed is not None and packed.trained_part == training else None
 
 
 def _cell_row(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:

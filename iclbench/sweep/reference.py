@@ -17,7 +17,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
@@ -64,7 +64,7 @@ class PackedBaselines:
 
 def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> bool:
     """Whether the contestant comes from the shipped card of its name, and not from a user's card with that name."""
-    if contestant.name not in names("baselines"):
+    if contestant.name not in card_names("baselines"):
         return False
     try:
         return contestants.baselines(prompts, [contestant.name])[0].identity == contestant.identity

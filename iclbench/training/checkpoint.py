@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from iclbench.config.cards import decay_begins
+from iclbench.config.cards import decay_start
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors
 from iclbench.core.memory import TRAINING_REMEDY, memory_advice
@@ -126,7 +126,7 @@ def _branch_metadata(branch: int | None) -> dict[str, str]:
 
 def _missing_branches(run: Run, step: int) -> list[int]:
     """The branches that start before this step and whose weights are missing."""
-    return [end for end in run.config.train.branch_steps if decay_begins(end) < step and not run.has_branch(end)]
+    return [end for end in run.config.train.branch_steps if decay_start(end) < step and not run.has_branch(end)]
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

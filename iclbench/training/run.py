@@ -10,7 +10,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from iclbench.config.cards import decay_begins
+from iclbench.config.cards import decay_start
 from iclbench.config.resolution import RunConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
@@ -111,8 +111,8 @@ def _train(
             training.stop_requested = lambda: bool(stop)
             callbacks = [*evaluation_callbacks, *report_callbacks, _checkpoint_callback(run, run_lock, stop)]
             for steps in config.train.branch_steps:
-                training.run(callbacks, until=decay_begins(steps))
-                if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
+                training.run(callbacks, until=decay_start(steps))
+                if training.progress.step == decay_start(steps) and not processes.same(partial(run.has_branch, steps)):
                     branch_callbacks = []
                     if report_branch is not None:
                         branch_callbacks.append(_report_callback(partial(report_branch, steps)))

@@ -17,7 +17,7 @@ import tomli_w
 from iclbench.backbones.coqe import CoQESettings
 from iclbench.cli.lazy import load
 from iclbench.cli.main import main
-from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import UsageError
 from iclbench.store.runs import check_name
@@ -28,7 +28,7 @@ from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 # Grids of language models are in `test_language_grids.py`.
-SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
+SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
 # Grids whose commands take seconds to parse, which `make test-slow` checks.
 LARGE = ("reference", "steps", "cmab-table-2-celeba")
 CARD = {

@@ -13,7 +13,7 @@ import tomli_w
 from iclbench import tables
 from iclbench.cli.lazy import load
 from iclbench.cli.main import main
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.language.models.loading import DoesNotFitError
@@ -26,7 +26,7 @@ from iclbench.sweep.plan import plan
 from iclbench.sweep.work import _LAST_MODEL, work
 from tests.language.tiny_models import save_tiny_model
 
-SHIPPED = [name for name in names("grids") if is_language_grid(name)]
+SHIPPED = [name for name in card_names("grids") if is_language_grid(name)]
 CARD = {"summary": "a test", "models": ["a model", "gpt2"], "tasks": ["to-upper"], "demo_seeds": [0, 1, 2]}
 CLASSIFICATION_TASKS = {"sst2", "sst5", "trec", "mr", "ag-news"}
 # Tasks and numbers of models, demonstration seeds and orders, from the text of the papers.

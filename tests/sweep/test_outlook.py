@@ -9,7 +9,7 @@ import pytest
 
 from iclbench.cli import sweep_summary
 from iclbench.cli.main import main
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
 from iclbench.store.cells import Store
@@ -114,7 +114,7 @@ def test_a_dry_run_names_missing_data(tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(tmp_path / "omniglot" / "images_background.zip") in reason and tasks == ["bursty-omniglot"]
 
 
-SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
+SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
 
 
 @pytest.mark.slow
@@ -128,7 +128,9 @@ def test_a_dry_run_of_a_shipped_grid_fits_80_columns_and_names_its_missing_data(
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["sweep", grid, "--dry-run", "--results", str(tmp_path / "results"), "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.split() and line.split()[0] in (*names("tasks"), "task", "all")]
+    rows = [
+        line for line in out.splitlines() if line.split() and line.split()[0] in (*card_names("tasks"), "task", "all")
+    ]
     assert max(map(len, rows)) <= 80
     assert {tuple(row.split()[:2]) for row in rows if row.startswith("task")} == {("task", "preset")}, "every block"
     needed = {run.config.task.name for run in grid_runs(grid) if run.config.task.build().needs_data}

@@ -545,10 +545,10 @@ def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
     weights, store = archives.of_run(Run(tmp_path / "runs" / "a")), Store(tmp_path)
     assert cell.config is not None and weights is not None
     newer = cell.config.model_copy(update={"backbone": cell.config.backbone.model_copy(update={"code": 2})})
-    assert _weights_to_pack("a", cell.config.trained, store, dict) == weights
-    assert _weights_to_pack("a", newer.trained, store, dict) is None
+    assert _weights_to_pack("a", cell.config.trained_part, store, dict) == weights
+    assert _weights_to_pack("a", newer.trained_part, store, dict) is None
     packed = replace(weights, config=tomli_w.dumps(newer.dump()))
-    assert _weights_to_pack("a", newer.trained, store, lambda: {"a": packed}) == packed
+    assert _weights_to_pack("a", newer.trained_part, store, lambda: {"a": packed}) == packed
 
 
 def test_results_are_packed_only_into_a_subfolder_of_the_results_folder(tmp_path: Path) -> None:

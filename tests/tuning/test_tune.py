@@ -14,7 +14,7 @@ from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.cli.tune_run import _View
 from iclbench.cli.tune_tables import _rate_table
-from iclbench.config.cards import cards_folder, names
+from iclbench.config.cards import card_names, cards_folder
 from iclbench.config.rates import Rates, TunedSettings, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
@@ -110,7 +110,7 @@ def test_the_objective_uses_separate_validation_data() -> None:
 
 
 def test_no_grid_uses_the_seeds_of_trials() -> None:
-    paths = [str(cards_folder("grids") / f"{name}.toml") for name in names("grids")]
+    paths = [str(cards_folder("grids") / f"{name}.toml") for name in card_names("grids")]
     cards = [load_grid(path)[1] for path in paths if is_grid(path)]
     seeds = {seed for card in cards for part in [card, *card.more] for seed in part.seeds}
     assert len(cards) > 5 and seeds and max(seeds) < FIRST_SEED

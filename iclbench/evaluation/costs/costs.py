@@ -278,7 +278,7 @@ def counted_costs(
             flops = count_flops(work.call)
             costs.append(work.cost("flops", flops))
             if work.phase == "train_step" and settings is not None:
-                costs.append(Cost("train", "flops", float(flops) * settings.all_steps))
+                costs.append(Cost("train", "flops", float(flops) * settings.total_steps))
         except UncountedError as error:
             reasons[f"{work.phase} {error}"] = None
     return costs, list(reasons)

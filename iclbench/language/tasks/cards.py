@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import Published, Values, cards_folder, load_card, names
+from iclbench.config.cards import Published, Values, card_names, cards_folder, load_card
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
@@ -200,12 +200,12 @@ def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[
 def shipped_tasks() -> tuple[LanguageTask, ...]:
     """All tasks of the cards in iclbench."""
     folder = cards_folder("tasks/language")
-    return tuple(task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
+    return tuple(task for name in card_names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
 
 
 def task_groups() -> dict[str, list[str]]:
     """The names of the tasks in each suite, in each card with subsets and in each family."""
-    groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
+    groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in card_names("tasks/language/suites")}
     for task in shipped_tasks():
         if task.left_out:
             continue
