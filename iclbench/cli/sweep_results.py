@@ -10,7 +10,7 @@ from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import nbytes, plural
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
@@ -18,7 +18,7 @@ from iclbench.sweep.verify import VerifiedCell, verify
 
 
 def print_packed(
-    cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replace: bool = False
+    cells: Sequence[GridCell], store: CellStore, folder: Path, json: bool = False, replace: bool = False
 ) -> None:
     """Pack the results of the cells, and print the files."""
     files = pack(cells, store, folder, replace)
@@ -40,7 +40,7 @@ def print_packed(
 
 
 def print_verified(
-    cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context, json: bool = False
+    cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
     """Recompute n random evaluations and print the results; returns whether all are equal or differ negligibly."""
     verified_cells = []

@@ -15,7 +15,7 @@ from iclbench.cli.terminal import measuring, out, print_json, say, table
 from iclbench.config.rates import Rates, tuning_task
 from iclbench.core.context import Context
 from iclbench.core.formats import canonical, count, nbytes, plural
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import KINDS, GridCell
@@ -31,7 +31,7 @@ _STATES = ("done", "failed", "diverged", "skipped", "to do")
 
 def print_dry_run(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     device: str,
     data_dir: Path | None,
     workers: int | None,

@@ -260,16 +260,16 @@ def _baseline(name: str, task: TaskConfig, prompts: PromptSet, facts: TaskFacts)
     # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
     libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
     is_oracle = name in task.oracles
-    loses_oracle = is_oracle and not prompts.family.keeps_oracle(name, prompts.shift)
+    loses_oracle_status = is_oracle and not prompts.family.keeps_oracle(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
     baseline_id = identity.baseline_id(
         card,
         [facts.noise_to_signal, facts.hidden_width, *gaps],
         # Answers of iclbench's own algorithms do not depend on the versions of libraries.
         {name: libraries[name] for name in cls.libraries},
-        loses_oracle=loses_oracle,
+        loses_oracle_status=loses_oracle_status,
     )
-    kind = "oracle" if is_oracle and not loses_oracle else "baseline"
+    kind = "oracle" if is_oracle and not loses_oracle_status else "baseline"
     episodes = getattr(settings, "episodes", None) or None
     return PredictorContestant(
         name,

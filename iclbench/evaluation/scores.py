@@ -40,7 +40,7 @@ from iclbench.core.metrics import metric as metric_of
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tables.curves import heights
 from iclbench.tables.related import without_related
 
@@ -84,7 +84,7 @@ def write_scores(prompt_rows: PromptSetRows) -> None:
     if scores is None:
         remove(path)
         return
-    with writing(results):
+    with write_errors(results):
         tables.write("values", scores, path, {})
 
 

@@ -21,7 +21,7 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
@@ -142,5 +142,5 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
 def write_chance(results: Path, prompts: PromptSet) -> None:
     """Write the row of `chance_row`."""
     path = results / "tables" / prompts.id / "summary" / "chance.values.parquet"
-    with writing(results):
+    with write_errors(results):
         tables.write("values", [chance_row(prompts)], path, {})

@@ -26,7 +26,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.seeds import global_stream, stream_seed
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 # Maximum number of training steps. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
 STEPS = 4000
@@ -110,7 +110,7 @@ def train(
         recent_accuracies.append(late_accuracy(logits, ids))
         if report is not None:
             report(step, loss)
-    with writing(out):
+    with write_errors(out):
         model.eval().save_pretrained(out)
         tokenizer.save_pretrained(out)
     return DemoModel(out, step, sum(p.numel() for p in model.parameters()), loss)

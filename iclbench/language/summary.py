@@ -21,7 +21,7 @@ from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
 from iclbench.store import identity
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tables.means import student
 
 # Metrics whose standard deviation over seeds is reported next to their mean.
@@ -47,7 +47,7 @@ def write_summary(
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
     if rows and plain is not None:
         rows += _gain(shared, results, contestant, plain, sets)
-    with writing(results):
+    with write_errors(results):
         if rows:
             tables.write("values", rows, path, {})
         # After the new file is written, so that there always is a summary; another process may remove the old ones

@@ -6,7 +6,7 @@ model.safetensors                the trained weights, with a file of their diges
 branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
 diverged.json                    step and reason of the divergence of a training run with this configuration
-unpacked.txt                     name of the archive that the run is from; such a run has no branches and no tables
+unpacked.txt                     path of the archive of an unpacked run, which has no branches and no tables
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def is_started(self) -> bool:
-        """Whether there are weights or checkpoints. If so, only the evaluation part of the configuration can change."""
+        """Whether weights or checkpoints exist. If so, only the evaluation part of the configuration can change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
@@ -199,7 +199,7 @@ class Run:
         return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
-        """Raise `ValueError` for weights or a checkpoint of another configuration or other code."""
+        """Raise `ValueError` if this is the metadata of another configuration or of other code."""
         if (metadata or {}).get("config") != self.hash:
             raise ValueError("another configuration or another version of a plug-in")
 
@@ -231,10 +231,10 @@ class Run:
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[RunLock]:
-        """Hold the run while the block runs, and remove incomplete files of killed processes. If another process holds
-        the run, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
+        """Lock the run while the block runs, and remove incomplete files of killed processes. If another process has
+        the lock, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
         run_lock = RunLock(self)
-        with run_lock.held(wait):
+        with run_lock.hold(wait):
             checkpoints = self.checkpoint_folder(None)
             for folder in (self.path, checkpoints, *checkpoints.glob("branch-*")):
                 remove_leftovers(folder)
@@ -295,7 +295,7 @@ class Run:
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
     def check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
-        """Raise `ValueError` for weights of another run or branch, or whose recorded digest is missing or different."""
+        """Raise `ValueError` if the weights belong to another run or branch, or do not have their recorded digest."""
         try:
             self.check_signature(metadata)
         except ValueError as error:
@@ -358,8 +358,8 @@ class RunLock:
         self._is_restored = False
 
     @contextmanager
-    def held(self, wait: bool) -> Iterator[None]:
-        """Hold the folder while the block runs. If another process holds it, wait or raise `IclbenchError`."""
+    def hold(self, wait: bool) -> Iterator[None]:
+        """Lock the folder while the block runs. If another process has the lock, wait or raise `IclbenchError`."""
         self._acquire(wait)
         try:
             yield
@@ -399,7 +399,7 @@ class RunLock:
             )
 
     def _acquire(self, wait: bool) -> None:
-        with writing(self._run.path):
+        with write_errors(self._run.path):
             try:
                 self._lock.acquire(wait)
             except BlockingIOError as error:
@@ -457,11 +457,11 @@ def create(
         config: configuration of the run.
         name: name of the run (default: `run_name`).
         data_dir: folder of the data of the task.
-        wait: whether to wait for another process that holds the run.
+        wait: whether to wait for another process that has locked the run.
 
     Raises:
         UsageError: the folder holds another run, or the backbone cannot be built, in which case no folder is created.
-        IclbenchError: another process holds the run, and `wait` is False.
+        IclbenchError: another process has locked the run, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
     check_not_reserved(name, "another --name")
@@ -471,14 +471,14 @@ def create(
         return run
     if not run.is_started:
         _check_buildable(config, data_dir)
-    with writing(results):
+    with write_errors(results):
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait):
         run = Run(run.path)  # another process may have trained it
         text = _config_to_write(run, config)
         if text is not None:
             has_weights_only = run.finished and not (run.path / "config.toml").is_file()
-            with writing(results):
+            with write_errors(results):
                 write_text(run.path / "config.toml", text)
             if has_weights_only:
                 _check_weights_of(Run(run.path))
@@ -488,8 +488,8 @@ def create(
 def with_rates_of_started_run(
     results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
-    """The configuration with which a run starts or continues. A started run keeps its settings from the table of
-    learning rates of the results folder, even if the table has changed.
+    """The configuration with which a run starts or continues. A started run continues with the settings that were in
+    the results folder's table of learning rates when it started, even if the table has changed.
 
     Args:
         results: results folder.
@@ -587,7 +587,7 @@ def all_runs(results: Path) -> list[Run]:
 
 
 def check_name(name: str, noun: str = "a run name") -> str:
-    """The name, if it can be a file name; raises `UsageError` otherwise."""
+    """Return the name if it can be a file name; otherwise raise `UsageError`."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(f"'{name}' cannot be {noun}; use letters, digits, '.', '_' and '-'", code="bad-syntax")
     return name
@@ -606,9 +606,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def writing(results: Path) -> Iterator[None]:
-    """Convert errors of the file system: to `IclbenchError` if the disk is full, and otherwise to `UsageError` with
-    the advice to choose another results folder."""
+def write_errors(results: Path) -> Iterator[None]:
+    """Within the block, convert errors of the file system: to `IclbenchError` if the disk is full, and otherwise to
+    `UsageError` with the advice to choose another results folder."""
     try:
         yield
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, Work, work_through
 from iclbench.sweep.cells import GridCell
@@ -78,7 +78,7 @@ SINGLE_CELLS = Bundling(0.0, lambda cell: None, is_grouped=False)
 
 def run(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     executor: Executor,
     context: Context,
     report: Report,
@@ -187,7 +187,7 @@ class Submission:
 
 def submit(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     executor: SubmittingExecutor,
     context: Context,
     bundling: Bundling,

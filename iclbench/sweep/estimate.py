@@ -22,7 +22,7 @@ from iclbench import tables
 from iclbench.config.resolution import RunConfig
 from iclbench.core import machine
 from iclbench.core.errors import IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
@@ -65,7 +65,7 @@ class Estimates:
 
     def __init__(
         self,
-        store: Store,
+        store: CellStore,
         device: str = "cpu",
         measure: Measure | None = None,
         count: Count | None = None,

@@ -20,7 +20,7 @@ from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import write_text
 from iclbench.registry import imported
 from iclbench.store.outcome import Outcome
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.sweep.bundle import Bundle, other_commit, outcomes_of, plain_outcomes, read_outcomes, work_through
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
@@ -235,7 +235,7 @@ class JobExecutor(ABC, Generic[B]):
         bundle, work = args
         assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
         future: Future[dict[str, Outcome]] = Future()
-        with writing(self.folder.parent.parent):
+        with write_errors(self.folder.parent.parent):
             self._enqueue(future, bundle, f"{work.__module__}:{work.__qualname__}")
         return future
 

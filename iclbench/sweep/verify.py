@@ -23,7 +23,7 @@ from iclbench import __version__, tables
 from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import WorkerDiedError
@@ -75,7 +75,7 @@ class VerifiedCell:
         return self.equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
-def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
+def verify(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
     """Recompute n random finished evaluations, each in a temporary folder, and compare their rows.
 
     Runs are trained again from their frozen configuration, so weights are not used. Each cell is computed in a worker
@@ -99,7 +99,7 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
             yield replace(verified, total=len(sample))
 
 
-def sampled_cells(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
+def sampled_cells(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> list[GridCell]:
     """The evaluations that `verify` recomputes, with its arguments and errors."""
     finished_cells = (cell for cell in cells if store.state(cell) == "done" or store.damaged_file(cell))
     evaluations = [cell for cell in finished_cells if cell.kind == "evaluate" and not cell.is_summary]
@@ -146,14 +146,14 @@ def _has_data(cell: GridCell, context: Context) -> bool:
     return True
 
 
-def _verified_cell(cells: Sequence[GridCell], store: Store, context: Context, workers: _Workers) -> VerifiedCell:
+def _verified_cell(cells: Sequence[GridCell], store: CellStore, context: Context, workers: _Workers) -> VerifiedCell:
     """Recompute the last of the cells, after the cells that it needs, and compare its rows."""
     start = time.perf_counter()
     rows, difference = 0, None
     shares: list[float | None] = []
     environment: dict[str, None] = {}
     with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
-        new_store = Store(Path(folder))
+        new_store = CellStore(Path(folder))
         for cell in cells:
             instruction_set = kernels.closest(_kernels(store, cell))
             environment |= dict.fromkeys(_environment_differences(store, cell, context, instruction_set))
@@ -242,13 +242,15 @@ def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
     return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
 
 
-def _kernels(store: Store, cell: GridCell) -> str | None:
+def _kernels(store: CellStore, cell: GridCell) -> str | None:
     """The kernels in a cell's row; None if it names none."""
     recorded = store.rows["kernels"].get(cell.hash)
     return None if pd.isna(recorded) else str(recorded)
 
 
-def _environment_differences(store: Store, cell: GridCell, context: Context, instruction_set: str) -> tuple[str, ...]:
+def _environment_differences(
+    store: CellStore, cell: GridCell, context: Context, instruction_set: str
+) -> tuple[str, ...]:
     """Differences between the recorded environment of a cell and the current one, one line each."""
     if not store.has_row(cell):
         return ()

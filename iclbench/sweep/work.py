@@ -21,7 +21,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.plugins import as_plugin_error
 from iclbench.core.signals import end_with_parent
-from iclbench.store.cells import paths, record
+from iclbench.store.cells import record, relative_paths
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import DivergedError, Run, SettingsChangedError, create
 from iclbench.store.state import is_intact
@@ -89,17 +89,17 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
         seconds = time.perf_counter() - start
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
-        return Outcome("done", None, paths(context.results, files), seconds)
+        return Outcome("done", None, relative_paths(context.results, files), seconds)
     except Interrupted:
         raise
     except DivergedError as error:
         remaining = [path for path in error.failure_files if path.is_file()] if cell.kind == "train" else []
         seconds = time.perf_counter() - start
-        return Outcome("diverged", error.reason, paths(context.results, remaining), seconds)
+        return Outcome("diverged", error.reason, relative_paths(context.results, remaining), seconds)
     except _NotApplicableError as error:
         return Outcome("skipped", str(error))
     except _PartialFailureError as error:
-        return Outcome("failed", str(error), paths(context.results, error.files), time.perf_counter() - start)
+        return Outcome("failed", str(error), relative_paths(context.results, error.files), time.perf_counter() - start)
     except (Exception, SystemExit) as error:
         return Outcome("failed", one_line(as_plugin_error(error)), seconds=time.perf_counter() - start)
 

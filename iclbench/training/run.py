@@ -17,7 +17,7 @@ from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
 from iclbench.core.memory import TRAINING_REMEDY, memory_advice
 from iclbench.families.base import Family
-from iclbench.store.runs import DivergedError, Run, RunLock, writing
+from iclbench.store.runs import DivergedError, Run, RunLock, write_errors
 from iclbench.training import checkpoint, record
 from iclbench.training.branches import restored_after, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
@@ -211,7 +211,7 @@ def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _Stop, branch
 @contextlib.contextmanager
 def _writing_to_run(run: Run, run_lock: RunLock) -> Iterator[None]:
     """In the block, write files to the folder of the run, which is restored first if it was deleted or moved."""
-    with writing(run.path):
+    with write_errors(run.path):
         run_lock.restore()
         yield
 

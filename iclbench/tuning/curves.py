@@ -21,7 +21,7 @@ from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
 from iclbench.core.settings import validate
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tuning.trials import Trial
 
 _HEADER = """\
@@ -208,7 +208,7 @@ def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
 def _rates_lock(results: Path) -> Iterator[None]:
     """Keep other commands from writing to the folder of rates within the block."""
     folder = results / "rates"
-    with writing(results):
+    with write_errors(results):
         folder.mkdir(parents=True, exist_ok=True)
         lock = locks.lock(folder / ".lock")
         lock.acquire(wait=True)

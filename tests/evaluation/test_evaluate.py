@@ -253,7 +253,7 @@ def test_the_identity_of_a_run_depends_on_its_configuration_and_weights(config: 
         "torch": torch.__version__
     }
     assert model.order == "causal" and not model.predictor.training
-    assert model.identity == content_hash({"config": identity.training(config)})
+    assert model.identity == content_hash({"config": identity.training_settings(config)})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
     loaded_runs = []

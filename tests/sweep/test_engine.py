@@ -13,7 +13,7 @@ import pytest
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine
 from iclbench.sweep.bundle import Bundle
@@ -98,7 +98,7 @@ def sweep(
     states = {cell.hash: "done" if cell in done else "todo" for cell in cells}
     plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell not in done))
     context = Context(results)
-    return engine.run(plan, Store(results), executor or Threads(slots), context, recorder or Recorder(), work)
+    return engine.run(plan, CellStore(results), executor or Threads(slots), context, recorder or Recorder(), work)
 
 
 def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_failed_run_fails_only_its_own_cells(tmp_path: Path) -> None:
         is_failed = (cell.kind, cell.run) == ("train", "cnp")
         return Outcome("failed", "the loss is nan at step 7") if is_failed else DONE
 
-    store = Store(tmp_path)
+    store = CellStore(tmp_path)
     outcomes = sweep(task_cells("t", ("gpt2", "cnp")), tmp_path, work)
     for kind in ("evaluate", "probe"):
         outcome = outcomes[f"{kind}-cnp-t"]
@@ -172,7 +172,7 @@ def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path
             raise WorkerDiedError("the worker was killed by signal 9")
         return DONE
 
-    recorder, store = Recorder(), Store(tmp_path)
+    recorder, store = Recorder(), CellStore(tmp_path)
     cells = [cell("train", run) for run in ("large", "unlucky", "fine")]
     outcomes = sweep(cells, tmp_path, work, slots=2, recorder=recorder)
     assert outcomes["train-unlucky-t"] == outcomes["train-fine-t"] == DONE
@@ -191,7 +191,7 @@ def test_inapplicable_cells_are_rows_with_the_reason_and_without_work(tmp_path: 
         raise AssertionError(cell)
 
     assert set(sweep(cells, tmp_path, work).values()) == {Outcome("skipped", "no related datasets")}
-    assert set(Store(tmp_path).rows["reason"]) == {"no related datasets"}
+    assert set(CellStore(tmp_path).rows["reason"]) == {"no related datasets"}
 
 
 def test_finished_cells_are_not_repeated_and_cells_that_need_them_are_computed(tmp_path: Path) -> None:
@@ -207,10 +207,12 @@ def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path
     done = {"train-gpt2-t"}
     states = {cell.hash: "done" if cell.hash in done else "todo" for cell in cells}
     full_plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash not in done))
-    plan = only(full_plan, Store(tmp_path), ["evaluate"])
+    plan = only(full_plan, CellStore(tmp_path), ["evaluate"])
     assert [cell.hash for cell in plan.todo] == ["evaluate-gpt2-t"]
     assert [cell.hash for cell in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
-    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda cell, context: DONE)
+    outcomes = engine.run(
+        plan, CellStore(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda cell, context: DONE
+    )
     assert set(outcomes) == {"evaluate-gpt2-t"}
 
 
@@ -272,7 +274,7 @@ def sweep_bundles(
     executor = BundleRecorder()
     plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
-    executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Recorder(), work, bundling)
+    executor.outcomes = engine.run(plan, CellStore(results), executor, Context(results), Recorder(), work, bundling)
     return executor
 
 
@@ -366,7 +368,7 @@ def test_bundles_of_an_earlier_sweep_are_collected_and_not_repeated(tmp_path: Pa
     foreign = Bundle((cell("train", "x", task="another"),), context)
     earlier_outcomes = {train.hash: DONE, evaluate.hash: DONE, probe.hash: DONE}
     executor = AdoptingRecorder([foreign, Bundle((train, evaluate, probe), context)], earlier_outcomes)
-    outcomes = engine.run(plan, Store(tmp_path), executor, context, Recorder(), lambda cell, context: DONE)
+    outcomes = engine.run(plan, CellStore(tmp_path), executor, context, Recorder(), lambda cell, context: DONE)
     assert set(outcomes) == {cell.hash for cell in cells[1:]}
     assert all(outcome.status == "done" for outcome in outcomes.values())
     assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(other_cells)

@@ -16,7 +16,7 @@ import typer
 from iclbench.cli.sweep_jobs import Cluster
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine, slurm
 from iclbench.sweep.bundle import Bundle, work_through
@@ -342,7 +342,7 @@ def test_only_accepted_jobs_count_as_submitted(executor: Any, monkeypatch: pytes
     todo = Plan(cells, dict.fromkeys((each.hash for each in cells), "todo"), cells)
     context = Context(tmp_path)
     bundling = engine.Bundling(0.0, lambda each: None)
-    submission = engine.submit(todo, Store(tmp_path), executor, context, bundling, finish)
+    submission = engine.submit(todo, CellStore(tmp_path), executor, context, bundling, finish)
     counts = (submission.jobs, submission.cells, submission.refused_jobs, submission.refused_cells)
     assert counts == (1, 1, 2, 2)
     assert "Job violates QOS" in submission.reason
@@ -355,7 +355,7 @@ def test_refused_jobs_are_reported_and_fail_the_command(
     monkeypatch.setattr("iclbench.cli.sweep_jobs.engine.submit", lambda *arguments: submission)
     todo, bundling = Plan((), {}, (CELL,) * 6), engine.Bundling(0.0, lambda each: None)
     with pytest.raises(typer.Exit) as exit_error:
-        Cluster("slurm", EngineSettings())._submit(executor, todo, Store(tmp_path), Context(tmp_path), bundling)
+        Cluster("slurm", EngineSettings())._submit(executor, todo, CellStore(tmp_path), Context(tmp_path), bundling)
     assert exit_error.value.exit_code == 1
     err = capsys.readouterr().err
     assert all(text in err for text in ("1 job", "2 cells", "1 more cell", "3 jobs", "3 cells", submission.reason))

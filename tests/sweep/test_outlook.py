@@ -12,7 +12,7 @@ from iclbench.cli.main import main
 from iclbench.config.cards import card_names
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.language_grids import is_language_grid
@@ -33,7 +33,7 @@ def run_command(*command: object, results: Path) -> None:
 
 
 def outlook(grid: Path, results: Path) -> Outlook:
-    return outlook_of(plan(grid_cells([str(grid)]), Store(results)), Context(results))
+    return outlook_of(plan(grid_cells([str(grid)]), CellStore(results)), Context(results))
 
 
 def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
-from iclbench.store.cells import Store, record
+from iclbench.store.cells import CellStore, record
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
@@ -32,7 +32,7 @@ def record_all(results: Path, status: str, *cells: GridCell) -> None:
 
 
 def plan_of(results: Path) -> Plan:
-    return plan(CELLS, Store(results))
+    return plan(CELLS, CellStore(results))
 
 
 def test_in_an_empty_folder_all_cells_are_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: 
     record_all(tmp_path, "done", train)
     weights(tmp_path, train).parent.mkdir(parents=True)
     weights(tmp_path, train).touch()
-    assert plan((train, evaluate), Store(tmp_path)).todo == (evaluate,)
+    assert plan((train, evaluate), CellStore(tmp_path)).todo == (evaluate,)
     (weights(tmp_path, train).parent / Run.UNPACKED).touch()
-    assert plan((train, evaluate), Store(tmp_path)).todo == ((train,) if has_branches else ()) + (evaluate,)
+    assert plan((train, evaluate), CellStore(tmp_path)).todo == ((train,) if has_branches else ()) + (evaluate,)
 
 
 @pytest.mark.parametrize(("task", "is_repeated"), [("linear", False), ("gp-mixture", True)])
@@ -87,10 +87,10 @@ def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
     for cell in (train, evaluate, zero):
         record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Context(tmp_path))
     cells = (zero, train, evaluate, summary)
-    assert plan(cells, Store(tmp_path)).todo == (cells if is_repeated else (summary,))
-    assert plan(cells, Store(tmp_path)).repeated == ((zero, train, evaluate) if is_repeated else ())
+    assert plan(cells, CellStore(tmp_path)).todo == (cells if is_repeated else (summary,))
+    assert plan(cells, CellStore(tmp_path)).repeated == ((zero, train, evaluate) if is_repeated else ())
     record(tmp_path, summary, Outcome("done"), Context(tmp_path))
-    assert plan(cells, Store(tmp_path)).todo == ()
+    assert plan(cells, CellStore(tmp_path)).todo == ()
 
 
 def test_a_failed_cell_and_its_summary_are_to_do(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.files import digest_path
-from iclbench.store.runs import Run, create, writing
+from iclbench.store.runs import Run, create, write_errors
 from iclbench.training.run import Report, _Stop, train
 from tests.conftest import small_card
 from tests.refusals import refused
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path)
     ("number", "code"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EACCES, 2), (errno.EROFS, 2), (errno.EEXIST, 2)]
 )
 def test_a_full_disk_has_exit_code_1_and_a_missing_permission_2(tmp_path: Path, number: int, code: int) -> None:
-    with pytest.raises(IclbenchError, match=str(tmp_path)) as error, writing(tmp_path):
+    with pytest.raises(IclbenchError, match=str(tmp_path)) as error, write_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert error.value.exit_code == code
 

@@ -48,7 +48,7 @@ from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.shifts import Shift
 from iclbench.store import identity
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
 # Bounds of the number of repetitions, which depends on the given time. Memory is measured `_MIN_REPEATS` times.
@@ -199,7 +199,7 @@ def measure_costs(
             frame = _replace_measured(tables.read("costs", path), frame)
         else:
             messages.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
-    with writing(context.results):
+    with write_errors(context.results):
         tables.write("costs", frame, path, {"of": costs_id})
     return Measurement(path, messages, failed)
 

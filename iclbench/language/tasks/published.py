@@ -11,7 +11,7 @@ from iclbench.core.formats import assignments, canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
 from iclbench.language.tasks.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 
 def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
@@ -19,7 +19,7 @@ def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
     for name, family, card in _cards(tasks):
         rows = list(_rows(name, family, card))
         if rows:
-            with writing(results):
+            with write_errors(results):
                 tables.write("values", rows, results / "tables" / "published" / f"{name}.values.parquet", {})
 
 
