@@ -50,13 +50,13 @@ def second(cell: GridCell, context: Context) -> Outcome:
 class Quiet:
     """A console without output."""
 
-    def started(self, cell: GridCell) -> None:
+    def on_start(self, cell: GridCell) -> None:
         pass
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
         pass
 
-    def retried(self, cell: GridCell, reason: str) -> None:
+    def on_retry(self, cell: GridCell, reason: str) -> None:
         pass
 
 

@@ -24,13 +24,13 @@ from iclbench.core.bounds import build_to_measure
 from iclbench.core.task import TaskShape
 from iclbench.language.tasks.cards import LanguageCard, SuiteCard
 from iclbench.registry import BACKBONES
-from iclbench.sweep.grids import Cost, Evaluate, GridCard, GridPart, Probe, Without
+from iclbench.sweep.grids import Cost, Evaluate, ExcludedPairs, GridCard, GridPart, Probe
 from iclbench.tables import schema
 
 CARDS: dict[str, Sequence[type[BaseModel]]] = {
     "Task cards": (TaskCard, Preset, TrainSettings, Curriculum, Ramp, Published),
     "Baseline cards": (BaselineCard,),
-    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without, Pair),
+    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, ExcludedPairs, Pair),
     "Tables of learning rates": (RateTable, Tuning, TunedSettings),
     "Language cards": (LanguageCard, SuiteCard),
 }

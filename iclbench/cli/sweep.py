@@ -176,7 +176,7 @@ def command(
         selected_contestants = (
             parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
         )
-        plan = plans.only(plans.plan(cells, store), store, kinds, selected_contestants)
+        plan = plans.select_cells(plans.make_plan(cells, store), store, kinds, selected_contestants)
         check_data(plan, context)
         worker_gpus = gpus_of_workers(gpus, per_gpu, workers)
         if cluster is not None:

@@ -58,7 +58,7 @@ def print_verified(
                 "task": each.cell.task,
                 "preset": each.cell.preset,
                 "rows": each.rows,
-                "equal": each.equal,
+                "equal": each.is_equal,
                 "difference": each.difference,
                 "agrees": each.agrees,
                 "share_of_half_interval": each.share,
@@ -84,9 +84,9 @@ def print_verified(
         ]
         columns = ["run", "task", "preset", "rows", "verdict", "share of half-width", "first environment", "time"]
         table("", columns, rows, numeric=[3, 5, 7])
-    if any(each.environment and not each.equal for each in verified_cells):
+    if any(each.environment and not each.is_equal for each in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
-    if almost_equal := sum(each.agrees and not each.equal for each in verified_cells):
+    if almost_equal := sum(each.agrees and not each.is_equal for each in verified_cells):
         say(
             f"{almost_equal} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth "
             "of the half-width of their intervals"
@@ -96,7 +96,7 @@ def print_verified(
 
 def _verdict(verified: VerifiedCell) -> str:
     """The verdict on a recomputed cell."""
-    return "equal" if verified.equal else "agrees" if verified.agrees else "differs"
+    return "equal" if verified.is_equal else "agrees" if verified.agrees else "differs"
 
 
 def _difference(verified: VerifiedCell) -> str:

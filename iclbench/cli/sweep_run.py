@@ -65,7 +65,7 @@ def run(
     if was_interrupted:
         stored_cells, n_remaining = plural(progress.settled, "cell"), len(plan.todo) - progress.settled
         raise Interrupted(f"interrupted; {stored_cells} stored; the same command computes the other {n_remaining}")
-    failed = print_outcomes(plans.plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
+    failed = print_outcomes(plans.make_plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))
     if failed:

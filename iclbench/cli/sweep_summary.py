@@ -128,8 +128,8 @@ def print_dry_run(
         )
     if plan.repeated:
         out.print(f"{len(plan.repeated)} of the cells to do are done and will be recomputed: {_repeated_line(plan)}")
-    if estimates.measured:
-        steps = plural(len(estimates.measured), "pair")
+    if estimates.measured_seconds:
+        steps = plural(len(estimates.measured_seconds), "pair")
         say(f"training steps of {steps} of task and backbone measured on this machine at its current load")
     if jobs is not None:
         print_jobs(jobs)

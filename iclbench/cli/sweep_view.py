@@ -43,12 +43,12 @@ class View:
     def settled(self) -> int:
         return len(self.outcomes)
 
-    def started(self, cell: GridCell) -> None:
-        """See `engine.Report`."""
+    def on_start(self, cell: GridCell) -> None:
+        """See `engine.SweepObserver`."""
         self._running[cell.hash] = time.monotonic()
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
-        """See `engine.Report`."""
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
+        """See `engine.SweepObserver`."""
         self.outcomes[cell.hash] = outcome
         self._running.pop(cell.hash, None)
         self._unsettled.pop(cell.hash, None)
@@ -67,8 +67,8 @@ class View:
         for line in outcome.warnings:
             say(f"WARNING: {label(cell)}: {line}")
 
-    def retried(self, cell: GridCell, reason: str) -> None:
-        """See `engine.Report`."""
+    def on_retry(self, cell: GridCell, reason: str) -> None:
+        """See `engine.SweepObserver`."""
         self._running.pop(cell.hash, None)
         say(f"trying again: {label(cell)}: {reason}")
 

@@ -44,7 +44,7 @@ TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
 # Folders of a results folder to which commands write other files.
 _RESERVED = {*tables.COMMAND_FOLDERS, "jobs", "report"}
 # Grids whose packed results are in a checkout. An installed package does not include them.
-PACKED = ("reference",)
+PACKED_GRIDS = ("reference",)
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class _Source:
 
 
 def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
-    """A note that the results folder lacks the packed results of a shipped grid, with the fix; None if it has some of
-    them, or if the grids have no packed results."""
-    if not any(canonical(name) in PACKED for name in grids):
+    """A note with advice if the results folder lacks the packed results of a shipped grid; None if it has some of them,
+    or if the grids have no packed results."""
+    if not any(canonical(name) in PACKED_GRIDS for name in grids):
         return None
     groups = {(cell.task, cell.preset) for cell in cells}
     if any(any(results.glob(f"*/{tables.packed_name('cells', *group)}")) for group in groups):
@@ -146,7 +146,9 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: CellStore, out: Pa
     archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.PackedWeights]()
     with suppress(UsageError):  # an unreadable archive cannot lose weights
         entries |= archives.entries(archive) if archive.is_file() else {}
-    packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
+    packed_cells = [
+        cell for cell in cells if cell.kind == "train" and cell.packs_weights and store.state(cell) == "done"
+    ]
     if lost_runs := entries.keys() - {cell.run for cell in packed_cells}:
         raise UsageError(
             f"{archive} holds the weights of {plural(len(lost_runs), 'run')} that would be lost (such as "
@@ -248,7 +250,7 @@ def _pack_weights(
         return archives.entries(archive)
 
     for cell in cells:
-        if cell.kind != "train" or not cell.weights or store.state(cell) != "done":
+        if cell.kind != "train" or not cell.packs_weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
         packed = _weights_to_pack(cell.run, cell.config.trained_part, store, archive_entries)

@@ -1,4 +1,4 @@
-"""The work of one cell, in a worker process.
+"""Computation of one cell, in a worker process.
 
 This module does not import torch, since a worker must set its environment first.
 """
@@ -37,11 +37,11 @@ log = logging.getLogger("iclbench")
 
 
 class _NotApplicableError(Exception):
-    """The cell is not applicable to its run, which is known only after training."""
+    """The cell is not applicable to its run, as only the trained model shows."""
 
 
 def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:
-    """Make this process a worker, before torch is imported.
+    """Turn this process into a worker, before torch is imported.
 
     A worker sees at most one GPU. It ignores Ctrl-C, which the parent handles, and ends with its parent, so that no
     process holds the locks of runs.
@@ -73,9 +73,9 @@ def work(cell: GridCell, context: Context) -> Outcome:
     """Compute one cell and write its row. A failure is an outcome with a reason.
 
     Raises:
-        Interrupted: on a signal during training, after writing a checkpoint. The cell has no row then.
+        Interrupted: on a signal during training, after writing a checkpoint. No row is written then.
     """
-    with _warnings() as messages:
+    with _collect_warnings() as messages:
         outcome = _outcome(cell, context)
     outcome = replace(outcome, warnings=tuple(messages))
     record(context.results, cell, outcome, context)
@@ -85,7 +85,7 @@ def work(cell: GridCell, context: Context) -> Outcome:
 def _outcome(cell: GridCell, context: Context) -> Outcome:
     start = time.perf_counter()
     try:
-        files = _WORK[cell.work](cell, context)
+        files = _WORK_FUNCTIONS[cell.work](cell, context)
         seconds = time.perf_counter() - start
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
@@ -105,7 +105,7 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
 
 
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
+def _collect_warnings() -> Iterator[list[str]]:
     """The warnings that are logged within the block."""
     messages: list[str] = []
 
@@ -259,7 +259,7 @@ def _language(cell: LanguageCell, context: Context) -> list[Path]:
     return list(dict.fromkeys([*_files(context.results, results), *filter(Path.is_file, means)]))
 
 
-_WORK: dict[str, Callable[[Any, Context], list[Path]]] = {
+_WORK_FUNCTIONS: dict[str, Callable[[Any, Context], list[Path]]] = {
     "train": _train,
     "evaluate": _evaluate,
     "probe": _probe,

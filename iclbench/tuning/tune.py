@@ -16,7 +16,7 @@ from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
 from iclbench.core.plugins import as_plugin_error
-from iclbench.sweep.engine import ATTEMPTS, GRACE
+from iclbench.sweep.engine import GRACE_SECONDS, MAX_ATTEMPTS
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
 from iclbench.tuning.curves import Curve, Point, choose, follower_tasks
@@ -167,7 +167,7 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             reason = one_line(as_plugin_error(error))
             key = (pair.curve.path, trial.variant, trial.config.seed)
             attempts[key] = attempts.get(key, 0) + 1
-            if isinstance(error, WorkerDiedError) and attempts[key] < ATTEMPTS:
+            if isinstance(error, WorkerDiedError) and attempts[key] < MAX_ATTEMPTS:
                 report.retried(pair, trial, reason)
                 submit(pair, trial)
                 return
@@ -186,7 +186,7 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 settle(future)
     except BaseException:
-        executor.stop(GRACE)
+        executor.stop(GRACE_SECONDS)
         for future in [f for f in running if f.done() and not f.cancelled() and f.exception() is None]:
             running[future][0].curve.add(future.result())
         raise

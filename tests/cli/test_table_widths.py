@@ -243,7 +243,7 @@ def show_outcomes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     from iclbench.sweep import plan as plans
     from iclbench.sweep.cells import grid_cells
 
-    plan = plans.plan(grid_cells([str(grid(folder))]), CellStore(folder))
+    plan = plans.make_plan(grid_cells([str(grid(folder))]), CellStore(folder))
     print_outcomes(plan, {c.hash: Outcome("failed", f"{c.run} [of 12345] " * 9) for c in plan.cells})
 
 

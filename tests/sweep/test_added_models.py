@@ -13,7 +13,7 @@ from iclbench.core.context import Context
 from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 
 SHIFTS = ("none", "ood-lengthscale")
@@ -42,7 +42,7 @@ def cells_of(folder: Path, *backbones: str) -> list[GridCell]:
 
 
 def sweep(cells: list[GridCell], results: Path) -> None:
-    for cell in plan(cells, CellStore(results)).todo:
+    for cell in make_plan(cells, CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status == "done", (cell.run, outcome)
 
@@ -72,9 +72,9 @@ def test_only_the_added_model_and_the_summary_are_computed(packed: tuple[Path, p
     clean, before = packed
     cells = cells_of(clean.parent, "cnp", "icicl-cnp", "two-path-cnp")
     added = [cell for cell in cells if cell.run == SUMMARY or cell.contestant == "two-path-cnp"]
-    assert list(plan(cells, CellStore(clean)).todo) == added and len(added) == 3
+    assert list(make_plan(cells, CellStore(clean)).todo) == added and len(added) == 3
     sweep(cells, clean)
-    assert plan(cells, CellStore(clean)).todo == ()
+    assert make_plan(cells, CellStore(clean)).todo == ()
     pack(cells, CellStore(clean), clean / "reference")
     after = comparisons(clean / "reference")
     runs = after.index.get_level_values("run")

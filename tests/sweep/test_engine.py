@@ -20,7 +20,7 @@ from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.makespan import Makespan, simulate
-from iclbench.sweep.plan import Plan, only
+from iclbench.sweep.plan import Plan, select_cells
 
 LINEAR = resolve_task("linear", "smoke")[0]
 DONE = Outcome("done")
@@ -62,13 +62,13 @@ class Recorder:
         self.started_cells: list[str] = []
         self.retries: list[str] = []
 
-    def started(self, cell: GridCell) -> None:
+    def on_start(self, cell: GridCell) -> None:
         self.started_cells.append(cell.hash)
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
         pass
 
-    def retried(self, cell: GridCell, reason: str) -> None:
+    def on_retry(self, cell: GridCell, reason: str) -> None:
         self.retries.append(f"{cell.hash}: {reason}")
 
 
@@ -207,7 +207,7 @@ def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path
     done = {"train-gpt2-t"}
     states = {cell.hash: "done" if cell.hash in done else "todo" for cell in cells}
     full_plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash not in done))
-    plan = only(full_plan, CellStore(tmp_path), ["evaluate"])
+    plan = select_cells(full_plan, CellStore(tmp_path), ["evaluate"])
     assert [cell.hash for cell in plan.todo] == ["evaluate-gpt2-t"]
     assert [cell.hash for cell in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
     outcomes = engine.run(
@@ -228,7 +228,7 @@ def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path
     finished: list[str] = []
 
     class InterruptingReport(Recorder):
-        def finished(self, cell: GridCell, outcome: Outcome) -> None:
+        def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
             finished.append(cell.hash)
             if len(finished) == 1:
                 raise KeyboardInterrupt
@@ -336,11 +336,11 @@ def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
     single = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
     assert simulate(plan, 1, single).seconds == 60 and simulate(plan, 4, single).seconds == 18
     assert simulate(plan, 512, single) == Makespan(6.0, (1,) * 10, 60.0, 512)
-    assert simulate(plan, 10, single, start=4.0).efficiency == pytest.approx(0.6)
+    assert simulate(plan, 10, single, start_seconds=4.0).efficiency == pytest.approx(0.6)
     pairs = engine.Bundling(12.0, lambda cell: 6.0)
-    assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
-    with_failures = simulate(plan, 2, single, failures=0.3, seed=1)
-    assert len(with_failures.jobs) > 10 and with_failures.busy == 60 and with_failures.seconds > 30
+    assert simulate(plan, 1, pairs, start_seconds=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
+    with_failures = simulate(plan, 2, single, failure_rate=0.3, seed=1)
+    assert len(with_failures.jobs) > 10 and with_failures.busy_seconds == 60 and with_failures.seconds > 30
 
 
 class AdoptingRecorder(BundleRecorder):

@@ -17,7 +17,7 @@ from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.outlook import Outlook, outlook_of
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from tests.sweep.conftest import tiny_grid
 
 RUN = "tiny-linear-gpt2-smoke-s0"
@@ -33,7 +33,7 @@ def run_command(*command: object, results: Path) -> None:
 
 
 def outlook(grid: Path, results: Path) -> Outlook:
-    return outlook_of(plan(grid_cells([str(grid)]), CellStore(results)), Context(results))
+    return outlook_of(make_plan(grid_cells([str(grid)]), CellStore(results)), Context(results))
 
 
 def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -89,7 +89,7 @@ def test_parameters_are_counted_if_steps_are_not_measured(
 ) -> None:
     """When the time for measurements is used up, disk space and parameters still cover all training runs."""
     measured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
-    monkeypatch.setattr("iclbench.sweep.estimate.BUDGET", -1.0)
+    monkeypatch.setattr("iclbench.sweep.estimate.MEASUREMENT_SECONDS", -1.0)
     unmeasured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
     assert unmeasured["seconds"] is None and measured["seconds"] > 0
     assert unmeasured["parameters"] == measured["parameters"] and unmeasured["bytes"] == measured["bytes"] > 0

@@ -32,7 +32,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import _cell_kinds, _PairedErrors, _weights_to_pack, pack, value_rows
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.conftest import raise_code, small_card
 from tests.prototypes import prototype_card
@@ -43,7 +43,7 @@ FAILED = "tiny-linear-cnp-broken-smoke-s0"
 
 def sweep(cells: list[GridCell], results: Path) -> None:
     """Compute the cells to do; cells that are not applicable get the row that an engine writes."""
-    for cell in plan(cells, CellStore(results)).todo:
+    for cell in make_plan(cells, CellStore(results)).todo:
         if cell.reason:
             CellStore(results).record(cell, Outcome("skipped", cell.reason), Context(results))
         elif cell.run == FAILED:
@@ -119,7 +119,7 @@ def clean(packed: Path, tmp_path: Path) -> Path:
 
 
 def cells_to_do(cells: list[GridCell], results: Path) -> set[tuple[str, str, str]]:
-    return {(cell.group, cell.kind, cell.run) for cell in plan(cells, CellStore(results)).todo}
+    return {(cell.group, cell.kind, cell.run) for cell in make_plan(cells, CellStore(results)).todo}
 
 
 def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
@@ -279,9 +279,9 @@ def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
 ) -> None:
     """Summaries, runs whose weights are needed, and failed cells are to do, too."""
     cells = swept[1]
-    before = plan(cells, CellStore(clean))
+    before = make_plan(cells, CellStore(clean))
     (clean / "reference" / name).unlink()
-    after = plan(cells, CellStore(clean))
+    after = make_plan(cells, CellStore(clean))
     group = name.split(".")[0]
     lost = {c.hash for c in cells if c.group == group and before.states[c.hash] == "done" and is_affected(c)}
     changed = {c.hash for c in cells if before.states[c.hash] != after.states[c.hash]}
@@ -478,7 +478,7 @@ def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
     assert set(tables.read_all("cells", clean)["cell"]) == {cell.hash for cell in cells} - changed
     values = tables.read_all("values", clean)
     assert not values["run"].eq("decision-tree-2").any() and values["run"].eq("knn-3").any()
-    assert changed <= {cell.hash for cell in plan(cells, CellStore(clean)).todo}
+    assert changed <= {cell.hash for cell in make_plan(cells, CellStore(clean)).todo}
     before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
     pack(cells, CellStore(clean), clean / "reference")
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
@@ -503,7 +503,7 @@ def training_cell(results: Path, name: str) -> GridCell:
     config = resolve_run("linear", "gpt2", "smoke")
     run = create(results, config, name)
     save_tensors(run.weights, {"weight": torch.zeros(2)}, run.signature, digest=True)
-    cell = GridCell("train", name, "gpt2", config.task, "smoke", config, weights=True)
+    cell = GridCell("train", name, "gpt2", config.task, "smoke", config, packs_weights=True)
     CellStore(results).record(cell, Outcome("done"), Context(results))
     return cell
 
@@ -512,7 +512,7 @@ def test_packed_weights_that_a_card_does_not_name_are_removed_only_with_replace(
     cells = [training_cell(tmp_path, name) for name in ("a", "b")]
     archive = archives.archive_path(tmp_path / "mine", "linear", "smoke")
     assert archive in pack(cells, CellStore(tmp_path), tmp_path / "mine")
-    fewer = [cells[0], replace(cells[1], weights=False)]
+    fewer = [cells[0], replace(cells[1], packs_weights=False)]
     with refused("exists", archive, "'b'", "--replace"):
         pack(fewer, CellStore(tmp_path), tmp_path / "mine")
     assert list(archives.entries(archive)) == ["a", "b"]

@@ -14,7 +14,7 @@ from iclbench.core.errors import UsageError
 from iclbench.store.cells import CellStore, cell_row, record
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
@@ -71,11 +71,11 @@ def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog:
     (path,) = tmp_path.glob("cells/*/a.train-*.parquet")
     path.write_bytes(path.read_bytes()[:-20])
     with caplog.at_level(logging.WARNING):
-        todo = plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
+        todo = make_plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
     assert [each.run for each in todo] == ["a"]
     assert str(path) in caplog.text
     record(tmp_path, cell("a"), write_tables(tmp_path, "tables/a.values.parquet"), Context(tmp_path))
-    assert not plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
+    assert not make_plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
 
 
 @pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
@@ -169,11 +169,11 @@ def test_a_row_has_the_hardware_and_libraries_of_the_computation(tmp_path: Path)
 def test_an_inapplicable_cell_is_settled_by_a_row_with_the_reason(tmp_path: Path) -> None:
     skipped = cell(reason="no related datasets")
     assert CellStore(tmp_path).state(skipped) == "skipped"
-    assert plan([skipped], CellStore(tmp_path)).todo == (skipped,)
+    assert make_plan([skipped], CellStore(tmp_path)).todo == (skipped,)
     record(tmp_path, skipped, Outcome("skipped", skipped.reason), Context(tmp_path))
-    assert not plan([skipped], CellStore(tmp_path)).todo
+    assert not make_plan([skipped], CellStore(tmp_path)).todo
     assert CellStore(tmp_path).rows.loc[skipped.hash, "reason"] == "no related datasets"
-    assert plan([cell(reason="another reason")], CellStore(tmp_path)).todo
+    assert make_plan([cell(reason="another reason")], CellStore(tmp_path)).todo
 
 
 def test_the_error_for_a_results_folder_that_cannot_be_written_names_it(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.pack import pack
-from iclbench.sweep.plan import plan
-from iclbench.sweep.verify import _has_data, _Workers, first_difference, sampled_cells, share_of_interval, verify
+from iclbench.sweep.plan import make_plan
+from iclbench.sweep.verify import _has_data, _Workers, first_difference, sample_cells, share_of_interval, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 from tests.refusals import refused
@@ -46,7 +46,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     }
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     cells, results = grid_cells([str(folder / "grid.toml")]), folder / "results"
-    for cell in plan(cells, CellStore(results)).todo:
+    for cell in make_plan(cells, CellStore(results)).todo:
         work(cell, Context(results))
     pack(cells, CellStore(results), results / "reference")
     (folder / "clean").mkdir()
@@ -110,7 +110,7 @@ def test_the_random_choice_depends_only_on_the_seed(swept: tuple[Path, list[Grid
     baseline_cells = [cell for cell in cells if cell.baseline]
 
     def choice(seed: int) -> str:
-        (cell,) = sampled_cells(baseline_cells, store, 1, seed, context)
+        (cell,) = sample_cells(baseline_cells, store, 1, seed, context)
         return cell.run
 
     assert choice(3) == choice(3)
@@ -136,9 +136,9 @@ def test_a_changed_digit_and_another_environment_are_reported(
         tables.write(table, rows, reference / path.name, tables.metadata(path))  # type: ignore[arg-type]
     baseline_cells = [cell for cell in cells if cell.baseline]
     verified = {each.cell.run: each for each in verify(baseline_cells, CellStore(tmp_path), 2, 0, Context(tmp_path))}
-    assert verified["least-squares"].equal
+    assert verified["least-squares"].is_equal
     changed_cell = verified["knn-3"]
-    assert not changed_cell.equal and changed_cell.agrees and 0 < float(changed_cell.share or 0) < 1e-9
+    assert not changed_cell.is_equal and changed_cell.agrees and 0 < float(changed_cell.share or 0) < 1e-9
     difference = str(changed_cell.difference)
     assert difference.startswith("low ")
     assert "orthants" in difference and "n_context 5" in difference
