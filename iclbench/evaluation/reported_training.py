@@ -11,7 +11,7 @@ from iclbench.evaluation.monitor import Monitor
 from iclbench.store.runs import Run
 from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.run import train
-from iclbench.training.trackers import tracked
+from iclbench.training.trackers import open_trackers
 
 
 def train_reported(
@@ -35,7 +35,7 @@ def train_reported(
         train(run, context, monitor=Monitor, processes=processes)
         return
     accuracies: dict[str, float] = {}
-    with tracked(run, log) as trackers:
+    with open_trackers(run, log) as trackers:
 
         def report(step: int, loss: float) -> None:
             update(

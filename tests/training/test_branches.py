@@ -170,7 +170,7 @@ def test_the_seconds_of_a_branch_count_once_in_the_run(
     def step(self: Training) -> None:
         original(self)
         if self.end == 10:
-            self._meter._started -= 1000.0  # simulates a step of 1,000 seconds
+            self._meter._start -= 1000.0  # simulates a step of 1,000 seconds
             if is_interrupting:
                 os.kill(os.getpid(), signal.SIGINT)
 
