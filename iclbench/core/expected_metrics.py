@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from iclbench.core import events, joint  # noqa: F401  (define further classes of predictions)
 from iclbench.core.predictions import Prediction
 
 

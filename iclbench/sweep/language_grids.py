@@ -176,7 +176,7 @@ def _identity(model: str, dtype: str) -> str | None:
     if not Path(model).expanduser().is_dir():
         return None
     try:
-        return loading.identity(loading.find(model), dtype)
+        return loading.weights_id(loading.find(model), dtype)
     except IclbenchError:
         return None
 

@@ -32,8 +32,8 @@ class LanguageCard(BaseSettings):
     Attributes:
         family: the type of task: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`, the
             family of a task has the name of its group appended: mmlu-stem.
-        data: the version of the examples. It is only given if a published number, which has its own `data`, is for
-            another version.
+        data: the version of the examples. It is needed only if a published number is for another version, which is in
+            the `data` of that number.
         summary: one line on the task.
         source: paper, with table or appendix.
         notes: further remarks, such as deviations from the paper.
@@ -46,7 +46,8 @@ class LanguageCard(BaseSettings):
         shots: default number of demonstrations.
         demonstrations: whether all queries of a demonstration seed have the same demonstrations (`shared`) or each
             query has its `own`.
-        answers: `choice`: the candidate with the highest score; `greedy`: the most probable next tokens.
+        answers: the kind of answer: the candidate with the highest score (`choice`), or the most probable next tokens
+            (`greedy`).
         match: whether a greedy answer must be `equal` to the correct answer or begin with it (`prefix`). For the
             accuracy of the first token, `prefix` also accepts a token with which the correct answer begins.
         episodes: default number of queries.
@@ -133,7 +134,7 @@ class LanguageTask:
         card: the card.
         subset: the subset of the data set; None if the card has no subsets.
         family: its value in the column `family`.
-        left_out: why it is evaluated only if it is named; empty if it is not left out.
+        left_out: the reason if the task is evaluated only if it is named; otherwise empty.
         folder: folder of the card and of the files that it names.
     """
 
