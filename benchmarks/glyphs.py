@@ -20,7 +20,7 @@ from scipy.ndimage import gaussian_filter
 from timing import least
 
 from iclbench.families.images.glyphs import glyphs
-from iclbench.families.images.omniglot import read_omniglot, reduced
+from iclbench.families.images.omniglot import read_omniglot, shrink
 
 CLASSES, DRAWINGS = 1623, 20
 EPISODES = 10_000
@@ -75,7 +75,7 @@ def main() -> None:
     ]
     sets = {"glyphs": glyphs(0, CLASSES, DRAWINGS)}
     if data_dir:
-        sets["Omniglot"] = np.stack([reduced(c, 28) for c in read_omniglot(data_dir / "omniglot")])
+        sets["Omniglot"] = np.stack([shrink(c, 28) for c in read_omniglot(data_dir / "omniglot")])
     for name, images in sets.items():
         for sigma in (0, 1):
             x = features(images, sigma)
