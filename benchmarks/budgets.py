@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.config.cards import PRESETS, TOLERANCE, deviation, load_task, names
+from iclbench.config.cards import BUDGET_TOLERANCE, PRESETS, card_names, deviation, load_task
 from iclbench.config.resolution import resolve_run, unfit_reason
 from iclbench.core.errors import DataError
 from iclbench.core.formats import integer, plural
@@ -22,7 +22,7 @@ from iclbench.registry import BACKBONES
 
 def main(out: Path, data_dir: Path | None) -> None:
     rows = []
-    for task in names("tasks"):
+    for task in card_names("tasks"):
         card = load_task(task)[1]
         for preset, sizes in card.presets.items():
             if sizes.budget is None:
@@ -51,7 +51,7 @@ def main(out: Path, data_dir: Path | None) -> None:
         + ", ".join(f"{plural(n, 'task')} at `{preset}`" for preset, n in tasks.items())
         + f". Budgets: {', '.join(integer(b) for b in sorted(frame['budget'].unique()))}. "
         f"Of {integer(len(frame))} models the farthest is {worst['backbone']} on `{worst['task']}` at "
-        f"`{worst['preset']}`, {_percent(worst['off'])}; the rule stops within {TOLERANCE:.0%}."
+        f"`{worst['preset']}`, {_percent(worst['off'])}; the rule stops within {BUDGET_TOLERANCE:.0%}."
     )
     out.write_text(f"# Parameters against the budget\n\n{text}\n\n" + "\n".join(lines) + "\n")
 

@@ -25,7 +25,7 @@ from iclbench.core.context import Context
 from iclbench.evaluation.gaps import next_gap_rows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scores import scores_of
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.pack import _PairedErrors
 from iclbench.sweep.work import share_cores, work
@@ -110,10 +110,10 @@ def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], f
 
 def _computed_rows(cell: GridCell, table: tables.TableName, folder: Path) -> pd.DataFrame:
     """The rows of a cell in one table of the results folder `folder`, computed if they are missing."""
-    if Store(folder).state(cell) != "done":
+    if CellStore(folder).state(cell) != "done":
         outcome = work(cell, Context(folder, data_dir=DATA))
         assert outcome.status == "done", (cell.group, cell.run, outcome)
-    files = [path for path in Store(folder).files(cell) if path.name.endswith(f"{table}.parquet")]
+    files = [path for path in CellStore(folder).files(cell) if path.name.endswith(f"{table}.parquet")]
     return tables.union(table, [tables.read(table, path) for path in files])
 
 
@@ -133,7 +133,7 @@ def _sort_as_packed(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFr
 
 def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFrame:
     """The rows of cells, updated from `folder` for the recomputed ones."""
-    computed = Store(folder).rows.loc[[cell.hash for cell in few], COMPUTED]
+    computed = CellStore(folder).rows.loc[[cell.hash for cell in few], COMPUTED]
     by_hash = cells.set_index("cell")
     assert by_hash.loc[computed.index, "status"].eq("done").all()
     by_hash.loc[computed.index, COMPUTED] = computed
@@ -186,7 +186,7 @@ def write(table: tables.TableName, rows: pd.DataFrame, path: Path) -> None:
     with pq.ParquetWriter(sink, arrow.schema, compression="zstd") as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({digests.KEY: digests.BLANK})
-    path.write_bytes(digests.sealed(sink.getvalue().to_pybytes()))
+    path.write_bytes(digests.with_digest(sink.getvalue().to_pybytes()))
     tables.read(table, path)
 
 

@@ -204,7 +204,7 @@ def _table(before: Path, after: Path, ids: dict[str, str]) -> None:
     with pq.ParquetWriter(sink, old.schema, compression="zstd") as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({digests.KEY: digests.BLANK})
-    after.write_bytes(digests.sealed(sink.getvalue().to_pybytes()))
+    after.write_bytes(digests.with_digest(sink.getvalue().to_pybytes()))
     converted = pq.read_table(after)
     assert converted.num_rows == old.num_rows, before
     for name in set(old.column_names) - set(COLUMNS):

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from iclbench.config.resolution import resolve_task
 from iclbench.core.context import Context
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine, engines
 from iclbench.sweep.cells import GridCell
@@ -50,13 +50,13 @@ def second(cell: GridCell, context: Context) -> Outcome:
 class Quiet:
     """A console without output."""
 
-    def started(self, cell: GridCell) -> None:
+    def on_start(self, cell: GridCell) -> None:
         pass
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
         pass
 
-    def retried(self, cell: GridCell, reason: str) -> None:
+    def on_retry(self, cell: GridCell, reason: str) -> None:
         pass
 
 
@@ -66,7 +66,7 @@ def took(executor: Executor, results: Path, bundling: Bundling, work: engine.Wor
     plan = Plan(cells, {cell.hash: None for cell in cells}, cells)
     began = time.monotonic()
     try:
-        done = engine.run(plan, Store(results), executor, Context(results), Quiet(), work, bundling)
+        done = engine.run(plan, CellStore(results), executor, Context(results), Quiet(), work, bundling)
     finally:
         executor.shutdown()
     assert len(done) == CELLS

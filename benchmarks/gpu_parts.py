@@ -360,7 +360,7 @@ def published(grid: str, sizes: Sizes) -> None:
 
 def published_grids() -> list[str]:
     """The grids with trainings at preset `paper`."""
-    names = [name for name in cards.names("grids") if not is_language_grid(name)]
+    names = [name for name in cards.card_names("grids") if not is_language_grid(name)]
     return [name for name in names if any("paper" in part.presets for part in load_grid(name)[1].parts)]
 
 

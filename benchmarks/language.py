@@ -30,7 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from iclbench.deep_thinking.methods import Method, method
 from iclbench.language.answering.rounds import run_rounds
 from iclbench.language.answering.scoring import candidate_scores
-from iclbench.language.models.batches import Batches, padded
+from iclbench.language.models.batches import Batches, pad_tokens
 from iclbench.language.models.model import LanguageModel, load
 from iclbench.language.prompting.text import Prompt
 from iclbench.language.prompting.tokenised import Question, questions
@@ -75,7 +75,7 @@ def ours(llama: LanguageModel, queries: Sequence[Question], how: Method, scored_
         llama,
         how,
         queries,
-        lambda rows, memory, at_end: candidate_scores(llama, rows, batches, memory, at_end),
+        lambda rows, memory, on_prompt_end: candidate_scores(llama, rows, batches, memory, on_prompt_end),
         batches,
         shared=True,
         pass_counts=scored_passes,
@@ -94,7 +94,7 @@ def loop(llama: LanguageModel, queries: Sequence[Question]) -> np.ndarray:
     likelihoods = []
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
-        ids, mask = padded([row.ids for row in batch])
+        ids, mask = pad_tokens([row.ids for row in batch])
         logs = llama.logits(ids, mask).log_softmax(-1)
         for row, log_probabilities in zip(batch, logs, strict=True):
             likelihoods.append(sum(float(log_probabilities[i - 1, row.ids[i]]) for i in range(row.start, len(row.ids))))

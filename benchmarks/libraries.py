@@ -109,7 +109,7 @@ def greedy_answers(folder: Path) -> None:
             ids = torch.randint(3, 280, (4, length), generator=torch.Generator().manual_seed(0))
             queries = [Question((), (Continuation(tuple(row), length),)) for row in ids.tolist()]
             seconds, answers = [], []
-            for model.generates in (False, True):
+            for model.can_generate in (False, True):
                 start = time.perf_counter()
                 answers.append(generate(model, queries, Batches(4), tokens, ("\N{SNOWMAN}",)))
                 seconds.append(time.perf_counter() - start)

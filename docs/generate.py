@@ -20,17 +20,17 @@ from iclbench.cli.lazy import COMMANDS, load, summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
 from iclbench.config.rates import RateTable, TunedSettings, Tuning
-from iclbench.core.bounds import measured
+from iclbench.core.bounds import build_to_measure
 from iclbench.core.task import TaskShape
 from iclbench.language.tasks.cards import LanguageCard, SuiteCard
 from iclbench.registry import BACKBONES
-from iclbench.sweep.grids import Cost, Evaluate, GridCard, GridPart, Probe, Without
+from iclbench.sweep.grids import Cost, Evaluate, ExcludedPairs, GridCard, GridPart, Probe
 from iclbench.tables import schema
 
 CARDS: dict[str, Sequence[type[BaseModel]]] = {
     "Task cards": (TaskCard, Preset, TrainSettings, Curriculum, Ramp, Published),
     "Baseline cards": (BaselineCard,),
-    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, Without, Pair),
+    "Grid cards": (GridCard, GridPart, Evaluate, Probe, Cost, ExcludedPairs, Pair),
     "Tables of learning rates": (RateTable, Tuning, TunedSettings),
     "Language cards": (LanguageCard, SuiteCard),
 }
@@ -224,7 +224,7 @@ def parameters(name: str, layers: int, width: int, dim: int) -> int:
     shape = TaskShape(x_dim=dim, y_dim=1, points=8)
     if cls.reads_only_events():
         shape = TaskShape(x_dim=0, y_dim=3, points=8, marks=dim, head="event")
-    model = measured(lambda: cls(cls.Settings(**settings), shape), name, memory=False)
+    model = build_to_measure(lambda: cls(cls.Settings(**settings), shape), name, allocate=False)
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.core import plugins, trust
-from iclbench.core.errors import UnknownNameError, UsageError, error_text, one_line, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, error_text, one_line, shorten
 from iclbench.core.formats import canonical
 from iclbench.core.signals import raise_if_ctrl_c
 
@@ -110,7 +110,7 @@ class Entry:
             ) from error
         except SystemExit as error:
             raise UsageError(
-                f"cannot load '{self.target}': importing it calls sys.exit({shortened(repr(error.code))})",
+                f"cannot load '{self.target}': importing it calls sys.exit({shorten(repr(error.code))})",
                 code="plugin",
             ) from error
         except Exception as error:  # a module of a plug-in may raise anything

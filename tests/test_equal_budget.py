@@ -3,11 +3,11 @@
 import pytest
 
 from iclbench.backbones.sequence import SequenceBackbone
-from iclbench.config.cards import TOLERANCE, load_task, names
+from iclbench.config.cards import BUDGET_TOLERANCE, card_names, load_task
 from iclbench.config.resolution import family_class, resolve_run, unfit_reason
 from iclbench.registry import BACKBONES
 
-TASKS = [name for name in names("tasks") if "grid" in load_task(name)[1].presets]
+TASKS = [name for name in card_names("tasks") if "grid" in load_task(name)[1].presets]
 
 # Backbones are tested in this many parts, one part per card. It is the largest number of cards with the same head and
 # question, so that their tests include every backbone.
@@ -41,7 +41,7 @@ def test_all_backbones_have_the_size_of_the_budget_and_the_same_training(task: s
     for run in runs:
         model = run.backbone.build(run.shape(run.task.build()))
         size = model.parameter_count - model.encoder_parameter_count
-        assert abs(size / budget - 1) <= TOLERANCE, (run.backbone, size)
+        assert abs(size / budget - 1) <= BUDGET_TOLERANCE, (run.backbone, size)
     first, *others = (run.train.model_dump(exclude={"lr"}) for run in (resolve_run(task, "gpt2", "grid"), *runs))
     assert all(other == first for other in others)
 

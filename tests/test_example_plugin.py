@@ -18,10 +18,10 @@ from iclbench import tables
 from iclbench.core.context import Context
 from iclbench.core.episodes import Points
 from iclbench.families.request import Request
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.pack import pack
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 from tests.forked import printed_each
@@ -162,9 +162,9 @@ def test_a_model_is_added_to_a_packed_grid(installed: Path, tmp_path: Path) -> N
         path.write_text(tomli_w.dumps(card))
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(grid | {"tasks": [str(path) for path in tasks]}))
     cells, results = grid_cells([str(tmp_path / "tiny.toml")]), tmp_path / "results"
-    for cell in plan(cells, Store(results)).todo:  # without workers, which would import torch
+    for cell in make_plan(cells, CellStore(results)).todo:  # without workers, which would import torch
         assert work(cell, Context(results)).status == "done"
-    pack(cells, Store(results), results / "reference")
+    pack(cells, CellStore(results), results / "reference")
     for folder in ("runs", "tables"):
         shutil.rmtree(results / folder)
     added_model, report = "iclbench_waves.learned_kernel:LearnedKernel", ["report", "--only", "heat-map,ranking"]

@@ -57,7 +57,7 @@ class EpisodeScores:
         if any(has_heights(frame) for frame in curves):
             curves = [heights(frame).to_frame(MEAN_HEIGHT) for frame in curves]
         mean = curves[0] if len(curves) == 1 else pd.concat(curves).groupby(level=0).mean()
-        return mean if metric_of(metric).of_sequences else mean.dropna(axis=1)
+        return mean if metric_of(metric).is_for_sequences else mean.dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
         """Question `targets`: the score of every episode, averaged over runs; None unless every run has scores."""

@@ -71,7 +71,7 @@ class Contest:
     @cached_property
     def guess(self) -> str | None:
         """The method that scores 0: the best method that ignores the context; None if none was evaluated."""
-        rows = self._all_rows[self._all_rows["contestant"].isin(metric(self.metric).guesses)]
+        rows = self._all_rows[self._all_rows["contestant"].isin(metric(self.metric).guessing_baselines)]
         return None if rows.empty else str(over_seeds(rows, ["contestant"]).sort_values("value")["contestant"].iloc[-1])
 
     @cached_property

@@ -16,7 +16,7 @@ from iclbench.analysis.pairs import Difference, difference, ranks, score_differe
 from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, over_all_episodes
 from iclbench.core.formats import integer, signed, text
-from iclbench.core.metrics import GIVEN_TRUTH, curve_metric, metric
+from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, curve_metric, metric
 from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
 from iclbench.tables.means import over_seeds
 from iclbench.tables.runs import are_tuned
@@ -256,7 +256,7 @@ def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -
     compared_rows = frame[has_shared_metric]
     row_keys = [f"{name} {n}" for name, n in zip(compared_rows["contestant"], compared_rows["n_related"], strict=True)]
     episodes, worse_by = _paired_scores(task, evaluator, shift, str(shared_metric), compared_rows, row_keys)
-    is_ranked = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(GIVEN_TRUTH)
+    is_ranked = compared_rows["kind"].ne("oracle") & ~compared_rows["contestant"].isin(BASELINES_GIVEN_TRUTH)
     ranked_keys = [key for key, ranked in zip(row_keys, is_ranked, strict=True) if ranked]
     ranks_by_key = ranks(ranked_keys, episodes, worse_by)
     gaps: list[Difference | None] = [None] * min(1, len(row_keys))

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from iclbench.api.predict import Trained, column_mismatch, columns_of, load
 from iclbench.core.guard import guarded
-from iclbench.core.standard import Standard
+from iclbench.core.standard import Standardisation
 from iclbench.store.runs import Run
 
 
@@ -67,7 +67,7 @@ class _InContext(BaseEstimator):
             raise ValueError(
                 f"X has {X.shape[1]} features, and the run was trained on {shape.x_dim}; select at most {shape.x_dim}"
             )
-        self.standard_ = Standard.of(X)
+        self.standard_ = Standardisation.of(X)
         self.X_ = self._features(X)
         rows, limit = len(X), run.config.task.points
         if rows <= limit:
@@ -142,7 +142,7 @@ class InContextRegressor(RegressorMixin, _InContext):
         if shape.y_dim > 1:
             raise ValueError(f"the run predicts {shape.y_dim} outputs for every row; use icl.predict(run, ...)")
         column = np.asarray(y, dtype=np.float64)[:, None]
-        self.y_standard_ = Standard.of(column)
+        self.y_standard_ = Standardisation.of(column)
         self.y_scale_ = float(np.sqrt(self.trained_.family.normaliser))
         self.y_ = self.y_standard_.apply(column)[:, 0] * self.y_scale_
         return self

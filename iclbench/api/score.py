@@ -17,7 +17,7 @@ from iclbench.api.predict import Trained
 from iclbench.api.record import trainings, variant_of
 from iclbench.api.tasks import Task, checked_task
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import load_baseline, names
+from iclbench.config.cards import card_names, load_baseline
 from iclbench.core.devices import resolve_device
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
@@ -154,7 +154,7 @@ def _with_unique_name(model: PredictorContestant, used_names: set[str]) -> Predi
 def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | str:
     """A model or a run as a contestant on the prompts of the task, or the name of a baseline."""
     if isinstance(model, str):
-        if canonical(model) in BACKBONES.entries and canonical(model) not in names("baselines"):
+        if canonical(model) in BACKBONES.entries and canonical(model) not in card_names("baselines"):
             advice = f"give a model, icl.backbone('{model}', task), or a run, icl.load(RUN)"
             raise UsageError(f"'{model}' is a backbone: {advice}", code="bad-value")
         return load_baseline(model)[0]

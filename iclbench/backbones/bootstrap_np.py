@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, samples_per_pass
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.joint import log_mean_exp, over_samples
+from iclbench.core.joint import log_mean_exp, mix_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import State
 from iclbench.core.records import cat
@@ -75,7 +75,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         return self._state_from(context, fixed_uniforms(self.samples, context.count, context.x).unsqueeze(1))
 
     def query(self, state: BootstrapState, x: Float[Tensor, "B Q Dx"]) -> Prediction:
-        return over_samples(self._bootstrap_answers(state, x, self.samples))
+        return mix_samples(self._bootstrap_answers(state, x, self.samples))
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator

@@ -23,7 +23,7 @@ from torch.distributions import Normal, kl_divergence
 from iclbench.backbones.two_path_np import TwoPathNP, TwoPathSettings, samples_per_pass
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import events_of
-from iclbench.core.joint import log_mean_exp, over_samples
+from iclbench.core.joint import log_mean_exp, mix_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.seeds import generator as stream
 from iclbench.core.settings import PositiveInt
@@ -65,7 +65,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
         first, latent = encoded[0], latent_distribution(encoded[1].unsqueeze(2))
         portions = self.normals.split(samples_per_pass(x.shape[:-1].numel()))
         chunks = [self._decode_samples(first, latent.mean + latent.stddev * portion, x) for portion in portions]
-        return over_samples(self.read(torch.cat(chunks, 2)))
+        return mix_samples(self.read(torch.cat(chunks, 2)))
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator

@@ -39,7 +39,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.backbones.tnp_d import TNPD, TNPDSettings
 from iclbench.backbones.transformer_np import LayeredMemory
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.joint import Paths, Samples, over_samples
+from iclbench.core.joint import Paths, Samples, mix_samples
 from iclbench.core.predictions import Prediction
 from iclbench.core.records import cat
 from iclbench.core.seeds import generator as stream
@@ -175,7 +175,7 @@ class TNPA(TNPD[TNPASettings]):
         ordered_raw, ordered_outputs = (
             torch.stack(t, 2)[:, path, step_of_target].transpose(1, 2) for t in (raw, outputs)
         )
-        answer = over_samples(self.read(ordered_raw))
+        answer = mix_samples(self.read(ordered_raw))
         if isinstance(answer, Samples):
             answer = Paths(answer.logits, answer.means, answer.stds, ordered_outputs)
         return answer, ordered_outputs

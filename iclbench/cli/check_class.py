@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import is_baseline, load_baseline, load_task, names
+from iclbench.config.cards import card_names, is_baseline, load_baseline, load_task
 from iclbench.config.resolution import family_class, resolve_task
 from iclbench.config.sizes import budget_settings
 from iclbench.contracts import CONTRACTS, Tolerance
@@ -15,7 +15,7 @@ from iclbench.contracts.examples import build, episodes_of, example_shape, small
 from iclbench.contracts.families import FAMILY_CONTRACTS
 from iclbench.core import trust
 from iclbench.core.episodes import Episodes
-from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, shorten
 from iclbench.core.formats import canonical, count, plural
 from iclbench.core.plugins import as_plugin_error
 from iclbench.core.predictor import Predictor
@@ -88,14 +88,14 @@ def _settings_of(target: str) -> dict[str, Any]:
     """The settings of a baseline's card, or those of the first shipped card of a registered estimator."""
     if target.endswith(".toml"):
         return load_baseline(target)[1].settings
-    cards = (load_baseline(name)[1] for name in names("baselines"))
+    cards = (load_baseline(name)[1] for name in card_names("baselines"))
     return next((card.settings for card in cards if card.estimator == canonical(target)), {})
 
 
 def _families_of(target: str) -> list[str]:
     """The families of the shipped tasks with this estimator."""
-    baselines = {name for name in names("baselines") if load_baseline(name)[1].estimator == canonical(target)}
-    cards = (load_task(name)[1] for name in names("tasks"))
+    baselines = {name for name in card_names("baselines") if load_baseline(name)[1].estimator == canonical(target)}
+    cards = (load_task(name)[1] for name in card_names("tasks"))
     return sorted({card.family for card in cards if baselines & {*card.baselines, *card.oracles}})
 
 
@@ -118,7 +118,7 @@ def _related(head: str) -> tuple[int, ...]:
 
 def _budgets() -> list[int]:
     """The budgets of the presets of all shipped tasks."""
-    presets = (preset for task in names("tasks") for preset in load_task(task)[1].presets.values())
+    presets = (preset for task in card_names("tasks") for preset in load_task(task)[1].presets.values())
     return sorted({preset.budget for preset in presets if preset.budget is not None})
 
 
@@ -132,7 +132,7 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
         contract(*arguments)
     except (Exception, SystemExit) as error:
         cause = as_plugin_error(error)
-        return shortened(str(cause)) or type(cause).__name__
+        return shorten(str(cause)) or type(cause).__name__
     return None
 
 
@@ -164,7 +164,7 @@ def oracle_claims(target: str) -> Iterator[str]:
     if is_baseline(target):
         return
     is_card = target.endswith(".toml")
-    for card in [target] if is_card else [*names("tasks"), *map(str, sorted(Path().glob("*.toml")))]:
+    for card in [target] if is_card else [*card_names("tasks"), *map(str, sorted(Path().glob("*.toml")))]:
         try:
             task, task_card = load_task(card)
         except UsageError:

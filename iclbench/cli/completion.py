@@ -86,10 +86,10 @@ def shifts(ctx: Any, incomplete: str) -> list[str]:
     The shifts are those of the runs on the command line, of all runs in the results folder, or, if there are none, of
     all tasks.
     """
-    from iclbench.config.cards import load_task, names
+    from iclbench.config.cards import card_names, load_task
 
     before, plus, _ = incomplete.rpartition("+")
-    cards = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in names("tasks")]
+    cards = _shifts_of_runs(ctx) or [load_task(task)[1].shifts for task in card_names("tasks")]
     parts = {part for shifts in cards for shift in shifts for part in shift.split("+")} - set(before.split("+"))
     return [f"{before}{plus}{part}" for part in sorted(parts)] + ["all"]
 
@@ -161,9 +161,9 @@ def _results(ctx: Any) -> Path:
 
 
 def _cards(*kinds: CardKind) -> list[str]:
-    from iclbench.config.cards import names
+    from iclbench.config.cards import card_names
 
-    return [name for kind in kinds for name in names(kind)]
+    return [name for kind in kinds for name in card_names(kind)]
 
 
 def _after_comma(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -27,14 +27,14 @@ def command(results: DemoResults = Path("results/demo")) -> None:
     from iclbench.core.formats import plural
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.report import build
-    from iclbench.store.cells import Store
+    from iclbench.store.cells import CellStore
     from iclbench.sweep.cells import grid_cells
-    from iclbench.sweep.plan import plan
+    from iclbench.sweep.plan import make_plan
 
     with sigterm_like_ctrl_c():
         set_up_torch("cpu", 1)
-        store = Store(results)
-        demo_plan = plan(grid_cells([GRID], results=results), store)
+        store = CellStore(results)
+        demo_plan = make_plan(grid_cells([GRID], results=results), store)
         runs = sorted({cell.run for cell in demo_plan.cells if cell.kind == "train"})
         say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(demo_plan.todo), 'cell')}")
         work_through(demo_plan, store, gpus_of_workers(), Context(results))

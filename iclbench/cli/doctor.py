@@ -52,7 +52,7 @@ def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = F
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     """The items of the table and their values."""
     from iclbench import __version__
-    from iclbench.config.cards import names
+    from iclbench.config.cards import card_names
     from iclbench.core.version import commit
     from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, READERS
 
@@ -65,8 +65,12 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     for library in (*_LIBRARIES, *_OPTIONAL):
         facts[library] = _version(library)
     facts["cuda"] = ", ".join(_gpus()) or "none"
-    facts["cards"] = f"{len(names('tasks'))} tasks, {len(names('baselines'))} baselines, {len(names('grids'))} grids"
-    facts["language cards"] = f"{len(names('tasks/language'))} cards, {len(names('tasks/language/suites'))} suites"
+    facts["cards"] = (
+        f"{len(card_names('tasks'))} tasks, {len(card_names('baselines'))} baselines, {len(card_names('grids'))} grids"
+    )
+    facts["language cards"] = (
+        f"{len(card_names('tasks/language'))} cards, {len(card_names('tasks/language/suites'))} suites"
+    )
     facts["hub of models"] = _hub()
     for registry in (FAMILIES, BACKBONES, ESTIMATORS, READERS):
         loaded = registry.available()

@@ -10,7 +10,7 @@ from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, UsageError
-from iclbench.core.memory import IN_REAL_TABLES, memory_advice
+from iclbench.core.memory import REAL_TABLE_REMEDY, memory_advice
 from iclbench.deep_thinking.methods import Method
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.evaluate import evaluate_run as run_evaluation
@@ -91,7 +91,7 @@ def evaluate_run(
             if remarks is not None and task.family == "tabular" and cell.prompts.id not in ids_with_remarks:
                 ids_with_remarks.add(cell.prompts.id)
                 update(done, "XGBoost on all rows except the targets")
-                with memory_advice(IN_REAL_TABLES):
+                with memory_advice(REAL_TABLE_REMEDY):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
             if evaluated is not None and cell.prompts.id not in evaluated:
                 evaluated.append(cell.prompts.id)
@@ -104,7 +104,7 @@ def evaluate_run(
 
 def read(csv: Path, target: str | None, header: bool | None) -> Table:
     """Read the user's table."""
-    with memory_advice(IN_REAL_TABLES):
+    with memory_advice(REAL_TABLE_REMEDY):
         return read_table(csv, target, header)
 
 

@@ -28,7 +28,7 @@ def command(
     from iclbench.cli.terminal import out
     from iclbench.core.formats import plural
     from iclbench.store.archives import find
-    from iclbench.training.trackers import check_trackers, tracked
+    from iclbench.training.trackers import check_trackers, open_trackers
 
     check_trackers(log)
     runs = [find(results, name) for name in run]
@@ -41,7 +41,7 @@ def command(
     values = tables.read_all("values", results)
     for trained_run in runs:
         rows = list(values_by_step(trained_run, values[values["run"] == trained_run.name]))
-        with tracked(trained_run, log) as trackers:
+        with open_trackers(trained_run, log) as trackers:
             for step, values_of_step in rows:
                 for tracker in trackers:
                     tracker.log(step, values_of_step)

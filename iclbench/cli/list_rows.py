@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import printable
 from iclbench.registry import BACKBONES, FAMILIES, Registry
@@ -32,7 +32,7 @@ def sections_of(results: Path) -> dict[str, Callable[[], list[dict[str, Any]]]]:
 
 
 def _tasks() -> list[dict[str, str]]:
-    cards = [load_task(name) for name in names("tasks")]
+    cards = [load_task(name) for name in card_names("tasks")]
     return [
         {
             "task": name,
@@ -50,7 +50,7 @@ def _backbones() -> list[dict[str, str]]:
 
 
 def _baselines() -> list[dict[str, str]]:
-    cards = [load_baseline(name) for name in names("baselines")]
+    cards = [load_baseline(name) for name in card_names("baselines")]
     return [{"baseline": name, "estimator": card.estimator, "summary": card.summary} for name, card in cards]
 
 
@@ -60,7 +60,7 @@ def _families() -> list[dict[str, str]]:
 
 def _grids() -> list[dict[str, str]]:
     rows = []
-    for name in names("grids"):
+    for name in card_names("grids"):
         if is_language_grid(name):
             language_card = load_language_grid(name)[1]
             contestants = [model.rpartition("/")[2] for model in language_card.models]

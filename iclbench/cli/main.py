@@ -16,9 +16,9 @@ from iclbench.cli import completion
 from iclbench.cli.lazy import lazy_group, with_debug, with_plain_help
 from iclbench.cli.streams import set_encoding_fallback
 from iclbench.core import trust
-from iclbench.core.errors import IclbenchError, Interrupted, PluginError, brief, one_line, shortened
+from iclbench.core.errors import IclbenchError, Interrupted, PluginError, one_line, shorten, shorten_words
 from iclbench.core.formats import printable
-from iclbench.core.memory import IN_TRAINING, advice, is_out_of_memory
+from iclbench.core.memory import TRAINING_REMEDY, advice, is_out_of_memory
 from iclbench.core.plugins import as_plugin_error
 from iclbench.core.signals import exit_on_signal, raise_if_ctrl_c, remember_ctrl_c
 
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
         cause = as_plugin_error(error)
         if isinstance(cause, PluginError):
             return _report(cause)
-        message = f"code that is not part of iclbench called sys.exit({shortened(repr(error.code))})"
+        message = f"code that is not part of iclbench called sys.exit({shorten(repr(error.code))})"
         print(f"error: {message}; for a traceback use --debug", file=sys.stderr)  # noqa: T201
         return 1
 
@@ -182,13 +182,13 @@ def _report(error: BaseException) -> int:
     elif isinstance(error, IclbenchError):
         text, code = str(error), error.exit_code
     elif is_out_of_memory(error):
-        text, code = advice(error, IN_TRAINING), 1
+        text, code = advice(error, TRAINING_REMEDY), 1
     elif isinstance(error, OSError):
         text, code = str(error), 1
     else:
         text, code = f"{one_line(error)} (this is a bug; for a traceback use --debug)", 1
     if text:
-        print("error: " + printable(brief(" ".join(str(text).split()))), file=sys.stderr)  # noqa: T201
+        print("error: " + printable(shorten_words(" ".join(str(text).split()))), file=sys.stderr)  # noqa: T201
     return code
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from iclbench.config.cards import names, read_toml
+from iclbench.config.cards import card_names, read_toml
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.language.tasks.cards import load_language_card, load_suite, shipped_tasks, tasks_of
@@ -13,9 +13,9 @@ from iclbench.language.tasks.selection import language_tasks
 from iclbench.sweep.language_grids import grid_tasks, is_language_grid, load_language_grid
 
 
-def card_names() -> list[str]:
+def language_card_names() -> list[str]:
     """The names of all cards of language models except grids."""
-    return [*names("tasks/language"), *names("tasks/language/suites")]
+    return [*card_names("tasks/language"), *card_names("tasks/language/suites")]
 
 
 def values_of(name: str) -> dict[str, Any] | None:
@@ -29,7 +29,9 @@ def values_of(name: str) -> dict[str, Any] | None:
         plain = card.model_dump(mode="json", exclude_unset=True)
         return {"grid": grid, "hash": content_hash(card), **plain, "tasks_in_full": tasks}
     canonical_name = canonical(name)
-    if canonical_name in names("tasks/language") or (name.endswith(".toml") and "template" in read_toml(Path(name))):
+    if canonical_name in card_names("tasks/language") or (
+        name.endswith(".toml") and "template" in read_toml(Path(name))
+    ):
         task, task_card = load_language_card(name)
         plain = task_card.model_dump(mode="json", exclude_none=True)
         values = {"language_task": task, "hash": content_hash(task_card), **plain}
@@ -39,7 +41,7 @@ def values_of(name: str) -> dict[str, Any] | None:
         values = {"language_task": canonical_name, "subset": subset_task.subset, "hash": subset_task.hash}
         card_values = subset_task.card.model_dump(mode="json", exclude={"subsets", "left_out", "published"})
         return values | card_values | {"family": subset_task.family}
-    if canonical_name in names("tasks/language/suites"):
+    if canonical_name in card_names("tasks/language/suites"):
         suite, suite_card = load_suite(name)
         language_tasks(suite_card.tasks)
         return {

@@ -12,7 +12,7 @@ from iclbench.cli import show_backbone, show_language
 from iclbench.cli.show_backbone import print_backbone
 from iclbench.cli.show_task import print_task
 from iclbench.cli.terminal import out, say
-from iclbench.config.cards import is_baseline, load_baseline, load_task, names
+from iclbench.config.cards import card_names, is_baseline, load_baseline, load_task
 from iclbench.config.resolution import resolve_task
 from iclbench.core import trust
 from iclbench.core.errors import UnknownNameError, UsageError
@@ -31,12 +31,12 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
     canonical_name = canonical(name)
     if (values := show_language.values_of(name)) is not None:
         return values
-    if canonical_name in names("grids") or is_grid(name):
+    if canonical_name in card_names("grids") or is_grid(name):
         return _grid(name, preset)
-    if is_baseline(name) or canonical_name in names("baselines"):
+    if is_baseline(name) or canonical_name in card_names("baselines"):
         baseline, card = load_baseline(name)
         return {"baseline": baseline, "hash": content_hash(card), **card.model_dump(mode="json", exclude_none=True)}
-    if name.endswith(".toml") or canonical_name in names("tasks"):
+    if name.endswith(".toml") or canonical_name in card_names("tasks"):
         return _task(name, preset, defaults)
     if canonical_name in BACKBONES.entries:
         return show_backbone.values_of(canonical_name)
@@ -49,7 +49,14 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
     raise UnknownNameError(
         "name",
         name,
-        [*names("tasks"), *show_language.card_names(), *names("baselines"), *names("grids"), *BACKBONES.names(), *runs],
+        [
+            *card_names("tasks"),
+            *show_language.language_card_names(),
+            *card_names("baselines"),
+            *card_names("grids"),
+            *BACKBONES.names(),
+            *runs,
+        ],
         hint="(or package.module:Class)",
         listed_by="iclbench list",
     )
@@ -58,7 +65,7 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
 def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
     """The card, with the parameters of the family in the presets."""
     task, card = load_task(name)
-    importable = ":" not in card.family or trust.is_ours(card.family)  # other code is not run
+    importable = ":" not in card.family or trust.is_registered_code(card.family)  # other code is not run
     if defaults and not importable:
         say(f"the family '{card.family}' is not imported, so only the parameters of the card are shown")
     presets = {}

@@ -130,7 +130,7 @@ def command(
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
     from iclbench.core.signals import sigterm_like_ctrl_c
-    from iclbench.store.cells import Store
+    from iclbench.store.cells import CellStore
     from iclbench.sweep import plan as plans
     from iclbench.sweep.cells import KINDS
     from iclbench.sweep.outlook import check_data
@@ -161,7 +161,7 @@ def command(
     kinds = parsed_names("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
         device_type, gpus = devices(device) if cluster is None else (cluster.device(device), [])
-        context, store = Context(results, data_dir, device_type), Store(results)
+        context, store = Context(results, data_dir, device_type), CellStore(results)
         cells = selected_cells(preset, tasks, cells_of(grid, add or [], results))
         if pack is not None:
             sweep_results.print_packed(cells, store, pack, json, replace)
@@ -176,7 +176,7 @@ def command(
         selected_contestants = (
             parsed_names("contestant", contestants, all_contestants, "(of these grids)") if contestants else None
         )
-        plan = plans.only(plans.plan(cells, store), store, kinds, selected_contestants)
+        plan = plans.select_cells(plans.make_plan(cells, store), store, kinds, selected_contestants)
         check_data(plan, context)
         worker_gpus = gpus_of_workers(gpus, per_gpu, workers)
         if cluster is not None:

@@ -16,8 +16,8 @@ from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
-from iclbench.store.cells import Store
-from iclbench.store.runs import writing
+from iclbench.store.cells import CellStore
+from iclbench.store.runs import write_errors
 from iclbench.sweep import engine, engines
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engine import Bundling
@@ -90,7 +90,7 @@ class Cluster:
         return "cuda" if option.startswith("cuda") or (option == "auto" and self.settings.gpus) else "cpu"
 
     def sweep(
-        self, plan: Plan, store: Store, context: Context, dry_run: bool, json: bool, added: Sequence[str]
+        self, plan: Plan, store: CellStore, context: Context, dry_run: bool, json: bool, added: Sequence[str]
     ) -> None:
         """Compute the cells to do, or print them."""
         settings = self.settings
@@ -108,7 +108,7 @@ class Cluster:
             raise UsageError(
                 f"the results folder {context.results} does not exist, so it has no jobs", code="missing-file"
             )
-        with writing(context.results):
+        with write_errors(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
         if self.status:
             executor = start()
@@ -140,7 +140,7 @@ class Cluster:
         return engines.plugin_class(self.name)(context.results, settings, seconds, say)
 
     def _submit(
-        self, executor: SubmittingExecutor, plan: Plan, store: Store, context: Context, bundling: Bundling
+        self, executor: SubmittingExecutor, plan: Plan, store: CellStore, context: Context, bundling: Bundling
     ) -> None:
         if not isinstance(executor, SubmittingExecutor):
             executor.shutdown()

@@ -43,10 +43,12 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
     cell_counts = simulate(plan, settings.jobs, recorded_bundling).jobs
     makespans = []
     for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
-        reliable = simulate(plan, jobs, recorded_bundling, _START_SECONDS, cell_seconds=measured_bundling.expected)
+        reliable = simulate(
+            plan, jobs, recorded_bundling, _START_SECONDS, cell_seconds=measured_bundling.expected_seconds
+        )
         unreliable = [
             simulate(
-                plan, jobs, recorded_bundling, _START_SECONDS, _FAILURE_SHARE, seed, measured_bundling.expected
+                plan, jobs, recorded_bundling, _START_SECONDS, _FAILURE_SHARE, seed, measured_bundling.expected_seconds
             ).seconds
             for seed in range(_SIMULATIONS)
         ]

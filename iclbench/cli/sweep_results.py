@@ -10,7 +10,7 @@ from iclbench.cli.terminal import out, print_json, say, table
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import nbytes, plural
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
@@ -18,7 +18,7 @@ from iclbench.sweep.verify import VerifiedCell, verify
 
 
 def print_packed(
-    cells: Sequence[GridCell], store: Store, folder: Path, json: bool = False, replace: bool = False
+    cells: Sequence[GridCell], store: CellStore, folder: Path, json: bool = False, replace: bool = False
 ) -> None:
     """Pack the results of the cells, and print the files."""
     files = pack(cells, store, folder, replace)
@@ -40,7 +40,7 @@ def print_packed(
 
 
 def print_verified(
-    cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context, json: bool = False
+    cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
     """Recompute n random evaluations and print the results; returns whether all are equal or differ negligibly."""
     verified_cells = []
@@ -58,7 +58,7 @@ def print_verified(
                 "task": each.cell.task,
                 "preset": each.cell.preset,
                 "rows": each.rows,
-                "equal": each.equal,
+                "equal": each.is_equal,
                 "difference": each.difference,
                 "agrees": each.agrees,
                 "share_of_half_interval": each.share,
@@ -84,9 +84,9 @@ def print_verified(
         ]
         columns = ["run", "task", "preset", "rows", "verdict", "share of half-width", "first environment", "time"]
         table("", columns, rows, numeric=[3, 5, 7])
-    if any(each.environment and not each.equal for each in verified_cells):
+    if any(each.environment and not each.is_equal for each in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
-    if almost_equal := sum(each.agrees and not each.equal for each in verified_cells):
+    if almost_equal := sum(each.agrees and not each.is_equal for each in verified_cells):
         say(
             f"{almost_equal} of {len(verified_cells)} cells agree, but are not equal: they differ by less than a tenth "
             "of the half-width of their intervals"
@@ -96,7 +96,7 @@ def print_verified(
 
 def _verdict(verified: VerifiedCell) -> str:
     """The verdict on a recomputed cell."""
-    return "equal" if verified.equal else "agrees" if verified.agrees else "differs"
+    return "equal" if verified.is_equal else "agrees" if verified.agrees else "differs"
 
 
 def _difference(verified: VerifiedCell) -> str:

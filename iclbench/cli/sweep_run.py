@@ -15,8 +15,8 @@ from iclbench.core import cores
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.formats import plural
-from iclbench.store.cells import Store
-from iclbench.store.runs import writing
+from iclbench.store.cells import CellStore
+from iclbench.store.runs import write_errors
 from iclbench.sweep import engine
 from iclbench.sweep import plan as plans
 from iclbench.sweep.executor import Executor
@@ -27,7 +27,7 @@ from iclbench.sweep.work import set_up
 
 def run(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     start: Callable[[], Executor],
     context: Context,
     json: bool,
@@ -49,7 +49,7 @@ def run(
         Interrupted: on Ctrl-C; finished cells are stored.
         typer.Exit: with 1, if cells failed.
     """
-    with writing(context.results):
+    with write_errors(context.results):
         context.results.mkdir(parents=True, exist_ok=True)
     for line in untuned_lines(plan, context.results):
         say(line)
@@ -65,7 +65,7 @@ def run(
     if was_interrupted:
         stored_cells, n_remaining = plural(progress.settled, "cell"), len(plan.todo) - progress.settled
         raise Interrupted(f"interrupted; {stored_cells} stored; the same command computes the other {n_remaining}")
-    failed = print_outcomes(plans.plan(plan.cells, Store(context.results)), progress.outcomes, json)
+    failed = print_outcomes(plans.make_plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))
     if failed:
@@ -74,7 +74,7 @@ def run(
 
 
 def work_through(
-    plan: Plan, store: Store, worker_gpus: Sequence[str | None], context: Context, json: bool = False
+    plan: Plan, store: CellStore, worker_gpus: Sequence[str | None], context: Context, json: bool = False
 ) -> None:
     """Compute the cells of a plan in processes on this machine, one cell per worker at a time.
 
@@ -96,7 +96,7 @@ def work_through(
 def gpus_of_workers(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
     """The GPU of each worker: `per_gpu` workers on each GPU, or one worker without a GPU (None) per core. `workers`
     sets the total number."""
-    worker_gpus: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.available()
+    worker_gpus: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.count_available()
     return worker_gpus if workers is None else [worker_gpus[i % len(worker_gpus)] for i in range(workers)]
 
 

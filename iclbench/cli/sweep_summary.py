@@ -15,7 +15,7 @@ from iclbench.cli.terminal import measuring, out, print_json, say, table
 from iclbench.config.rates import Rates, tuning_task
 from iclbench.core.context import Context
 from iclbench.core.formats import canonical, count, nbytes, plural
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.store.state import state_label
 from iclbench.sweep.cells import KINDS, GridCell
@@ -31,7 +31,7 @@ _STATES = ("done", "failed", "diverged", "skipped", "to do")
 
 def print_dry_run(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     device: str,
     data_dir: Path | None,
     workers: int | None,
@@ -128,8 +128,8 @@ def print_dry_run(
         )
     if plan.repeated:
         out.print(f"{len(plan.repeated)} of the cells to do are done and will be recomputed: {_repeated_line(plan)}")
-    if estimates.measured:
-        steps = plural(len(estimates.measured), "pair")
+    if estimates.measured_seconds:
+        steps = plural(len(estimates.measured_seconds), "pair")
         say(f"training steps of {steps} of task and backbone measured on this machine at its current load")
     if jobs is not None:
         print_jobs(jobs)

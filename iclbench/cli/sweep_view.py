@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 from iclbench.cli.terminal import err, say
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import KINDS, GridCell
 from iclbench.sweep.estimate import Estimates
@@ -26,7 +26,7 @@ class View:
         outcomes: outcomes of cells so far, by hash.
     """
 
-    def __init__(self, plan: Plan, store: Store, slots: int, device: str = "cpu", live: bool = False) -> None:
+    def __init__(self, plan: Plan, store: CellStore, slots: int, device: str = "cpu", live: bool = False) -> None:
         self.outcomes: dict[str, Outcome] = {}
         self._slots, self._live = slots, live
         self._unsettled = {cell.hash: cell for cell in plan.todo}
@@ -43,12 +43,12 @@ class View:
     def settled(self) -> int:
         return len(self.outcomes)
 
-    def started(self, cell: GridCell) -> None:
-        """See `engine.Report`."""
+    def on_start(self, cell: GridCell) -> None:
+        """See `engine.SweepObserver`."""
         self._running[cell.hash] = time.monotonic()
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
-        """See `engine.Report`."""
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
+        """See `engine.SweepObserver`."""
         self.outcomes[cell.hash] = outcome
         self._running.pop(cell.hash, None)
         self._unsettled.pop(cell.hash, None)
@@ -67,8 +67,8 @@ class View:
         for line in outcome.warnings:
             say(f"WARNING: {label(cell)}: {line}")
 
-    def retried(self, cell: GridCell, reason: str) -> None:
-        """See `engine.Report`."""
+    def on_retry(self, cell: GridCell, reason: str) -> None:
+        """See `engine.SweepObserver`."""
         self._running.pop(cell.hash, None)
         say(f"trying again: {label(cell)}: {reason}")
 
@@ -105,7 +105,7 @@ class View:
 
 
 @contextmanager
-def view(plan: Plan, store: Store, slots: int, device: str = "cpu") -> Iterator[View]:
+def view(plan: Plan, store: CellStore, slots: int, device: str = "cpu") -> Iterator[View]:
     """A view of a sweep; within the block, it is drawn on stderr if that is a terminal."""
     if not err.is_terminal:
         yield View(plan, store, slots, device)

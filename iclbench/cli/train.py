@@ -67,7 +67,7 @@ def command(
     from iclbench.core.context import Context
     from iclbench.core.trust import trust_typed
     from iclbench.store.runs import Run, check_name, run_name, with_rates_of_started_run
-    from iclbench.training.processes import Processes, check_count, device_of_process, joined, started
+    from iclbench.training.processes import Processes, check_count, device_of_process, join_processes, start_processes
     from iclbench.training.trackers import check_trackers
 
     trust_typed(backbone)
@@ -91,7 +91,7 @@ def command(
         Processes(count=processes).check(
             resolved_config.build(resolved_config.task.build(data_dir)), resolved_config.train.batch
         )
-    with started(processes, command_words), joined(torch_device) as group:
+    with start_processes(processes, command_words), join_processes(torch_device) as group:
         run = train_run(run_config, name, context, step_bar, log, group)
     if was_finished:
         say(f"run '{run.name}' is finished")

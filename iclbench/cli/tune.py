@@ -87,7 +87,7 @@ def command(
     from iclbench.core.formats import canonical, plural
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.core.trust import trust_typed
-    from iclbench.store.runs import writing
+    from iclbench.store.runs import write_errors
 
     search, preset = search_of(rates, trials), canonical(preset)
     for name in contestant:
@@ -100,7 +100,7 @@ def command(
         if dry_run:
             print_dry_run(pairs, json)
             return
-        with writing(results):
+        with write_errors(results):
             results.mkdir(parents=True, exist_ok=True)
         work_through(pairs, gpus_of_workers(gpus, per_gpu, workers), context)
     print_pairs(pairs, json)

@@ -11,7 +11,7 @@ from iclbench.cli.sweep_run import pool
 from iclbench.cli.sweep_view import duration
 from iclbench.cli.terminal import say
 from iclbench.cli.tune_tables import SETTING_LABELS, settings_text
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import card_names, load_task
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, Interrupted, UsageError
 from iclbench.core.formats import canonical, fixed, plural
@@ -19,7 +19,7 @@ from iclbench.tuning.curves import Curve, Point
 from iclbench.tuning.optuna_search import OptunaSearch, check_optuna
 from iclbench.tuning.search import RateSearch, Search
 from iclbench.tuning.trials import Trial
-from iclbench.tuning.tune import Pair, curves
+from iclbench.tuning.tune import TuningPair, objective_and_curves
 from iclbench.tuning.tune import tune as tune_pairs
 
 _RATES = "1e-3,3e-3,1e-2"
@@ -57,21 +57,21 @@ def pairs_of(
     seeds: int,
     search: Callable[[Curve, int], Search],
     context: Context,
-) -> list[Pair]:
+) -> list[TuningPair]:
     """One pair per contestant and task. Without `tasks`, it uses all tasks with this preset whose data can be read."""
     requested_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
-    task_names = requested_tasks or [name for name in names("tasks") if preset in load_task(name)[1].presets]
+    task_names = requested_tasks or [name for name in card_names("tasks") if preset in load_task(name)[1].presets]
     contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
-    pairs: list[Pair] = []
+    pairs: list[TuningPair] = []
     for task in dict.fromkeys(task_names):
         try:
-            objective, all_curves = curves(task, contestant_names, preset, seeds, context)
+            objective, all_curves = objective_and_curves(task, contestant_names, preset, seeds, context)
         except DataError as error:
             if requested_tasks:
                 raise
             say(f"skipped {task}: {error}")
             continue
-        pairs += [Pair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
+        pairs += [TuningPair(curve, objective, search(curve, objective.sign)) for curve in all_curves]
     if not pairs:
         raise UsageError(
             f"no task has preset '{preset}' and readable data; name tasks with --tasks", code="nothing-to-do"
@@ -79,7 +79,7 @@ def pairs_of(
     return pairs
 
 
-def work_through(pairs: Sequence[Pair], worker_gpus: Sequence[str | None], context: Context) -> None:
+def work_through(pairs: Sequence[TuningPair], worker_gpus: Sequence[str | None], context: Context) -> None:
     """Run all trials; raises `Interrupted` on Ctrl-C."""
     view, workers = _View(), pool(worker_gpus, context.threads)
     try:
@@ -97,7 +97,7 @@ class _View:
         self.done = self._total = 0
         self._start = time.monotonic()
 
-    def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
+    def on_schedule(self, pair: TuningPair, todo: Sequence[Trial]) -> None:
         rates = sorted({trial.config.train.lr for trial in todo})
         tried_rates = [point.lr for point in pair.points()]
         if tried_rates and isinstance(pair.search, RateSearch) and not set(rates) & set(pair.search.rates):
@@ -106,7 +106,7 @@ class _View:
             say(f"{pair.name}: {reason}; trying {', '.join(f'{rate:g}' for rate in rates)}")
         self._total += len(todo)
 
-    def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
+    def on_finish(self, pair: TuningPair, trial: Trial, row: dict[str, Any]) -> None:
         self.done += 1
         outcome = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
         seconds_per_trial = (time.monotonic() - self._start) / self.done
@@ -114,14 +114,14 @@ class _View:
         remaining = f", {duration(seconds_left)} left" if self.done < self._total else ""
         say(f"{self.done}/{self._total} {_trial_name(pair, trial)}: {outcome}{remaining}")
 
-    def retried(self, pair: Pair, trial: Trial, reason: str) -> None:
+    def on_retry(self, pair: TuningPair, trial: Trial, reason: str) -> None:
         say(f"trying again: {_trial_name(pair, trial)}: {reason}")
 
-    def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
+    def on_failure(self, pair: TuningPair, trial: Trial, reason: str) -> None:
         self._total -= 1
         say(f"failed: {_trial_name(pair, trial)}: {reason}")
 
-    def decided(self, pair: Pair, choice: Point | None) -> None:
+    def on_choice(self, pair: TuningPair, choice: Point | None) -> None:
         followers = pair.follower_tasks
         tasks = f"; used for {', '.join([pair.task, *followers])}" if choice and followers else ""
         say(
@@ -130,7 +130,7 @@ class _View:
         )
 
 
-def _trial_name(pair: Pair, trial: Trial) -> str:
+def _trial_name(pair: TuningPair, trial: Trial) -> str:
     train = trial.config.train.model_dump(mode="json")
     settings = {key: train[key] for key in SETTING_LABELS if key == "lr" or train[key] != pair.preset_settings[key]}
     return f"{pair.name} {settings_text(settings)} seed {trial.config.seed}"

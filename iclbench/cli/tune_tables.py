@@ -9,13 +9,13 @@ from iclbench.cli.terminal import out, print_json, table
 from iclbench.core.formats import fixed, plural
 from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED
-from iclbench.tuning.tune import Pair
+from iclbench.tuning.tune import TuningPair
 
 # The training settings that a search may choose, in words. Weight decay implies AdamW.
 SETTING_LABELS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
 
 
-def print_dry_run(pairs: Sequence[Pair], json: bool) -> None:
+def print_dry_run(pairs: Sequence[TuningPair], json: bool) -> None:
     """Print the next trials and the tasks that use the choices."""
     todo = [(pair, pair.next_trials()) for pair in pairs]
     if json:
@@ -39,7 +39,7 @@ def print_dry_run(pairs: Sequence[Pair], json: bool) -> None:
     out.print(f"{plural(sum(len(trials) for _, trials in todo), 'trial')} to do")
 
 
-def print_pairs(pairs: Sequence[Pair], json: bool) -> None:
+def print_pairs(pairs: Sequence[TuningPair], json: bool) -> None:
     """Print the trials and the choice, with a row for every contestant on every task."""
     if json:
         print_json([_record(pair) for pair in pairs])
@@ -49,7 +49,7 @@ def print_pairs(pairs: Sequence[Pair], json: bool) -> None:
         first = task_pairs[0]
         make_table = _rate_table if isinstance(first.search, RateSearch) else _trial_table
         columns, rows, numeric = make_table(task_pairs)
-        table(f"{task}: {first.objective.words}", columns, rows, numeric)
+        table(f"{task}: {first.objective.description}", columns, rows, numeric)
         if any("*" in cell for row in rows for cell in row):
             out.print("* at the edge of the tried rates: a better rate may lie beyond")
         for pair in task_pairs:
@@ -58,7 +58,7 @@ def print_pairs(pairs: Sequence[Pair], json: bool) -> None:
                 out.print(f"{pair.contestant}: not significantly different from the choice: {settings}")
 
 
-def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
+def _rate_table(pairs: Sequence[TuningPair]) -> tuple[list[str], list[list[str]], range]:
     """The score of every tried rate, with a row for every contestant."""
     rates = sorted({point.lr for pair in pairs for point in pair.points()})
     rows = []
@@ -72,7 +72,7 @@ def _rate_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], rang
     return ["contestant", "rate", *(f"{rate:g}" for rate in rates)], rows, range(1, len(rates) + 2)
 
 
-def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], range]:
+def _trial_table(pairs: Sequence[TuningPair]) -> tuple[list[str], list[list[str]], range]:
     """The number of tried choices, the scores of the preset's settings and of the chosen settings, and the
     chosen settings."""
     rows = []
@@ -90,7 +90,7 @@ def _trial_table(pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]], ran
     return columns, rows, range(1, len(columns))
 
 
-def _chosen_rate(pair: Pair) -> str:
+def _chosen_rate(pair: TuningPair) -> str:
     chosen_point = pair.choice()
     return "none" if chosen_point is None or pair.problems else f"{chosen_point.lr:g}"
 
@@ -99,7 +99,7 @@ def _value(value: float | None) -> str:
     return "failed" if value is None else fixed(value, 4)
 
 
-def _record(pair: Pair) -> dict[str, Any]:
+def _record(pair: TuningPair) -> dict[str, Any]:
     chosen_point = pair.choice()
     return {
         "task": pair.task,
@@ -115,7 +115,7 @@ def _record(pair: Pair) -> dict[str, Any]:
     }
 
 
-def _tasks_of(pair: Pair) -> list[str]:
+def _tasks_of(pair: TuningPair) -> list[str]:
     """The tasks that use the choice of a pair."""
     return [pair.task, *pair.follower_tasks]
 

@@ -1,7 +1,7 @@
 """Task, baseline and grid cards: short TOML files that define an experiment.
 
-A card has plain values only: no templates, inheritance or expressions. It is given by name (`linear`, in the shipped
-folders) or by path (`./mine.toml`). Every result row has a hash of the parts of the task card that determine training
+A card has plain values only: no templates, inheritance or expressions. Shipped cards are loaded by name (`linear`),
+other cards by path (`./mine.toml`). Every result row has a hash of the parts of the task card that determine training
 and evaluation.
 """
 
@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from iclbench.core import limits
-from iclbench.core.errors import UnknownNameError, UsageError, brief_line
+from iclbench.core.errors import UnknownNameError, UsageError, shorten_to_line
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import (
@@ -49,7 +49,7 @@ CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/langu
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-# Fewer steps have no last fifth.
+# A run with fewer steps has no last fifth.
 _MIN_BRANCH_STEPS = 5
 
 
@@ -135,13 +135,14 @@ class TrainSettings(BaseSettings):
         warmup: number of steps in which the learning rate rises from 0.
         schedule: schedule of the learning rate after the warm-up: constant, cosine to 0, inverse-sqrt, or
             warmup-stable-decay (constant, then linearly to 0 in the last fifth of the steps).
-        branches: shorter training runs that start from this one, as shares of the steps, like [0.25, 0.5]. Needs
-            warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0. Warm-up,
-            curriculum, episodes and scheduled noise are the same as in this run, which does not depend on its branches.
+        branches: shorter training runs that start from this one, as shares of the steps, like [0.25, 0.5]. They need
+            the schedule warmup-stable-decay. In the last fifth of the steps of a branch, its learning rate decays to 0.
+            Warm-up, curriculum, episodes and scheduled noise are the same as in this run, which does not depend on its
+            branches.
         clip: largest norm of the gradient (0: no limit).
         curriculum: quantities of the task that grow during training.
         precision: precision of the forward pass. Weights are float32.
-        compile: whether torch compiles the model.
+        compile: whether to compile the model with torch.
         evaluate_every: number of steps between evaluations during training (0: no evaluations).
         evaluators: tests of these evaluations (default: all tests of the card).
         checkpoint_every: number of steps between checkpoints.
@@ -185,9 +186,9 @@ class TrainSettings(BaseSettings):
         return sorted(round(share * self.steps) for share in self.branches)
 
     @property
-    def all_steps(self) -> int:
+    def total_steps(self) -> int:
         """The number of batches, including those of branches."""
-        return self.steps + sum(steps - decay_begins(steps) for steps in self.branch_steps)
+        return self.steps + sum(steps - decay_start(steps) for steps in self.branch_steps)
 
     def scaled_to(self, steps: int) -> dict[str, Any]:
         """The settings that change with the number of steps, as plain values: warm-up and curriculum have the same
@@ -203,13 +204,13 @@ class TrainSettings(BaseSettings):
         return self.model_copy(update={"curriculum": Curriculum()})
 
 
-def decay_begins(steps: int) -> int:
+def decay_start(steps: int) -> int:
     """The first step (from 0) of the last fifth of a training run."""
     return steps - steps // 5
 
 
 # Largest deviation of a backbone from its budget of parameters.
-TOLERANCE = 0.03
+BUDGET_TOLERANCE = 0.03
 
 
 def deviation(parameters: Any, budget: float) -> Any:
@@ -257,7 +258,7 @@ class Published(BaseSettings):
         high: upper end of its interval.
         source: paper, with table or figure.
         read: origin of the number: a table, a figure, or released numbers.
-        data: parameters of the task that name the data of the number, such as `glyphs`.
+        data: parameters of the task that identify the data of the number, such as `glyphs`.
     """
 
     contestant: str
@@ -278,9 +279,9 @@ class Published(BaseSettings):
 class TaskCard(BaseSettings):
     """A task: a family with fixed parameters, and the protocol of training and evaluation.
 
-    With `context_targets`, the context points are further targets in training, but not in evaluation. This needs a
-    `floor`: without it, a model learns to repeat outputs of the context with ever smaller standard deviations, and its
-    predictions of other targets get worse (`benchmarks/periodic.md`).
+    With `context_targets`, the context points are further targets in training, but not in evaluation. This setting
+    needs a `floor`: without it, a model learns to repeat outputs of the context with ever smaller standard deviations,
+    and its predictions of other targets get worse (`benchmarks/periodic.md`).
 
     Attributes:
         summary: one line about the task.
@@ -295,7 +296,7 @@ class TaskCard(BaseSettings):
         parameters: parameters of the family, for all presets.
         baselines: baselines that are evaluated with every run, by the names of their cards.
         oracles: estimators that are Bayes-optimal on this task, given different parts of the true process. The oracle
-            with access to the smallest part scores 1.
+            with access to the smallest part has the score 1.
         shifts: the shifts of `--shift all`.
         evaluators: tests of the family, in the order of tables.
         solutions: baselines and oracles from which the distances of a model are measured during training
@@ -324,7 +325,7 @@ class TaskCard(BaseSettings):
 
     @field_validator("family")
     @classmethod
-    def _known_family(cls, value: str) -> str:
+    def _check_family(cls, value: str) -> str:
         if ":" not in value:
             try:
                 FAMILIES.entry(value)
@@ -336,7 +337,7 @@ class TaskCard(BaseSettings):
 
     @field_validator("presets")
     @classmethod
-    def _at_least_one(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
+    def _check_presets(cls, value: dict[PresetName, Preset]) -> dict[PresetName, Preset]:
         if not value:
             raise ValueError("expected at least one of smoke, grid, small, paper")
         return value
@@ -393,14 +394,14 @@ def cards_folder(kind: CardKind) -> Path:
 
 
 @cache
-def names(kind: CardKind) -> tuple[str, ...]:
+def card_names(kind: CardKind) -> tuple[str, ...]:
     """The names of all shipped cards."""
     return tuple(sorted(p.stem for p in cards_folder(kind).glob("*.toml")))
 
 
 def load_task(name: str) -> tuple[str, TaskCard]:
     """The canonical name and the card of a task, from a name or a path to a `.toml` file."""
-    if canonical(name) in names("tasks/language"):
+    if canonical(name) in card_names("tasks/language"):
         raise UsageError(
             f"'{name}' is a task for language models; write iclbench lm eval --model DIR_OR_ID --tasks {name}",
             code="not-applicable",
@@ -426,7 +427,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 def read_similar_toml(path: Path) -> dict[str, Any]:
     """`read_toml` for many files that differ only in the lines before their first table, such as the seed.
 
-    Equal tables are parsed once. Their values are shared between files and must not be changed.
+    Equal tables are parsed only once. Files share their values, which must not be changed.
     """
     return _read_toml(path, _parse_similar)
 
@@ -455,7 +456,7 @@ def _read_toml(path: Path, parse: Callable[[str], dict[str, Any]]) -> dict[str, 
         raise UsageError(f"{path} is not valid TOML: nested too deeply", code="bad-syntax") from error
     except ValueError as error:
         # TOMLDecodeError, but also numbers with thousands of digits and paths with a null byte.
-        raise UsageError(f"{path} is not valid TOML: {brief_line(str(error))}", code="bad-syntax") from error
+        raise UsageError(f"{path} is not valid TOML: {shorten_to_line(str(error))}", code="bad-syntax") from error
 
 
 def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Model]:
@@ -468,25 +469,26 @@ def load_card(kind: CardKind, name: str, model: type[_Model]) -> tuple[str, _Mod
 def read_card(path: Path, model: type[_Model]) -> _Model:
     """The card in a file; raises `UsageError` if the file cannot be read or is not a valid card."""
     try:
-        state = path.stat()
+        status = path.stat()
     except (OSError, ValueError):
         return validate(model, read_toml(path), str(path))  # raises the error
-    card = _read_card(str(path), str(Path.cwd()), model, state.st_mtime_ns, state.st_size)
+    card = _read_card(str(path), str(Path.cwd()), model, status.st_mtime_ns, status.st_size)
     assert isinstance(card, model)
     return card
 
 
 @lru_cache(maxsize=1024)
-def _read_card(path: str, folder: str, model: type[BaseModel], *state: int) -> BaseModel:
-    """One version of the file of a card, read once per process. Grids read the same cards thousands of times."""
+def _read_card(path: str, folder: str, model: type[BaseModel], *file_version: int) -> BaseModel:
+    """The card in one version of a file. Each version is read once per process, because grids use the same cards
+    thousands of times."""
     return validate(model, read_toml(Path(path)), path)
 
 
 def _path(kind: CardKind, name: str) -> Path:
     if name.endswith(".toml"):
         return Path(name)
-    if canonical(name) not in names(kind):
-        raise UnknownNameError(_singular(kind), name, names(kind), hint="(or a path to a .toml card)")
+    if canonical(name) not in card_names(kind):
+        raise UnknownNameError(_singular(kind), name, card_names(kind), hint="(or a path to a .toml card)")
     return cards_folder(kind) / f"{canonical(name)}.toml"
 
 
@@ -499,13 +501,14 @@ def card_file(name: str) -> Path:
     """The file of a card of any kind, by name or path."""
     kinds: tuple[CardKind, ...] = ("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     for kind in kinds:
-        if name.endswith(".toml") or canonical(name) in names(kind):
+        if name.endswith(".toml") or canonical(name) in card_names(kind):
             return _path(kind, name)
-    raise UnknownNameError("card", name, [card for kind in kinds for card in names(kind)])
+    raise UnknownNameError("card", name, [card for kind in kinds for card in card_names(kind)])
 
 
 def card_name(path: Path) -> str:
-    """The name of a card, from its file: lower-case letters, digits and hyphens, since file names contain it."""
+    """The name of a card, from its file. It has only lower-case letters, digits and hyphens, because it is part of file
+    names."""
     name = canonical(path.stem)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
         raise UsageError(

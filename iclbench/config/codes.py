@@ -64,8 +64,8 @@ def is_ours(registry: Registry, name: str) -> bool:
 
 
 def _mixers(settings: Mapping[str, Any], code: int | str) -> list[str]:
-    """The mixers in the settings, without duplicates. For a backbone from outside iclbench, whose setting `mixers` may
-    have another meaning, only the names of existing mixers."""
+    """The mixers in the settings, without duplicates. For a backbone from outside iclbench, these are only the names of
+    existing mixers, because its setting `mixers` may have another meaning."""
     value = settings.get("mixers")
     names = [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
     is_builtin = isinstance(code, int)
@@ -73,7 +73,7 @@ def _mixers(settings: Mapping[str, Any], code: int | str) -> list[str]:
 
 
 def _shipped(registry: Registry, name: str) -> Entry | None:
-    """The entry of the class of iclbench with a name or target; None for a class from outside iclbench."""
+    """The registry entry of a class of iclbench, by name or target; None for a class from outside iclbench."""
     target = registry.entry(name).target
     return next((entry for entry in registry.builtin_entries.values() if entry.target == target), None)
 

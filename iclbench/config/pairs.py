@@ -1,7 +1,7 @@
 """Pairs of backbones for claims over training runs, registered in the card of a grid before they are trained.
 
-Two seeds do not show how much a difference depends on the seed. A pair is therefore trained with more seeds on its
-tasks, and claims about it are claims over training runs.
+Two seeds are too few to estimate how much a difference depends on the seed. A pair is therefore trained with more seeds
+on its tasks, and claims about it are claims over training runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import PresetName, cards_folder, names, read_toml
+from iclbench.config.cards import PresetName, card_names, cards_folder, read_toml
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, SeedInt, Unique, validate
@@ -64,7 +64,7 @@ def shipped_pairs() -> tuple[Pair, ...]:
 
 
 def _read_pairs() -> Iterator[Pair]:
-    for name in names("grids"):
+    for name in card_names("grids"):
         path = cards_folder("grids") / f"{name}.toml"
         for pair in read_toml(path).get("pairs", []):
             yield validate(Pair, pair, str(path))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from iclbench.config.cards import ByBackbone, Preset, cards_folder, load_task, names, read_card
+from iclbench.config.cards import ByBackbone, Preset, card_names, cards_folder, load_task, read_card
 from iclbench.core.settings import BaseSettings, Decay, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.registry import BACKBONES
 
@@ -44,7 +44,7 @@ class TunedSettings(BaseSettings):
 
 
 class Tuning(BaseSettings):
-    """Chosen settings for some tasks, and the training runs that they are based on.
+    """Chosen settings for some tasks, and a description of the training runs from which they were chosen.
 
     Attributes:
         tasks: names of the tasks that use the settings.
@@ -111,7 +111,7 @@ def read_table(path: Path) -> RateTable:
 
 
 def tuning_task(preset: str, task: str) -> str:
-    """The task on which the shipped rates for a task were chosen: the task, or another one in place of it."""
+    """The task on which the shipped rates for a task were chosen: the same task or a similar one."""
     tunings = read_table(shipped_path(preset)).tuned
     return next((tuning.on for tuning in tunings if task in tuning.tasks and tuning.on), task)
 
@@ -142,7 +142,7 @@ class Rates:
         Raises:
             UsageError: a table is not valid.
         """
-        is_shipped = task in names("tasks")
+        is_shipped = task in card_names("tasks")
         if is_shipped and card is not None:
             shipped_card = load_task(task)[1]
             is_shipped = card in (shipped_card.hash_without_monitoring, shipped_card.hash)

@@ -26,7 +26,7 @@ from iclbench.config.cards import (
 from iclbench.config.rates import Rates
 from iclbench.config.sizes import budget_settings
 from iclbench.core import plugins
-from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shorten
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
 from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, canonical_name, is_target
@@ -58,7 +58,7 @@ def unfit_reason(backbone: str, card: TaskCard) -> str | None:
     return backbone_class(backbone).unfit_reason(inputs)
 
 
-_BOTH = (Role.TRAINED, Role.EVALUATED)
+_TRAINED_AND_EVALUATED = (Role.TRAINED, Role.EVALUATED)
 # Heads with the setting `spread`.
 _SPREAD_HEADS = ("gaussian", "mixture")
 
@@ -73,19 +73,19 @@ class TaskConfig(BaseSettings):
             created, and for families without data.
     """
 
-    name: Annotated[str, *_BOTH]
+    name: Annotated[str, *_TRAINED_AND_EVALUATED]
     card: str
-    family: Annotated[str, *_BOTH]
+    family: Annotated[str, *_TRAINED_AND_EVALUATED]
     code: Annotated[int | str, Role.TRAINED]
-    parameters: Annotated[dict[str, Any], *_BOTH] = {}
+    parameters: Annotated[dict[str, Any], *_TRAINED_AND_EVALUATED] = {}
     files: dict[str, Any] = {}
     learned: Annotated[dict[str, Any], Role.TRAINED] = {}
-    question: Annotated[str, *_BOTH] = "next"
-    head: Annotated[Head, *_BOTH, Role.PROTOCOL] = "point"
-    floor: Annotated[NonNegativeFloat | None, *_BOTH, Role.PROTOCOL] = None
-    components: Annotated[PositiveInt | None, *_BOTH, Role.PROTOCOL] = None
+    question: Annotated[str, *_TRAINED_AND_EVALUATED] = "next"
+    head: Annotated[Head, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = "point"
+    floor: Annotated[NonNegativeFloat | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
+    components: Annotated[PositiveInt | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
     context_targets: Annotated[bool, Role.TRAINED, Role.PROTOCOL] = False
-    points: Annotated[PositiveInt, *_BOTH, Role.PROTOCOL]
+    points: Annotated[PositiveInt, *_TRAINED_AND_EVALUATED, Role.PROTOCOL]
     episodes: Annotated[PositiveInt, Role.EVALUATED, Role.PROTOCOL]
     baselines: list[str] = []
     oracles: list[str] = []
@@ -99,11 +99,11 @@ class TaskConfig(BaseSettings):
         """The data set of the episodes, as in result tables; None without a data set."""
         return self.data_with()
 
-    def data_with(self, **assigned: str) -> str | None:
+    def data_with(self, **further_assignments: str) -> str | None:
         """`data` with further assignments. Files appear without their folders, which differ between machines."""
         values = self.parameters | {key: Path(value).name for key, value in self.files.items()}
         keys = family_class(self.family).data_parameters
-        return assignments({key: values[key] for key in keys} | assigned) or None
+        return assignments({key: values[key] for key in keys} | further_assignments) or None
 
     def point_count(self, examples: int) -> int:
         """The number of points in an episode with this many examples. With the question `next`, the last point is only
@@ -142,7 +142,7 @@ class TaskConfig(BaseSettings):
                 code="not-applicable",
             )
         self.evaluator_names(family, self.evaluators)
-        if not is_ours(cls):  # find a normaliser of 0 before the training, not in the evaluation after it
+        if not is_ours(cls):  # reports a normaliser of 0 before the training and not only in the evaluation
             check_normaliser(family)
         return family
 
@@ -237,13 +237,13 @@ class BackboneConfig(BaseSettings):
     def build(self, shape: TaskShape, portable: bool = False) -> Backbone:
         """The backbone, with weights from the global generator of torch. With `portable`, settings that only choose an
         implementation have their defaults, which every machine supports."""
-        from iclbench.core.bounds import bounded
+        from iclbench.core.bounds import build_within_limit
 
         build_backbone = backbone_builder()
         cls = backbone_class(self.name)
         settings = {k: v for k, v in self.settings.items() if not (portable and k in cls.computed_by)}
         checked = validate(cls.Settings, settings, f"backbone '{self.name}'")
-        return bounded(lambda: build_backbone(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
+        return build_within_limit(lambda: build_backbone(cls, checked, shape), f"backbone '{self.name}'", is_ours(cls))
 
 
 class RunConfig(BaseSettings):
@@ -256,7 +256,7 @@ class RunConfig(BaseSettings):
     train: TrainSettings
 
     @property
-    def trained(self) -> dict[str, Any]:
+    def trained_part(self) -> dict[str, Any]:
         """The part that the weights depend on, as plain values."""
         return trained_part(self.dump())
 
@@ -318,7 +318,7 @@ def with_evaluation_of(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[s
 
 
 def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[str, Any]:
-    """Nested tables from `key=value` pairs. Values are TOML. Words do not need quotes.
+    """Nested tables from `key=value` pairs. Values are TOML, but strings do not need quotes.
 
     >>> parse_overrides(["backbone.layers=6", "task.glyphs=omniglot"])
     {'backbone': {'layers': 6}, 'task': {'glyphs': 'omniglot'}}
@@ -329,17 +329,17 @@ def parse_overrides(pairs: Sequence[str], roots: Sequence[str] = ROOTS) -> dict[
         path = [part.strip().replace("-", "_") for part in key.split(".")]
         if not equals or len(path) < 2 or not all(path):
             raise UsageError(
-                f"-o {shortened(pair)}: write -o root.key=value with root one of {', '.join(roots)}", code="bad-syntax"
+                f"-o {shorten(pair)}: write -o root.key=value with root one of {', '.join(roots)}", code="bad-syntax"
             )
         _check_root(path[0], roots)
         table = tables
         for key in path[:-1]:
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
-                raise UsageError(f"-o {shortened(pair)}: '{key}' already has a value", code="conflict")
+                raise UsageError(f"-o {shorten(pair)}: '{key}' already has a value", code="conflict")
         key, value = path[-1], _toml_value(text)
         if isinstance(table.get(key), dict) and not isinstance(value, dict):
-            raise UsageError(f"-o {shortened(pair)}: '{key}' already has a value", code="conflict")
+            raise UsageError(f"-o {shorten(pair)}: '{key}' already has a value", code="conflict")
         table |= _merge(table, {key: value})
     return tables
 
@@ -350,7 +350,7 @@ def user_tables(overrides: Sequence[str] = (), config_file: Path | None = None) 
 
 
 def tables_origin(overrides: Sequence[str] = (), config_file: Path | None = None) -> str:
-    """The origin of the tables of `user_tables`, the text before their names in messages."""
+    """The origin of the tables of `user_tables`, as a prefix of their names in messages."""
     if config_file is None:
         return "-o "
     return f"{config_file} or -o " if overrides else f"{config_file}: "
@@ -446,9 +446,7 @@ def _split_task_table(
     for name in changes:
         nested = top_level.pop(name, {})
         if not isinstance(nested, Mapping):
-            raise UsageError(
-                f"{where}.{name}: expected a table of keys, got {shortened(repr(nested))}", code="bad-value"
-            )
+            raise UsageError(f"{where}.{name}: expected a table of keys, got {shorten(repr(nested))}", code="bad-value")
         changes[name] |= nested
     for key, value in top_level.items():
         if key in protocol_keys and key in parameter_keys:
@@ -630,13 +628,13 @@ def _check_monitoring(task: TaskConfig, train: TrainSettings) -> None:
         )
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The differences between two configurations, as `key: old -> new`."""
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The differences between two configurations, in the form `key: old -> new`."""
     lines = []
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            lines += difference(a, b, f"{prefix}{key}.")
+            lines += differences(a, b, f"{prefix}{key}.")
         elif a != b:
             lines.append(f"{prefix}{key}: {a} -> {b}")
     return lines

@@ -2,9 +2,9 @@
 
 The same rule holds for all backbones. The class determines fixed settings for a budget (`Backbone.at_budget`: depth,
 heads) and the settings by which it grows (`Backbone.grows`). The search finds the value of the first of these settings
-with the size nearest to the budget. While the size deviates by more than `TOLERANCE`, the search continues with the
-next setting, which has finer steps. The count excludes the image encoder, which all backbones of a task share, and
-which is often larger than they are.
+with the size nearest to the budget. While the size deviates by more than `BUDGET_TOLERANCE`, the search continues with
+the next setting, which has finer steps. The count excludes the image encoder, which is the same for all backbones of a
+task and often larger than they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from iclbench.config.cards import TOLERANCE, TaskCard, deviation, load_task
+from iclbench.config.cards import BUDGET_TOLERANCE, TaskCard, deviation, load_task
 from iclbench.core.errors import UsageError, is_ours
 from iclbench.core.formats import canonical, count
 from iclbench.core.settings import BaseSettings, validate
@@ -54,10 +54,10 @@ def budget_settings(
         The fixed settings and those of the search.
 
     Raises:
-        UsageError: all sizes deviate by more than `TOLERANCE` from the budget. The message has the nearest size.
+        UsageError: all sizes deviate by more than `BUDGET_TOLERANCE` from the budget. The message has the nearest size.
     """
     settings, parameters = nearest_settings(name, cls, budget, shape, fixed)
-    if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
+    if parameters is None or abs(deviation(parameters, budget)) <= BUDGET_TOLERANCE:
         return settings
     growing = cls.searched_settings(settings)
     searchable = [key for key in growing if key in cls.Settings.model_fields]
@@ -83,7 +83,7 @@ def nearest_settings(
     start = {**cls.at_budget(budget, shape), **fixed}
     growing = [key for key in cls.searched_settings(start) if key in cls.Settings.model_fields]
     if not growing:
-        return start, _parameters(name, cls, shape, start, budget)
+        return start, _parameter_count(name, cls, shape, start, budget)
     if "size" in fixed or growing[0] in fixed:
         return start, None
     return _search(
@@ -121,41 +121,41 @@ def _search(
 
     sizes: dict[str, int] = {}
 
-    def parameters(settings: Mapping[str, Any]) -> int:
+    def parameter_count(settings: Mapping[str, Any]) -> int:
         key = json.dumps(settings, sort_keys=True)
         if key not in sizes:
-            sizes[key] = _parameters(name, cls, shape, settings, budget)
+            sizes[key] = _parameter_count(name, cls, shape, settings, budget)
         return sizes[key]
 
     def with_nearest_value(base: dict[str, Any], key: str) -> dict[str, Any]:
-        value = _nearest_value(lambda value: parameters(with_value(base, key, value)), budget, cls.step(key, base))
+        value = _nearest_value(lambda value: parameter_count(with_value(base, key, value)), budget, cls.step(key, base))
         return with_value(base, key, value)
 
     best_size = first_value = 0
     for key in growing:
         candidate = with_nearest_value(best, key)
         first_value = first_value or candidate[key]
-        if not best_size or abs(parameters(candidate) - budget) < abs(best_size - budget):
-            best, best_size = candidate, parameters(candidate)
-        if abs(deviation(best_size, budget)) <= TOLERANCE:
+        if not best_size or abs(parameter_count(candidate) - budget) < abs(best_size - budget):
+            best, best_size = candidate, parameter_count(candidate)
+        if abs(deviation(best_size, budget)) <= BUDGET_TOLERANCE:
             return best, best_size
     # Neighbours of the nearest value of the first setting may allow a size nearer to the budget.
     for steps in _NEIGHBOURS if len(growing) > 1 else ():
         value = first_value + steps * cls.step(growing[0], best)
         for key in growing[1:] if value > 0 else ():
             candidate = with_nearest_value(with_value(best, growing[0], value), key)
-            if abs(parameters(candidate) - budget) < abs(best_size - budget):
-                best, best_size = candidate, parameters(candidate)
+            if abs(parameter_count(candidate) - budget) < abs(best_size - budget):
+                best, best_size = candidate, parameter_count(candidate)
     return best, best_size
 
 
-def _nearest_value(parameters: Callable[[int], int], budget: int, step: int) -> int:
+def _nearest_value(parameter_count: Callable[[int], int], budget: int, step: int) -> int:
     """The multiple of `step` whose size is nearest to the budget.
 
     Sizes grow with every setting, nearly as a polynomial of degree two. The next factor is therefore the one at which
     the parabola through the nearest sizes meets the budget, within the interval of possible factors.
     """
-    sizes = {factor: parameters(factor * step) for factor in (1, 4, 16)}
+    sizes = {factor: parameter_count(factor * step) for factor in (1, 4, 16)}
     if sizes[1] == sizes[16]:
         return step  # the size does not depend on this setting
     while True:
@@ -166,8 +166,8 @@ def _nearest_value(parameters: Callable[[int], int], budget: int, step: int) -> 
         upper = 16 * low if high is None else high - 1
         factor = (low + upper) // 2 if len(sizes) > _MAX_INTERPOLATIONS else _interpolated_factor(sizes, budget)
         factor = min(max(factor, low + 1), upper)
-        sizes[factor] = parameters(factor * step)
-        if high is None and sizes[factor] == sizes[low] == parameters(upper * step):
+        sizes[factor] = parameter_count(factor * step)
+        if high is None and sizes[factor] == sizes[low] == parameter_count(upper * step):
             return step * low  # the size no longer grows
 
 
@@ -182,40 +182,43 @@ def _interpolated_factor(sizes: Mapping[int, int], budget: int) -> int:
     return int(max(real, default=0))
 
 
-def _parameters(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int) -> int:
-    from iclbench.core.bounds import measured
+def _parameter_count(name: str, cls: type[Backbone], shape: TaskShape, settings: Mapping[str, Any], budget: int) -> int:
+    from iclbench.core.bounds import build_to_measure
 
     checked: BaseSettings = validate(cls.Settings, settings, f"backbone '{name}'")
     build_backbone = backbone_builder()
     is_small = budget <= _MEMORY_BUDGET and all(
         value <= _MEMORY_WIDTH for value in settings.values() if isinstance(value, int)
     )
-    model = measured(lambda: build_backbone(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls))
+    model = build_to_measure(
+        lambda: build_backbone(cls, checked, shape), f"backbone '{name}'", is_small or not is_ours(cls)
+    )
     return int(model.parameter_count - model.encoder_parameter_count)
 
 
 def check_size(
     task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
 ) -> None:
-    """Raise `UsageError` if a built-in backbone has no size; log a message if a plug-in has only its default size.
+    """Raise `UsageError` if a built-in backbone has no size. For a plug-in, which then has its default size, log the
+    message.
 
     Args:
         task, backbone, preset: as in `iclbench train`.
         settings: settings of the backbone from the user.
         card: the card of the task, if it was read before.
     """
-    if (message := missing_size(task, backbone, preset, settings, card)) is None:
+    if (message := missing_size_message(task, backbone, preset, settings, card)) is None:
         return
     if ":" not in backbone and BACKBONES.entry(backbone).package == "iclbench":
         raise UsageError(message, code="missing-value")
     log_once(message)
 
 
-def missing_size(
+def missing_size_message(
     task: str, backbone: str, preset: str, settings: Mapping[str, Any], card: TaskCard | None = None
 ) -> str | None:
-    """The message that a backbone has no size, with the fix; None if the preset has a budget, or if the card or the
-    user gives a size. Arguments as in `check_size`."""
+    """The error message for a backbone without a size; None if the preset has a budget, or if the card or the user
+    gives a size. Arguments as in `check_size`."""
     name, card = load_task(task) if card is None else (task, card)
     preset_card = card.preset(canonical(preset), name)
     backbone = canonical_name(backbone)

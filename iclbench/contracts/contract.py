@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes, Points
-from iclbench.core.errors import shortened
+from iclbench.core.errors import shorten
 from iclbench.core.events import GAP, MARK, TIME
 from iclbench.core.guard import guarded
 from iclbench.core.predictions import Prediction
@@ -73,7 +73,7 @@ def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DE
             try:
                 contract.check(predictor, episodes, tolerance)
             except Exception as error:
-                broken[contract.name] = shortened(str(error)) or type(error).__name__
+                broken[contract.name] = shorten(str(error)) or type(error).__name__
     return broken
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from iclbench.backbones.base import Backbone
-from iclbench.config.cards import TOLERANCE, deviation
+from iclbench.config.cards import BUDGET_TOLERANCE, deviation
 from iclbench.config.sizes import nearest_settings
 from iclbench.contracts.contract import example_episodes
 from iclbench.core.episodes import Episodes
@@ -74,7 +74,7 @@ def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> 
     fixed = {key: 3 for key in _SAMPLE_SETTINGS if isinstance(defaults.get(key), int)} | dict(fixed)
     for budget in BUDGETS:
         settings, parameters = nearest_settings(name, cls, budget, shape, fixed)
-        if parameters is None or abs(deviation(parameters, budget)) <= TOLERANCE:
+        if parameters is None or abs(deviation(parameters, budget)) <= BUDGET_TOLERANCE:
             break
     return settings
 

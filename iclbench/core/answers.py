@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from iclbench.core.episodes import Episodes
-from iclbench.core.errors import PluginError, is_ours, shortened
+from iclbench.core.errors import PluginError, is_ours, shorten
 from iclbench.core.joint import Samples
 from iclbench.core.predictions import Categorical, Prediction
 
@@ -29,7 +29,7 @@ def check_answer(predictor: Any, method: str, answer: Any, query_shape: Sequence
         method: the method that returned the answer.
         answer: the returned value.
         query_shape: shape of the queries, `(batch, positions, ...)`.
-        y: outputs of the task, `(batch, points, ...)` (default: their number is taken from the predictor).
+        y: outputs of the task, `(batch, points, ...)` (default: the answer is compared with the task of the predictor).
     """
     cls = _class_of(predictor)
     if not isinstance(answer, Prediction):
@@ -105,7 +105,7 @@ def check_normaliser(family: Any) -> None:
     """Raise `PluginError` unless the family's normaliser is a positive number."""
     normaliser = family.normaliser
     if not (isinstance(normaliser, int | float) and math.isfinite(normaliser) and normaliser > 0):
-        problem = f"is {shortened(repr(normaliser))}, expected a positive number: the variance of the noiseless outputs"
+        problem = f"is {shorten(repr(normaliser))}, expected a positive number: the variance of the noiseless outputs"
         raise PluginError.of(type(family), "normaliser", problem)
 
 

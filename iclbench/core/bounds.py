@@ -1,7 +1,7 @@
 """Checks of a backbone's size before its memory is allocated.
 
-Modules are counted while they are registered, so that a card with a billion layers is refused after the first
-few thousand. Classes of iclbench are first built on torch's meta device, where tensors have shapes but no memory and
+Modules are counted as they are registered, so that a card with a billion layers is refused after the first few
+thousand. Classes of iclbench are first built on torch's meta device, where tensors have shapes but no memory and
 weights are not drawn, so that no tensor above the limit is allocated. Other code may store tensors of the meta device,
 so its modules are counted while the model is built.
 """
@@ -36,46 +36,46 @@ _FILLS = {
 }
 
 
-def bounded(build: Callable[[], T], what: str, trusted: bool) -> T:
+def build_within_limit(build: Callable[[], T], description: str, is_ours: bool) -> T:
     """Build a module that is not larger than the limit.
 
     Args:
         build: builds the module.
-        what: description of the module for the message.
-        trusted: whether all of its code is part of iclbench.
+        description: description of the module for the message.
+        is_ours: whether all of its code is part of iclbench.
 
     Raises:
         TooLargeError: its weights and buffers are larger than `limits.max_bytes`, or it has too many modules.
     """
-    if trusted:
-        measured(build, what, memory=False)
+    if is_ours:
+        build_to_measure(build, description, allocate=False)
         return build()
-    with exclusive(), _limited_size(what):
+    with exclusive(), _limited_size(description):
         return build()
 
 
-def measured(build: Callable[[], T], what: str, memory: bool) -> T:
+def build_to_measure(build: Callable[[], T], description: str, allocate: bool) -> T:
     """Build a module only to measure it; random streams do not advance.
 
     Args:
         build: builds the module.
-        what: description of the module for the message.
-        memory: whether to allocate memory for its tensors. Code from outside iclbench needs this, and small modules are
-            built faster in memory than on torch's meta device.
+        description: description of the module for the message.
+        allocate: whether to allocate memory for its tensors. Code from outside iclbench needs this, and small modules
+            are built faster in memory than on torch's meta device.
 
     Raises:
-        TooLargeError: as in `bounded`.
+        TooLargeError: as in `build_within_limit`.
     """
-    with exclusive(), torch.random.fork_rng(devices=[]), _limited_size(what):
-        if memory:
+    with exclusive(), torch.random.fork_rng(devices=[]), _limited_size(description):
+        if allocate:
             return build()
         with torch.device("meta"), _NoInitialisation():
             return build()
 
 
 class _NoInitialisation(TorchFunctionMode):
-    """Skips the initialisation of weights. On the meta device, initialisation has no effect, but makes torch import its
-    compiler or its reference implementations, which takes up to two seconds."""
+    """Skips the initialisation of weights. On the meta device, initialisation has no effect, but it imports torch's
+    compiler or reference implementations, which takes up to two seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -88,14 +88,14 @@ class _NoInitialisation(TorchFunctionMode):
 
 
 @contextmanager
-def _limited_size(what: str) -> Iterator[None]:
+def _limited_size(description: str) -> Iterator[None]:
     """Raise `TooLargeError` if modules that are built in the block register too many bytes or submodules."""
     max_size = limits.max_bytes()
     size = weights = modules = 0
 
     def refuse(excess: str) -> None:
         raise limits.TooLargeError(
-            f"{what}: {excess} with these settings; make layers, width or the like smaller, or {limits.ADVICE}"
+            f"{description}: {excess} with these settings; make layers, width or the like smaller, or {limits.ADVICE}"
         )
 
     def count_tensor(module: nn.Module, name: str, value: Any) -> None:
@@ -124,20 +124,20 @@ def _limited_size(what: str) -> Iterator[None]:
             handle.remove()
 
 
-def check_task(shape: TaskShape, batch: int, episodes: int, what: str) -> None:
-    """Raise `UsageError` if a training batch, or the evaluation episodes, are larger than the limit.
+def check_task(shape: TaskShape, batch: int, episodes: int, description: str) -> None:
+    """Raise `UsageError` if a training batch or the evaluation episodes are larger than the limit.
 
     Args:
         shape: the task.
-        batch: episodes of a training batch.
-        episodes: evaluation episodes.
-        what: description of the task for the message.
+        batch: number of episodes in a training batch.
+        episodes: number of evaluation episodes.
+        description: description of the task for the message.
     """
     numbers_per_episode = shape.points * (1 + shape.related) * (shape.x_dim + shape.y_dim)
     for name, n_episodes in (("train.batch", batch), ("task.episodes", episodes)):
         if 4 * n_episodes * numbers_per_episode > limits.max_bytes():
             raise UsageError(
-                f"{what}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
+                f"{description}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
                 f"{nbytes(4 * n_episodes * numbers_per_episode)}; make one of them smaller, or {limits.ADVICE}",
                 code="too-large",
             )

@@ -13,7 +13,7 @@ class Context:
     Attributes:
         results: results folder, with runs and tables.
         data_dir: folder of data sets; None for the default folder of each family.
-        device: device of models, as torch names it.
+        device: device of models, by its name in torch.
         threads: number of torch threads, set when the process starts and recorded with measurements.
     """
 

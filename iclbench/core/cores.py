@@ -5,6 +5,6 @@ from __future__ import annotations
 import os
 
 
-def available() -> int:
+def count_available() -> int:
     """The number of cores that `taskset` or a scheduler gives to this process; the machine may have more."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,10 +16,10 @@ _SMALLEST_NORMAL = sys.float_info.min
 
 
 @contextmanager
-def flushed() -> Iterator[None]:
-    """In the block, denormal numbers count as 0 in CPU computations of this thread.
+def flush_denormals() -> Iterator[None]:
+    """Within the block, CPU computations of this thread treat denormal numbers as 0.
 
-    >>> with flushed():
+    >>> with flush_denormals():
     ...     float(torch.tensor(1e-39) * 0.5)
     0.0
     """

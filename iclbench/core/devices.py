@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from iclbench.core.errors import UsageError, shortened
+from iclbench.core.errors import UsageError, shorten
 
 _NAMES = "auto, cpu, cuda or cuda:N"
 
@@ -29,7 +29,7 @@ def resolve_device(device: Any) -> str:
     try:
         parsed = torch.device(name if isinstance(name, str) else "")
     except RuntimeError:
-        raise UsageError(f"{shortened(repr(name))} is not a device; write {_NAMES}", code="bad-value") from None
+        raise UsageError(f"{shorten(repr(name))} is not a device; write {_NAMES}", code="bad-value") from None
     if parsed.type not in ("cpu", "cuda", "mps"):
         raise UsageError(f"device '{name}' is not supported; write {_NAMES}", code="not-supported")
     if parsed.type == "cuda" and not torch.cuda.is_available():
@@ -44,6 +44,6 @@ def resolve_device(device: Any) -> str:
     return str(name)
 
 
-def label(device: str) -> str:
+def device_label(device: str) -> str:
     """The name of a device in the table of costs: `cpu`, or the model of the GPU."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -25,7 +25,7 @@ class DamagedError(ValueError):
     """A file has changed since it was written."""
 
 
-def sealed(parquet: bytes) -> bytes:
+def with_digest(parquet: bytes) -> bytes:
     """The parquet file with its digest in place of `BLANK`, the previous value of `KEY` in its footer."""
     entry = _ENTRY.match(parquet, parquet.rfind(KEY.encode()))
     assert entry is not None
@@ -47,7 +47,7 @@ def check(parquet: bytes) -> None:
         raise DamagedError("its digest does not match its content")
 
 
-def of_file(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return file_hash(file).hex()

@@ -1,4 +1,4 @@
-"""Errors caused by user input: each has one line that says what to do instead, a code and an exit code."""
+"""Errors caused by user input: each has a one-line message with the fix, a code and an exit code."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any, Final
 _MAX_NAMES = 32
 # An error message repeats at most this many characters of each quotation or word of the user's input.
 _MAX_ECHO = 200
-_LONG = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
+_LONG_WORDS = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
 
 
-def brief(text: str) -> str:
+def shorten_words(text: str) -> str:
     """The text with the middle of each long quotation and each long word cut out, so that each has at most 200
     characters.
 
-    >>> brief("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
+    >>> shorten_words("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
     "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"
     """
-    return _LONG.sub(lambda match: shortened(match[0]), text)
+    return _LONG_WORDS.sub(lambda match: shorten(match[0]), text)
 
 
-def brief_line(text: str) -> str:
-    """`brief` with blanks for line breaks and other control characters, which a quoted key of a TOML file may have."""
-    return "".join(c if c.isprintable() else " " for c in brief(text))
+def shorten_to_line(text: str) -> str:
+    """`shorten_words`, with blanks for line breaks and other control characters, which a quoted key of a TOML file may
+    contain."""
+    return "".join(c if c.isprintable() else " " for c in shorten_words(text))
 
 
-def shortened(text: str) -> str:
-    """The text; of a text with more than 200 characters, its beginning and its end."""
+def shorten(text: str) -> str:
+    """The text. If it has more than 200 characters, only its beginning and its end."""
     return text if len(text) <= _MAX_ECHO else f"{text[:140]} ... {text[-50:]}"
 
 
@@ -81,13 +82,13 @@ class IclbenchError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "", *, code: str = "") -> None:
-        super().__init__(brief(message))
+        super().__init__(shorten_words(message))
         if code:
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Subclasses take other arguments, so unpickling does not call `__init__`.
-        return _unpickled, (type(self), self.args), vars(self)
+        return _unpickle, (type(self), self.args), vars(self)
 
 
 class PluginError(IclbenchError):
@@ -119,7 +120,7 @@ def is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "iclbench"
 
 
-def _unpickled(cls: type[IclbenchError], args: tuple[Any, ...]) -> IclbenchError:
+def _unpickle(cls: type[IclbenchError], args: tuple[Any, ...]) -> IclbenchError:
     error = cls.__new__(cls)
     error.args = args
     return error
@@ -150,7 +151,7 @@ class UnknownNameError(UsageError):
     code = "unknown-name"
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", listed_by: str = "") -> None:
-        known, name = sorted(known), shortened(name)
+        known, name = sorted(known), shorten(name)
         matches = get_close_matches(name, known, n=3, cutoff=0.5)
         if matches:
             advice = "did you mean " + " or ".join(f"'{n}'" for n in matches) + "?"
@@ -179,8 +180,8 @@ class Interrupted(IclbenchError):  # noqa: N818
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message; if the error is not from iclbench, with its type before it and cut to 200
-    characters.
+    """The first line of an error's message. For an error from outside iclbench, the line begins with the type of the
+    error and is cut to 200 characters.
 
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
     ('no such file', 'ValueError: 3 is odd', 'KeyError: no message')
@@ -190,7 +191,7 @@ def one_line(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The first line of an error's message without its type, cut to 200 characters if it is not from iclbench.
+    """The first line of an error's message, cut to 200 characters if the error is from outside iclbench.
 
     >>> error_text(ValueError("3 is odd\\nand more")), error_text(KeyError())
     ('3 is odd', 'no message')
@@ -198,7 +199,7 @@ def error_text(error: BaseException) -> str:
     195
     """
     text = next(iter(str(error).splitlines()), "") or "no message"
-    return text if isinstance(error, IclbenchError) else shortened(text)
+    return text if isinstance(error, IclbenchError) else shorten(text)
 
 
 class DataError(UsageError):

@@ -3,7 +3,7 @@
 An event is `(gap, mark, time)` in `Points.y`, columns `GAP`, `MARK`, `TIME`: the time since the previous event (since
 time 0 for the first event), the mark as a number from 0, and the absolute time. Events have no x. Likelihoods are
 densities of the gap, in nats, and depend on the unit of time: in units c times as long, each log-density is log c
-larger. A positive log-density only says that gaps are short in this unit.
+larger. A positive log-density only means that gaps are short in this unit.
 
 A censored point is the open interval after the last event of an observation window: `(T - t_N, CENSORED, T)`. It is
 the last point of its sequence, so no prediction depends on it. Its log-survival is part of the training loss and of the
@@ -27,13 +27,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.core.episodes import Points
-from iclbench.core.predictions import HeadSettings, Prediction, bisected, checked_level, drawn
+from iclbench.core.predictions import HeadSettings, Prediction, bisect, checked_level, draw_indices
 
 GAP, MARK, TIME = range(3)
 CENSORED = -1
 
 _LOG_2PI = math.log(2 * math.pi)
-# The released code of Meta TPP clips distribution functions to [this, 1 - this].
+# The released code of Meta TPP clips distribution functions to [_RELEASED_CLIP, 1 - _RELEASED_CLIP].
 _RELEASED_CLIP = 1e-5
 # Quadrature over gaps: number of panels, nodes per panel, and the compensator (minus the log-survival) at the end of
 # the last panel.
@@ -84,7 +84,7 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def log_density(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Log-density of the gap, for all marks together."""
+        """Log-density of the gap, summed over the marks."""
 
     @abstractmethod
     def log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -179,7 +179,7 @@ class EventPrediction(Prediction):
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n *shape 2"]:
         """Draw gaps and marks, each mark given its gap."""
         gaps = self.sample_gaps(n, generator)
-        marks = [_drawn_index(self.log_marks(gap).exp(), generator) for gap in gaps]
+        marks = [_draw_index(self.log_marks(gap).exp(), generator) for gap in gaps]
         return torch.stack([gaps, torch.stack(marks).to(gaps) if n else gaps], -1)
 
     def columns(self) -> dict[str, Tensor]:
@@ -270,11 +270,11 @@ class LogNormalEvent(EventPrediction):
             z = (log.unsqueeze(-1) - self.locs) / self.scales
             return (weights * torch.special.ndtr(z)).sum(-1) < level
 
-        return bisected(is_below, low, high).exp()
+        return bisect(is_below, low, high).exp()
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, c = self.locs.shape
-        component = drawn(self.logits.softmax(-1).reshape(-1, c), n, generator).T.reshape(n, *shape, 1)
+        component = draw_indices(self.logits.softmax(-1).reshape(-1, c), n, generator).T.reshape(n, *shape, 1)
         loc, scale = (t.expand(n, *t.shape).gather(-1, component).squeeze(-1) for t in (self.locs, self.scales))
         noise = torch.randn(loc.shape, generator=generator, dtype=loc.dtype, device=loc.device)
         return (loc + scale * noise).exp()
@@ -375,7 +375,7 @@ class HazardEvent(EventPrediction):
             if not bool(is_short.any()):
                 break
             high = torch.where(is_short, 2 * high, high)
-        return bisected(lambda gap: self.compensator(gap) < target, torch.zeros_like(high), high)
+        return bisect(lambda gap: self.compensator(gap) < target, torch.zeros_like(high), high)
 
 
 @dataclass(frozen=True)
@@ -384,12 +384,12 @@ class MixedEvent(EventPrediction):
 
     Attributes:
         lognormal, hazard: the two predictions; each is an arbitrary proper distribution where the other one is used.
-        renewal: the positions of the log-normal prediction.
+        is_renewal: the positions of the log-normal prediction.
     """
 
     lognormal: LogNormalEvent
     hazard: HazardEvent
-    renewal: Bool[Tensor, "*shape"]
+    is_renewal: Bool[Tensor, "*shape"]
 
     @classmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> int:
@@ -406,11 +406,11 @@ class MixedEvent(EventPrediction):
         return self._select(self.lognormal.log_survival(gap), self.hazard.log_survival(gap))
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        return self._select(self.lognormal.log_marks(gap), self.hazard.log_marks(gap), of_marks=True)
+        return self._select(self.lognormal.log_marks(gap), self.hazard.log_marks(gap), per_mark=True)
 
     def mark_probabilities(self) -> Tensor:
         answers = self.lognormal.mark_probabilities(), self.hazard.mark_probabilities()
-        return self._select(*answers, of_marks=True)
+        return self._select(*answers, per_mark=True)
 
     def mean(self) -> Tensor:
         return self._select(self.lognormal.mean(), self.hazard.mean())
@@ -421,8 +421,8 @@ class MixedEvent(EventPrediction):
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
         return self._select(self.lognormal.sample_gaps(n, generator), self.hazard.sample_gaps(n, generator))
 
-    def _select(self, lognormal: Tensor, hazard: Tensor, of_marks: bool = False) -> Tensor:
-        return torch.where(self.renewal.unsqueeze(-1) if of_marks else self.renewal, lognormal, hazard)
+    def _select(self, lognormal: Tensor, hazard: Tensor, per_mark: bool = False) -> Tensor:
+        return torch.where(self.is_renewal.unsqueeze(-1) if per_mark else self.is_renewal, lognormal, hazard)
 
 
 def _logarithm(gap: Tensor) -> Tensor:
@@ -430,6 +430,8 @@ def _logarithm(gap: Tensor) -> Tensor:
     return gap.clamp_min(torch.finfo(gap.dtype).tiny).log()
 
 
-def _drawn_index(probabilities: Float[Tensor, "*shape K"], generator: torch.Generator) -> Tensor:
+def _draw_index(probabilities: Float[Tensor, "*shape K"], generator: torch.Generator) -> Tensor:
     """One draw from each row."""
-    return drawn(probabilities.reshape(-1, probabilities.shape[-1]), 1, generator).reshape(probabilities.shape[:-1])
+    return draw_indices(probabilities.reshape(-1, probabilities.shape[-1]), 1, generator).reshape(
+        probabilities.shape[:-1]
+    )

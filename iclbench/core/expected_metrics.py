@@ -1,16 +1,15 @@
-"""The metrics that a cached evaluation lacks, compared with the metrics that the current code computes."""
+"""The metrics that the current code computes and a cached evaluation lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from iclbench.core import events, joint  # noqa: F401  (define further classes of predictions)
 from iclbench.core.predictions import Prediction
 
 
 def missing_metrics(measured: Iterable[str], question: str) -> set[str]:
-    """The metrics that the current code computes together with `measured` and that are not in it.
+    """The metrics that the current code computes together with `measured` and that `measured` lacks.
 
     The class of predictions is inferred: it is the one with the fewest metrics (`Prediction.metrics`) that has all of
     `measured`. Predictions with a density also have a joint likelihood of targets. Other metrics depend on the data or

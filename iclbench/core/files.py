@@ -1,4 +1,4 @@
-"""Atomic writing of files: after a crash, the old file or the new one exists, never a part of one."""
+"""Atomic writing of files: after a crash, either the old or the new file exists, never a part of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from iclbench.core import digests
 from iclbench.core.errors import UsageError
-from iclbench.core.memory import IN_EVALUATION, memory_advice
+from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`, which replaces `path` if the block succeeds and is removed if not.
 
     If the block removes the temporary file, `path` does not change. Symbolic links are followed, and the umask
-    decides who can read the file.
+    determines the permissions of the file.
 
     Args:
         path: the file to write.
@@ -126,7 +126,7 @@ def holds_tensors(path: Path) -> bool:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with memory_advice(IN_EVALUATION), safe_open(path, framework="numpy"):
+        with memory_advice(EVALUATION_REMEDY), safe_open(path, framework="numpy"):
             return True
     except (SafetensorError, OSError):
         return False
@@ -167,10 +167,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
             raise _system_error(str(error)) from error
         _sort_metadata(temporary)
         if digest:
-            sha256 = digests.of_file(temporary)
+            sha256 = digests.file_digest(temporary)
             line = f"{sha256}  {path.name}\n"
             previous_line = digest_file.read_text(errors="replace") if path.is_file() and digest_file.is_file() else ""
-            if previous_line == line and digests.of_file(path) == sha256:
+            if previous_line == line and digests.file_digest(path) == sha256:
                 temporary.unlink()
                 return
             write_text(digest_file, line + previous_line)

@@ -24,7 +24,7 @@ def canonical(name: str) -> str:
 def printable(text: str) -> str:
     r"""The text with escapes for control characters, direction marks, and surrogates of names that are not UTF-8.
 
-    Line breaks and tabs stay. All output to a terminal and to the report is passed through this function.
+    Line breaks and tabs are not escaped. All output to a terminal and to the report is passed through this function.
 
     >>> print(printable("a\x1b[31m b\u202e c"))
     a\x1b[31m b\u202e c

@@ -55,7 +55,8 @@ def exclusive() -> Iterator[None]:
 
 @contextmanager
 def fixed_state() -> Iterator[None]:
-    """In the block, the default dtype is float32, the default device the CPU, autocast is off and gradients are on.
+    """Within the block, the default dtype is float32, the default device is the CPU, autocast is off and gradients are
+    on.
 
     >>> torch.set_default_dtype(torch.float64)
     >>> with fixed_state():

@@ -25,9 +25,9 @@ from iclbench.core.predictions import (
     Mixture,
     Point,
     Prediction,
-    bisected,
+    bisect,
+    masked_sum,
     normal,
-    summed,
 )
 
 _SETTINGS = HeadSettings()
@@ -143,7 +143,7 @@ class Samples(_JointPrediction):
 
     def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
         log_likelihoods = self.functions.log_likelihood(y.unsqueeze(2)).mT
-        return log_mean_exp(summed(log_likelihoods, mask.unsqueeze(1)))
+        return log_mean_exp(masked_sum(log_likelihoods, mask.unsqueeze(1)))
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
         """Each sample is drawn from one function, which is drawn for each episode."""
@@ -167,20 +167,20 @@ class Paths(Samples):
     (`Predictor.joint_scores`).
 
     Attributes:
-        drawn: the drawn outputs.
+        drawn_outputs: the drawn outputs.
     """
 
-    drawn: Float[Tensor, "B Q S dy"]
+    drawn_outputs: Float[Tensor, "B Q S dy"]
 
     def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> None:
         return None
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
         """The paths in a random order, repeated if there are fewer than n."""
-        count = self.drawn.shape[2]
-        order = torch.randperm(count, generator=generator, device=self.drawn.device)
+        count = self.drawn_outputs.shape[2]
+        order = torch.randperm(count, generator=generator, device=self.drawn_outputs.device)
         path_index = order[torch.arange(n, device=order.device) % count]
-        return self.drawn[:, :, path_index].permute(2, 0, 1, 3)
+        return self.drawn_outputs[:, :, path_index].permute(2, 0, 1, 3)
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ class SampledEvent(EventPrediction):
     """A mixture of S equally likely distributions of the next event.
 
     Attributes:
-        each: the S distributions, along the last axis.
+        predictions: the S distributions, along the last axis.
     """
 
-    each: EventPrediction
+    predictions: EventPrediction
 
     @classmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
@@ -202,73 +202,75 @@ class SampledEvent(EventPrediction):
         raise NotImplementedError("a mixture of sampled predictions is not read from a network's outputs")
 
     def log_density(self, gap: Tensor) -> Tensor:
-        return log_mean_exp(self.each.log_density(gap.unsqueeze(-1)))
+        return log_mean_exp(self.predictions.log_density(gap.unsqueeze(-1)))
 
     def log_survival(self, gap: Tensor) -> Tensor:
-        return log_mean_exp(self.each.log_survival(gap.unsqueeze(-1)))
+        return log_mean_exp(self.predictions.log_survival(gap.unsqueeze(-1)))
 
     def released_log_survival(self, gap: Tensor) -> Tensor:
-        return log_mean_exp(self.each.released_log_survival(gap.unsqueeze(-1)))
+        return log_mean_exp(self.predictions.released_log_survival(gap.unsqueeze(-1)))
 
     def log_marks(self, gap: Tensor) -> Tensor:
         """Log-probabilities of marks, with each distribution weighted by its density of this gap; the weights are equal
         if all densities are 0."""
-        density = self.each.log_density(gap.unsqueeze(-1))
+        density = self.predictions.log_density(gap.unsqueeze(-1))
         weights = density.clamp_min(torch.finfo(density.dtype).min / 2).log_softmax(-1)
-        return (weights.unsqueeze(-1) + self.each.log_marks(gap.unsqueeze(-1))).logsumexp(-2)
+        return (weights.unsqueeze(-1) + self.predictions.log_marks(gap.unsqueeze(-1))).logsumexp(-2)
 
     def mark_probabilities(self) -> Tensor:
-        return self.each.mark_probabilities().mean(-2)
+        return self.predictions.mark_probabilities().mean(-2)
 
     def mean(self) -> Tensor:
-        return self.each.mean().mean(-1)
+        return self.predictions.mean().mean(-1)
 
     def quantile(self, level: float) -> Tensor:
         """By bisection between the smallest and the largest quantile of the S distributions."""
-        ends = self.each.quantile(level)
-        return bisected(lambda gap: -torch.expm1(self.log_survival(gap)) < level, ends.amin(-1), ends.amax(-1))
+        ends = self.predictions.quantile(level)
+        return bisect(lambda gap: -torch.expm1(self.log_survival(gap)) < level, ends.amin(-1), ends.amax(-1))
 
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
-        gaps = self.each.sample_gaps(n, generator)
+        gaps = self.predictions.sample_gaps(n, generator)
         component = torch.randint(gaps.shape[-1], (*gaps.shape[:-1], 1), generator=generator, device=gaps.device)
         return gaps.gather(-1, component).squeeze(-1)
 
 
 @singledispatch
-def over_samples(each: Prediction) -> Prediction:
+def mix_samples(predictions: Prediction) -> Prediction:
     """The prediction `(B, Q)` that mixes equally likely predictions `(B, Q, S)`.
 
     Raises:
         UsageError: predictions of this class cannot be mixed.
     """
     raise UsageError(
-        f"predictions of class {type(each).__name__} cannot be averaged over samples", code="not-applicable"
+        f"predictions of class {type(predictions).__name__} cannot be averaged over samples", code="not-applicable"
     )
 
 
-@over_samples.register
-def _(each: Point) -> Point:
-    return Point(each.mean.mean(2))
+@mix_samples.register
+def _(predictions: Point) -> Point:
+    return Point(predictions.mean.mean(2))
 
 
-@over_samples.register
-def _(each: Gaussian) -> Samples:
-    return Samples(torch.zeros_like(each.mean[..., :1]), each.mean.unsqueeze(3), each.std.unsqueeze(3))
+@mix_samples.register
+def _(predictions: Gaussian) -> Samples:
+    return Samples(
+        torch.zeros_like(predictions.mean[..., :1]), predictions.mean.unsqueeze(3), predictions.std.unsqueeze(3)
+    )
 
 
-@over_samples.register
-def _(each: Mixture) -> Samples:
-    return Samples(each.logits, each.means, each.stds)
+@mix_samples.register
+def _(predictions: Mixture) -> Samples:
+    return Samples(predictions.logits, predictions.means, predictions.stds)
 
 
-@over_samples.register
-def _(each: Categorical) -> Categorical:
-    return Categorical(log_mean_exp(each.logits.log_softmax(-1).transpose(2, 3)))
+@mix_samples.register
+def _(predictions: Categorical) -> Categorical:
+    return Categorical(log_mean_exp(predictions.logits.log_softmax(-1).transpose(2, 3)))
 
 
-@over_samples.register
-def _(each: EventPrediction) -> SampledEvent:
-    return SampledEvent(each)
+@mix_samples.register
+def _(predictions: EventPrediction) -> SampledEvent:
+    return SampledEvent(predictions)
 
 
 def log_mean_exp(values: Float[Tensor, "*shape S"]) -> Float[Tensor, " *shape"]:

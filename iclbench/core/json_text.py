@@ -1,4 +1,4 @@
-"""Parsing of JSON from the user: each error is one line that names the place."""
+"""Parsing of JSON from the user, with one-line errors that name the place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
 
     Args:
         text: the JSON.
-        where: the place of the text, with which an error message begins.
+        where: where the text comes from; error messages begin with it.
         pairs: builds the value of an object from its pairs (default: a dictionary).
 
     Raises:
@@ -25,7 +25,7 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
             None (code `duplicate`).
     """
 
-    def unique(key_values: Pairs) -> dict[str, Any]:
+    def dict_with_unique_keys(key_values: Pairs) -> dict[str, Any]:
         value = dict(key_values)
         if len(value) < len(key_values):
             keys = [key for key, _ in key_values]
@@ -36,7 +36,7 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
         return value
 
     try:
-        return json.loads(text, object_pairs_hook=pairs or unique)
+        return json.loads(text, object_pairs_hook=pairs or dict_with_unique_keys)
     except json.JSONDecodeError as error:
         problem = f"{error.msg}, column {error.colno}"
     except RecursionError:

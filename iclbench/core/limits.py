@@ -65,16 +65,20 @@ def max_line() -> int:
     return max(max_bytes() // _LINE_DIVISOR, 1)
 
 
-def check(size: int, what: str) -> None:
-    """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit. `what` is the
-    beginning of the message, up to its verb."""
+def check(size: int, beginning: str) -> None:
+    """Raise `TooLargeError` if a file, a table or a model of this size is larger than the limit.
+
+    Args:
+        size: the size in bytes.
+        beginning: the message before the size, such as "images.npy declares".
+    """
     if size > max_bytes():
-        raise TooLargeError(f"{what} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {ADVICE}")
+        raise TooLargeError(f"{beginning} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {ADVICE}")
 
 
-def too_large(what: str, limit: int) -> TooLargeError:
-    """The error for a file, a table or a line (`what`) that is larger than its limit."""
-    return TooLargeError(f"{what} is larger than the limit of {nbytes(limit)}; {ADVICE}")
+def too_large(subject: str, limit: int) -> TooLargeError:
+    """The error for a file, a table or a line (the subject of the message) that is larger than its limit."""
+    return TooLargeError(f"{subject} is larger than the limit of {nbytes(limit)}; {ADVICE}")
 
 
 def open_file(path: Path) -> BufferedReader:

@@ -1,9 +1,9 @@
 """Locks between processes, and between machines that share a folder.
 
-The system frees its locks (`flock`) when a process ends for any reason. Some shared file systems do not support them
+The system releases its locks (`flock`) when a process ends for any reason. Some shared file systems do not support them
 (Lustre without `flock`), or do not share them between machines (NFS with `nolock`). There, the lock is a folder with a
 file that names its owner and has a heartbeat. It is stale if the owner is dead, or if the heartbeat is older than
-`STALE` seconds.
+`STALE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
 # Seconds between two heartbeats, and the age of the last heartbeat at which a lock is stale.
-BEAT, STALE = 15.0, 120.0
+BEAT_SECONDS, STALE_SECONDS = 15.0, 120.0
 # Seconds between two attempts.
 _RETRY_SECONDS = 0.5
 # The error numbers of `flock` on a file system that does not support it.
@@ -39,7 +39,7 @@ class Lock(Protocol):
         """Acquire the lock; raises `BlockingIOError` if another process holds it and `wait` is False."""
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this object holds the lock; False if the lock's file or folder was deleted or replaced."""
 
     def release(self) -> None:
@@ -48,13 +48,13 @@ class Lock(Protocol):
 
 def lock(path: Path) -> Lock:
     """The lock for a path, of the kind that its file system supports."""
-    if os.environ.get(_VARIABLE) == "folders" or not reaches_all_machines(path):
+    if os.environ.get(_VARIABLE) == "folders" or not flock_reaches_all_machines(path):
         return FolderLock(path)
     return _FileLock(path)
 
 
 class _FileLock:
-    """`flock` on a file, or a folder if the first attempt shows that `flock` is not supported."""
+    """`flock` on a file, or a `FolderLock` if the first attempt shows that `flock` is not supported."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class _FileLock:
         self._fallback: FolderLock | None = None
 
     def acquire(self, wait: bool) -> None:
-        while not self.held:
+        while not self.is_held:
             if self._fallback is None:
                 self.release()
                 self._file = self._path.open("w")
@@ -77,9 +77,9 @@ class _FileLock:
             self._fallback.acquire(wait)
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         if self._fallback is not None:
-            return self._fallback.held
+            return self._fallback.is_held
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class _FileLock:
 
 
 class FolderLock:
-    """A folder next to the path, with a file that names its owner."""
+    """A lock that is a folder next to the path, with a file that names its owner."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".d")
@@ -103,7 +103,7 @@ class FolderLock:
         self._released = threading.Event()
 
     def acquire(self, wait: bool) -> None:
-        while not self.held:
+        while not self.is_held:
             try:
                 self._path.mkdir()
             except FileExistsError:
@@ -120,7 +120,7 @@ class FolderLock:
             threading.Thread(target=self._beat, name=f"lock {self._path}", daemon=True).start()
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         try:
             return bool(json.loads(self._owner_file.read_text())["token"] == self._token)
         except (OSError, ValueError, KeyError):
@@ -128,26 +128,26 @@ class FolderLock:
 
     def release(self) -> None:
         self._released.set()
-        if self.held:
+        if self.is_held:
             shutil.rmtree(self._path, ignore_errors=True)
 
     def _beat(self) -> None:
-        while not self._released.wait(BEAT):
+        while not self._released.wait(BEAT_SECONDS):
             with suppress(OSError):
-                if self.held:
+                if self.is_held:
                     os.utime(self._owner_file)
 
     def _is_stale(self) -> bool:
         """Whether its owner is known to be dead, or its last heartbeat is too old."""
         try:
             owner = json.loads(self._owner_file.read_text())
-            if owner["machine"] == _machine() and not alive(owner["pid"]):
+            if owner["machine"] == _machine() and not is_alive(owner["pid"]):
                 return True
         except (OSError, ValueError, KeyError):
             pass  # another process is creating the file, or died while creating it
         path = self._owner_file if self._owner_file.exists() else self._path
         try:
-            return self._now() - path.stat().st_mtime > STALE
+            return self._now() - path.stat().st_mtime > STALE_SECONDS
         except FileNotFoundError:
             return False
 
@@ -162,14 +162,14 @@ class FolderLock:
 
     def _remove_if_stale(self) -> None:
         """Remove a stale folder."""
-        # Another process may have replaced the stale folder since the check. So only one process removes at a time, and
-        # it checks again.
+        # Another process may have replaced the stale folder since the check. So only one process at a time removes
+        # folders, and it checks again.
         guard = self._path.with_name(self._path.name + ".guard")
         try:
             guard.mkdir()
         except FileExistsError:
             with suppress(OSError):
-                if self._now() - guard.stat().st_mtime > STALE:  # the process that made it is dead
+                if self._now() - guard.stat().st_mtime > STALE_SECONDS:  # the process that made it is dead
                     guard.rmdir()
             time.sleep(_RETRY_SECONDS)
             return
@@ -181,8 +181,8 @@ class FolderLock:
                 guard.rmdir()
 
 
-def reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether `flock` in this folder holds on all machines that share it, according to the mount options."""
+def flock_reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
+    """Whether `flock` on a path excludes processes on all machines that share it, according to the mount options."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -211,7 +211,7 @@ def _machine() -> str:
     return " ".join(names)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether this machine runs a process with this id."""
     try:
         os.kill(pid, 0)

@@ -14,18 +14,18 @@ from pathlib import Path
 _LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "xgboost")
 
 
-def device(device: str) -> str:
-    """The name of a device in tables, see `devices.label`; torch is imported only for GPUs."""
+def device_label(device: str) -> str:
+    """The name of a device in tables, as `devices.device_label`; torch is imported only for GPUs."""
     if device == "cpu":
         return device
-    from iclbench.core.devices import label
+    from iclbench.core import devices
 
-    return label(device)
+    return devices.device_label(device)
 
 
 @cache
 def hardware() -> str:
-    """Processor, number of cores and memory of this machine, as far as the system reports them.
+    """Processor, number of cores and memory of this machine, if the system reports them.
 
     Processors of several generations may have the same name, so the name is followed by the family and model numbers.
     """

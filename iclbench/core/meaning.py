@@ -1,4 +1,4 @@
-"""Texts about a family's own test, which a report can show without importing the family."""
+"""Texts about a test of a family, which a report can show without importing the family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Meaning:
         asks: what the test measures.
         chance: the accuracy of guessing; None if it depends on the task.
         guessing: the accuracy of guessing, in words.
-        finer: whether it is a finer version of another test, which is not in tables over several tasks.
+        finer: whether it is a finer version of another test; tables over several tasks omit finer tests.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""Out-of-memory errors as one line that says what to reduce.
+"""One-line messages for out-of-memory errors, with advice on what to reduce.
 
 Each library has its own error. Errors of torch, which this module does not import, are recognised by their messages.
 """
@@ -19,12 +19,14 @@ _MESSAGES = re.compile(
 )
 _REQUEST = re.compile(r"allocate (\d+(?:\.\d+)?) ?(bytes|[KMGTP]i?B)", re.IGNORECASE)
 
-IN_TRAINING = "a smaller -o train.batch, -o backbone.width or --preset"
-IN_EVALUATION = "fewer points (--extrapolate, --shift points-N), or a run with a smaller -o backbone.width or --preset"
-IN_PROBES = "fewer --tasks, --contexts or --queries, or a run with a smaller -o backbone.width or --preset"
-IN_REAL_TABLES = "a table (--csv, --data-dir) with fewer rows or columns, or a machine with more memory"
-IN_TABLES = "a results folder with fewer tables, or a machine with more memory"
-IN_COSTS = (
+TRAINING_REMEDY = "a smaller -o train.batch, -o backbone.width or --preset"
+EVALUATION_REMEDY = (
+    "fewer points (--extrapolate, --shift points-N), or a run with a smaller -o backbone.width or --preset"
+)
+PROBE_REMEDY = "fewer --tasks, --contexts or --queries, or a run with a smaller -o backbone.width or --preset"
+REAL_TABLE_REMEDY = "a table (--csv, --data-dir) with fewer rows or columns, or a machine with more memory"
+RESULT_TABLE_REMEDY = "a results folder with fewer tables, or a machine with more memory"
+COST_REMEDY = (
     "fewer --points, --queries, --update or --episodes, or a run with a smaller -o train.batch, -o backbone.width "
     "or --preset"
 )
@@ -44,7 +46,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     >>> is_out_of_memory(RuntimeError("shapes differ")), is_out_of_memory(OutOfMemoryError("out of memory"))
     (False, False)
     """
-    if isinstance(error, IclbenchError):  # its message already says what to do
+    if isinstance(error, IclbenchError):  # its message already contains advice
         return False
     return isinstance(error, MemoryError) or bool(_MESSAGES.search(str(error)))
 
@@ -52,7 +54,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def advice(error: BaseException, remedy: str) -> str:
     """One line with the size of the failed request and the remedy.
 
-    >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), IN_TRAINING)
+    >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), TRAINING_REMEDY)
     'out of memory (20.00 GiB requested): use a smaller -o train.batch, -o backbone.width or --preset'
     """
     request = _REQUEST.search(str(error))

@@ -27,13 +27,14 @@ class Metric:
         is_share: whether the mean is between 0 and 1.
         show: formats a value.
         per_event: whether it is a sum over a sequence, divided by the mean number of scored positions.
-        of_sequences: whether its curves are those of streams. These may differ in length or score some positions only,
-            so each scored position has the same weight.
-        of_windows: whether its sum over a sequence includes the open interval at the end of an observation window.
-        of_intervals: whether it describes predictive intervals. It is not reported for observation windows: the end of
-            a window cuts off long gaps, so observed gaps are too short.
+        is_for_sequences: whether its curves are those of streams. These may differ in length or score some positions
+            only, so each scored position has the same weight.
+        includes_open_interval: whether its sum over a sequence includes the open interval at the end of an observation
+            window.
+        describes_intervals: whether it describes predictive intervals. It is not reported for observation windows: the
+            end of a window cuts off long gaps, so observed gaps are too short.
         depends_on_machine: whether it depends on the machine that measured it.
-        guesses: baselines that ignore the context; the best of them scores 0.
+        guessing_baselines: baselines that ignore the context; the best of them scores 0.
     """
 
     name: str
@@ -47,15 +48,15 @@ class Metric:
     is_share: bool = False
     show: Callable[[Number], str] = fixed
     per_event: bool = False
-    of_sequences: bool = False
-    of_windows: bool = False
-    of_intervals: bool = False
+    is_for_sequences: bool = False
+    includes_open_interval: bool = False
+    describes_intervals: bool = False
     depends_on_machine: bool = False
-    guesses: tuple[str, ...] = ("zero",)
+    guessing_baselines: tuple[str, ...] = ("zero",)
 
-    def normaliser(self, of_task: float) -> float:
-        """The divisor of raw values if the task's normaliser is `of_task`."""
-        return of_task if self.normalised else 1.0
+    def normaliser(self, task_normaliser: float) -> float:
+        """The divisor of raw values, given the normaliser of the task."""
+        return task_normaliser if self.normalised else 1.0
 
 
 def _higher(name: str, label: str, unit: str = "", *, logarithmic: bool = False) -> Metric:
@@ -68,15 +69,15 @@ def _cost(
     return Metric(name, label, unit, logarithmic=True, show=show, depends_on_machine=depends_on_machine)
 
 
-def _share(name: str, label: str, *, yes_or_no: bool = True, of_intervals: bool = False) -> Metric:
+def _share(name: str, label: str, *, yes_or_no: bool = True, describes_intervals: bool = False) -> Metric:
     return Metric(
         name,
         label,
         lower_is_better=False,
         yes_or_no=yes_or_no,
         is_share=True,
-        of_intervals=of_intervals,
-        guesses=("chance",),
+        describes_intervals=describes_intervals,
+        guessing_baselines=("chance",),
     )
 
 
@@ -86,9 +87,9 @@ _ENTRIES = (
         "negative log-likelihood per event",
         "nats",
         area="auc",
-        of_sequences=True,
-        of_windows=True,
-        guesses=("poisson",),
+        is_for_sequences=True,
+        includes_open_interval=True,
+        guessing_baselines=("poisson",),
     ),
     Metric(
         "squared_error",
@@ -96,12 +97,14 @@ _ENTRIES = (
         logarithmic=True,
         normalised=True,
         area="auc",
-        guesses=("zero", "mean-image", "mean-image-5e-2"),
+        guessing_baselines=("zero", "mean-image", "mean-image-5e-2"),
     ),
     Metric("squared_error_raw", "normalised squared error before scale and shift", logarithmic=True, normalised=True),
     Metric("loss", "training loss", logarithmic=True),
-    Metric("cross_entropy", "cross-entropy", "nats", area="auc", of_sequences=True, guesses=("uniform",)),
-    Metric("nll_time", "negative log-likelihood of the time per event", "nats", of_windows=True),
+    Metric(
+        "cross_entropy", "cross-entropy", "nats", area="auc", is_for_sequences=True, guessing_baselines=("uniform",)
+    ),
+    Metric("nll_time", "negative log-likelihood of the time per event", "nats", includes_open_interval=True),
     Metric("nll_mark", "negative log-likelihood of the mark per event", "nats"),
     Metric(
         "nll_published",
@@ -119,8 +122,8 @@ _ENTRIES = (
     _higher("log_likelihood_adjusted", "log-likelihood adjusted to the task's ceiling", "nats"),
     Metric("gap", "gap to the oracle", "nats"),
     Metric("gap_joint", "gap to the oracle's joint log-likelihood, per target", "nats"),
-    _share("covered_50", "share of targets within the 50 % interval", yes_or_no=False, of_intervals=True),
-    _share("covered_90", "share of targets within the 90 % interval", yes_or_no=False, of_intervals=True),
+    _share("covered_50", "share of targets within the 50 % interval", yes_or_no=False, describes_intervals=True),
+    _share("covered_90", "share of targets within the 90 % interval", yes_or_no=False, describes_intervals=True),
     _share("accuracy", "accuracy"),
     _share("accuracy_within_choices", "accuracy"),
     _share("accuracy_first_token", "accuracy of the first token"),
@@ -147,9 +150,9 @@ _ENTRIES = (
 )
 METRICS = {entry.name: entry for entry in _ENTRIES}
 # Baselines that ignore the context, for any metric.
-GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guesses)
+GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guessing_baselines)
 # Baselines with access to the truth that are not optimal: they have no rank and are never the best baseline.
-GIVEN_TRUTH = frozenset({"periodic-mean"})
+BASELINES_GIVEN_TRUTH = frozenset({"periodic-mean"})
 # Likelihoods come first, because events have squared errors, too.
 _CURVES = tuple(entry.name for entry in _ENTRIES if entry.area)
 

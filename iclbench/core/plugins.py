@@ -1,8 +1,8 @@
 """Errors of classes from outside iclbench, with the names of the class and the method.
 
-Each exception that a plug-in raises becomes a one-line error. The traceback gives class and method: the innermost
-public method, inherited or not, that was called on an instance of such a class. `iclbench.core.answers` checks return
-values.
+Each exception that a plug-in raises becomes a one-line error. The class and the method are those of the innermost frame
+of the traceback with a public method, inherited or not, that was called on an instance of such a class.
+`iclbench.core.answers` checks return values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from traceback import walk_tb
 from typing import Any
 
-from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shortened
+from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shorten
 from iclbench.core.memory import is_out_of_memory
 
 # Base classes of settings, by the module of the plug-in's base class (default: `BaseSettings`).
@@ -55,7 +55,7 @@ def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
     if isinstance(error, Exception):
         problem = f"raised {one_line(error)}"
     else:
-        problem = f"called sys.exit({shortened(repr(getattr(error, 'code', None)))}); raise an exception instead"
+        problem = f"called sys.exit({shorten(repr(getattr(error, 'code', None)))}); raise an exception instead"
     return PluginError.of(faulty_class, method, problem)
 
 

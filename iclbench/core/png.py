@@ -48,7 +48,7 @@ def _inflated_size(data: bytes) -> int:
 
 
 def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
-    """Decode a greyscale PNG of at most 8 bits per pixel, to 0 and 1 if it has one bit per pixel, else to 0 to 255.
+    """Decode a greyscale PNG of at most 8 bits per pixel. Values are 0 and 1 for one bit per pixel, else 0 to 255.
 
     Raises:
         ValueError: the data are not such an image, are damaged, or have more than 16,777,216 pixels.

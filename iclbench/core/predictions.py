@@ -208,7 +208,7 @@ class Gaussian(Prediction):
         return (-0.5 * z.square() - self.std.log() - 0.5 * _LOG_2PI).sum(-1)
 
     def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Tensor:
-        return summed(self.log_likelihood(y), mask)
+        return masked_sum(self.log_likelihood(y), mask)
 
     def point(self) -> Tensor:
         return self.mean
@@ -296,7 +296,7 @@ class Mixture(Prediction):
         """The quantile of each output, by bisection to a few bits of the float's precision."""
         low = (self.means - 10 * self.stds).amin(-2)
         high = (self.means + 10 * self.stds).amax(-2)
-        return bisected(lambda middle: self.cumulative(middle) < level, low, high)
+        return bisect(lambda middle: self.cumulative(middle) < level, low, high)
 
     def point(self) -> Tensor:
         return self.mean
@@ -310,7 +310,7 @@ class Mixture(Prediction):
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, k, dy = self.means.shape
         weights = self.logits.softmax(-1).reshape(-1, k)
-        component = drawn(weights, n, generator).T.reshape(n, *shape, 1, 1)
+        component = draw_indices(weights, n, generator).T.reshape(n, *shape, 1, 1)
         index = component.expand(n, *shape, 1, dy)
         mean, std = (t.expand(n, *t.shape).gather(-2, index).squeeze(-2) for t in (self.means, self.stds))
         return mean + std * normal(mean.shape, mean, generator)
@@ -325,7 +325,7 @@ class Mixture(Prediction):
         return torch.logsumexp(self.logits.log_softmax(-1) + log_components, -1)
 
     def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Tensor:
-        return summed(self.log_likelihood(y), mask)
+        return masked_sum(self.log_likelihood(y), mask)
 
     def loss(self, y: Tensor) -> Tensor:
         return -self.log_likelihood(y)
@@ -381,7 +381,7 @@ class Categorical(Prediction):
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         *shape, classes = self.logits.shape
         probabilities = self.logits.softmax(-1).reshape(-1, classes)
-        return drawn(probabilities, n, generator).T.reshape(n, *shape)
+        return draw_indices(probabilities, n, generator).T.reshape(n, *shape)
 
     def columns(self) -> dict[str, Tensor]:
         probabilities = self.logits.softmax(-1)
@@ -396,7 +396,7 @@ def checked_level(level: float) -> float:
     return level
 
 
-def drawn(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
+def draw_indices(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
     """`n` independent draws from each row; n may be 0, which `torch.multinomial` does not allow."""
     if n == 0:
         return torch.empty(len(probabilities), 0, dtype=torch.long, device=probabilities.device)
@@ -410,7 +410,7 @@ def _half_width(level: float) -> float:
     return float(ndtri(0.5 + level / 2))
 
 
-def bisected(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
+def bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
     """The value between `low` and `high` up to which `below` holds, to a few bits of the float's precision."""
     for _ in range(60):
         middle = (low + high) / 2
@@ -419,7 +419,7 @@ def bisected(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Te
     return (low + high) / 2
 
 
-def summed(values: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
+def masked_sum(values: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
     """The sum over the positions in the mask."""
     return torch.where(mask, values, 0.0).sum(-1)
 

@@ -27,7 +27,7 @@ from iclbench.core.records import TensorRecord, cat
 _Predictor = TypeVar("_Predictor", bound="Predictor")
 
 # A subclass that implements one of these inherits the others.
-_ONE_OF = ("predict_next", "predict_targets", "query")
+_ALTERNATIVE_METHODS = ("predict_next", "predict_targets", "query")
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Predictor:
 
     Attributes:
         order: "causal" if answers may depend on the order of the points, otherwise "set".
-        heads: the heads (`iclbench.core.heads`) whose predictions it can give.
+        heads: the heads (`iclbench.core.heads`) whose predictions it supports.
         uses_related: whether answers depend on related datasets; for the class of a backbone, whether they do on tasks
             with related datasets.
         removes_points: whether `remove` is implemented, which removes points from a state.
-        joint: how the answer at a target may depend on the other targets: not at all ("apart"), on their inputs but not
-            on the order of these ("exchangeable"), or also on the order ("ordered"). It never depends on their outputs.
+        joint: whether the answer at a target may depend on the other targets: not at all ("apart"), on the set of their
+            inputs ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
         longest: number of points of the longest possible sequence, including the query; None without a limit.
     """
 
@@ -75,9 +75,9 @@ class Predictor:
 
     def __init_subclass__(cls, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        is_implemented = [getattr(cls, name) is not getattr(Predictor, name) for name in _ONE_OF]
+        is_implemented = [getattr(cls, name) is not getattr(Predictor, name) for name in _ALTERNATIVE_METHODS]
         if not (abstract or any(is_implemented)):
-            raise TypeError(f"{cls.__name__} must implement one of {', '.join(_ONE_OF)}")
+            raise TypeError(f"{cls.__name__} must implement one of {', '.join(_ALTERNATIVE_METHODS)}")
 
     def __new__(cls: type[_Predictor], *args: Any, **kwargs: Any) -> _Predictor:
         # A `torch.nn.Module` is not an `abc.ABC`, so Python would create instances of abstract subclasses.
@@ -257,7 +257,7 @@ def join_positions(answers: Sequence[Prediction]) -> Prediction:
     return cat(positions_first).map(lambda t: t.transpose(0, 1))
 
 
-# Number of threads in `eval_mode` for each module whose own mode is training.
+# Number of threads in `eval_mode` for each module that is in training mode outside of it.
 _EVAL_COUNTS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _EVAL_COUNTS_LOCK = Lock()
 

@@ -24,14 +24,14 @@ class PrintableConsole(Console):
 
 
 @contextmanager
-def step_bar(console: Console, label: str, total: int, done: int = 0) -> Iterator[Update]:
+def step_bar(console: Console, label: str, total: int, finished_steps: int = 0) -> Iterator[Update]:
     """Draw a progress bar while the block runs.
 
     Args:
         console: a terminal.
         label: text before the bar, without markup.
         total: number of steps.
-        done: number of steps that are finished already.
+        finished_steps: number of steps that are finished already.
     """
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -41,7 +41,7 @@ def step_bar(console: Console, label: str, total: int, done: int = 0) -> Iterato
         TextColumn("{task.fields[text]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(label, total=total, completed=done, text="")
+        bar = progress.add_task(label, total=total, completed=finished_steps, text="")
 
         def move(step: int, text: str = "") -> None:
             progress.update(bar, completed=step, text=text)

@@ -1,4 +1,4 @@
-"""Records of batch-first tensors: indexed along the batch, moved between devices, measured in bytes, saved and loaded.
+"""Records of batch-first tensors, which can be indexed along the batch, moved between devices, saved and loaded.
 
 Episodes, predictions and the states of predictors are frozen dataclasses of tensors, or of records, tuples and dicts
 of tensors. A file is in the safetensors format with a JSON skeleton in its metadata: loading it never executes code.
@@ -38,7 +38,7 @@ class TensorRecord:
         return dataclasses.replace(self, **changes)
 
     def __getitem__(self: _Record, index: Any) -> _Record:
-        """The episodes that `index` (a slice, a boolean or an integer tensor) picks along the batch axis."""
+        """The episodes that `index` (a slice, a boolean or an integer tensor) selects along the batch axis."""
         return self.map(lambda t: t[index])
 
     def to(self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> _Record:

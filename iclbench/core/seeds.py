@@ -27,8 +27,8 @@ def generator(seed: int, name: str, *counter: int, device: torch.device | str = 
 
 @contextmanager
 def global_stream(seed: int, name: str) -> Iterator[None]:
-    """Within the block, seed torch's global generator from a named stream, for libraries that draw from it (initial
-    weights).
+    """Within the block, torch's global generator is seeded from a named stream, for libraries that draw initial weights
+    from it.
 
     The block runs under `exclusive` and `fixed_state`, so draws depend only on seed and name.
     """
@@ -39,8 +39,8 @@ def global_stream(seed: int, name: str) -> Iterator[None]:
 
 @contextmanager
 def global_draws(generator: torch.Generator) -> Iterator[None]:
-    """Within the block, seed torch's global generators with a number drawn from `generator`, for layers that use them
-    (dropout)."""
+    """Within the block, torch's global generators are seeded with a number drawn from `generator`, for layers that use
+    them, such as dropout."""
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     with exclusive(), torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Settings that users write: base class, roles of keys, types of numbers, and validation with one-line errors."""
+"""Base class of settings, roles of their keys, types of numbers, and validation with one-line errors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from iclbench.core.errors import UnknownNameError, UsageError, brief_line, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, shorten, shorten_to_line
 from iclbench.core.formats import plural
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# No machine can allocate more than the upper bound: a mistyped size is an error of the card, not of the allocator.
+# No machine can allocate more than the upper bound, so a mistyped size is reported as an error of the card.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -41,14 +41,14 @@ Unique = AfterValidator(_without_duplicates)
 
 
 class Role(Enum):
-    """What depends on a key of a configuration, as in `points: Annotated[PositiveInt, Role.TRAINED]`."""
+    """The results that depend on a key of a configuration, as in `points: Annotated[PositiveInt, Role.TRAINED]`."""
 
     TRAINED = auto()  # the weights
     EVALUATED = auto()  # the values of an evaluation
     PROTOCOL = auto()  # `-o task.protocol.KEY` sets the key; the default is in the card or its preset
-    MONITORING = auto()  # only how often training is evaluated, logged and saved
-    LOCATION = auto()  # only where files are; a fingerprint identifies their content
-    REPORTING = auto()  # no values: the key describes them, or names what a report compares them with
+    MONITORING = auto()  # only the frequency of evaluations, logs and checkpoints during training
+    LOCATION = auto()  # only the location of files; a fingerprint identifies their content
+    REPORTING = auto()  # no values; the key describes them or names the results that a report compares them with
 
 
 class BaseSettings(BaseModel):
@@ -83,10 +83,10 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         return model.model_validate(data)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        # A mistyped key is unknown, and the right one is missing; the message about the unknown key says what to do.
+        # A mistyped key is unknown, and the right one is missing. The message about the unknown key names the fix.
         problem = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
     location = tuple(part for part in problem["loc"] if part != "[key]")
-    key = shortened(brief_line(".".join(str(part) for part in location)))
+    key = shorten(shorten_to_line(".".join(str(part) for part in location)))
     if problem["type"] == "extra_forbidden":
         raise UsageError(f"{where}: {_unknown_key(model, location)}", code="unknown-name")
     if problem["type"] == "missing":
@@ -95,9 +95,9 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         )
     prefix = f"{where}: {key}: " if key else f"{where}: "
     if problem["type"] == "duplicate":
-        raise UsageError(prefix + brief_line(problem["msg"]), code="duplicate")
+        raise UsageError(prefix + shorten_to_line(problem["msg"]), code="duplicate")
     if problem["type"] == "value_error":
-        raise UsageError(prefix + brief_line(problem["msg"].removeprefix("Value error, ")), code="bad-value")
+        raise UsageError(prefix + shorten_to_line(problem["msg"].removeprefix("Value error, ")), code="bad-value")
     if problem["type"] in ("model_type", "dict_type"):
         expected = "expected a table of keys"
     elif problem["type"] in ("tuple_type", "list_type"):
@@ -107,7 +107,7 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
         expected = f"expected at least {plural(problem['ctx']['min_length'], 'item')}"
     else:
         expected = re.sub(r"^\w+ should (be |have |match )?", "expected ", problem["msg"])
-    raise UsageError(f"{prefix}{brief_line(expected)}, got {reprlib.repr(problem['input'])}", code="bad-value")
+    raise UsageError(f"{prefix}{shorten_to_line(expected)}, got {reprlib.repr(problem['input'])}", code="bad-value")
 
 
 def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
@@ -122,9 +122,9 @@ def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[Bas
 
 def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
     """The message about an unknown key, with similar keys of its table."""
-    prefix = brief_line("".join(f"{step}." for step in location[:-1]))
+    prefix = shorten_to_line("".join(f"{step}." for step in location[:-1]))
     known_keys = [prefix + key for key in _nested(model, location[:-1]).model_fields]
-    return str(UnknownNameError("key", prefix + brief_line(str(location[-1])), known_keys))
+    return str(UnknownNameError("key", prefix + shorten_to_line(str(location[-1])), known_keys))
 
 
 def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:

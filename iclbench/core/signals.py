@@ -17,8 +17,8 @@ _WATCH_SECONDS = 0.5
 
 @contextmanager
 def defer_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Defer these signals of this thread to the end of the block. Processes that the block starts never receive them,
-    because they inherit the mask."""
+    """Defer these signals to this thread until the end of the block. Processes that the block starts never receive
+    them, because they inherit the mask."""
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -28,7 +28,7 @@ def defer_signals(*signals: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def ignore_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, in all threads: for the shutdown of libraries that would end the process without a
+    """Ignore Ctrl-C in all threads within the block, for the shutdown of libraries that would end the process without a
     message."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,10 +45,10 @@ _ctrl_c_pressed = False
 
 @contextmanager
 def remember_ctrl_c() -> Iterator[None]:
-    """In the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `raise_if_ctrl_c`.
+    """Within the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `raise_if_ctrl_c`.
 
-    The exception can get lost: Python turns it into a `RuntimeError` while it creates a class (`__set_name__`), and
-    libraries replace it with another error or suppress it.
+    The exception can get lost: Python turns it into a `RuntimeError` if it is raised while a class is created
+    (`__set_name__`), and libraries replace or suppress it.
     """
     global _ctrl_c_pressed
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -77,7 +77,7 @@ def raise_if_ctrl_c(error: BaseException | None = None) -> None:
 
 @contextmanager
 def sigterm_like_ctrl_c() -> Iterator[None]:
-    """In the block, SIGTERM raises `KeyboardInterrupt`, so that the same clean-up runs as after Ctrl-C."""
+    """Within the block, SIGTERM raises `KeyboardInterrupt`, so that the same clean-up runs as after Ctrl-C."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -100,9 +100,9 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def exit_on_signal(which: signal.Signals, code: int) -> None:
+def exit_on_signal(signal_number: signal.Signals, code: int) -> None:
     """From now on, this signal ends the process at once with this exit code, without a message."""
-    signal.signal(which, lambda number, frame: os._exit(code))
+    signal.signal(signal_number, lambda number, frame: os._exit(code))
     # At exit, Python restores the default handlers of all signals except ignored ones, and then shuts down libraries,
     # which takes longest.
-    atexit.register(signal.signal, which, signal.SIG_IGN)
+    atexit.register(signal.signal, signal_number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""A hash of a plug-in's source code, so that results of edited code are not mistaken for those of the trained run.
+"""A hash of a plug-in's source code, which distinguishes results of edited code from those of the trained run.
 
 Files are read and never imported. Comments, docstrings and layout do not affect the hash.
 """
@@ -21,8 +21,8 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def source_hash(target: str) -> str:
     """A hash of the code that `package.module:Class` may depend on, as 12 hexadecimal digits.
 
-    For a package, these are all its `.py` files; for a single module, its file and the modules of the same folder that
-    it imports, directly or indirectly.
+    It covers all `.py` files of a package. For a single module, it covers its file and the modules of the same folder
+    that it imports, directly or indirectly.
 
     Raises:
         UsageError: there is no such module, or one of its files cannot be read as Python.

@@ -12,7 +12,7 @@ _ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
-class Standard:
+class Standardisation:
     """Mean and standard deviation of each column; standardised values do not depend on the unit and the origin.
 
     Values are first scaled to [0, 1], so that very large and very small units do not overflow or underflow. A constant
@@ -24,7 +24,7 @@ class Standard:
         mean, std: mean and standard deviation of the values in [0, 1].
 
     >>> import numpy as np
-    >>> price = Standard.of(np.array([[1.0], [3.0], [5.0], [7.0]]))
+    >>> price = Standardisation.of(np.array([[1.0], [3.0], [5.0], [7.0]]))
     >>> price.undo(np.array([[0.0], [1.0]])).round(2).tolist(), price.deviation.round(2).tolist()
     ([[4.0], [6.24]], [2.24])
     """
@@ -36,7 +36,7 @@ class Standard:
     std: Float[np.ndarray, " columns"]
 
     @classmethod
-    def of(cls, values: Float[np.ndarray, "rows columns"]) -> Standard:
+    def of(cls, values: Float[np.ndarray, "rows columns"]) -> Standardisation:
         """The mean and standard deviation of these columns."""
         size = np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
         low = (values / size).min(0)

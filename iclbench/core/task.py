@@ -1,4 +1,4 @@
-"""The properties of a task that a backbone is built for, and those that an estimator may use."""
+"""The properties of a task that determine the shape of a backbone, and those that an estimator may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ InputKind = Literal["features", "images", "events", "tokens", "vectors"]
 
 @dataclass(frozen=True)
 class TaskShape:
-    """The properties of a task that a backbone is built for.
+    """The properties of a task that determine the shape of a backbone.
 
     Attributes:
         x_dim: input dimension Dx; 0 for streams, whose elements have no input.

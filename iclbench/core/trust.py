@@ -67,7 +67,7 @@ def trust(*names: str) -> None:
     if modules:
         os.environ[VARIABLE] = ",".join(modules)
     for package in {package_of(name) for name in modules}:
-        if not _is_installed(package) and (path := _in_current_folder(package)):
+        if not _is_importable(package) and (path := _in_current_folder(package)):
             sys.path.append(str(Path.cwd()))
             log.info("'%s' is taken from the current folder: %s", package, path)
 
@@ -86,13 +86,13 @@ def trust_typed(name: str) -> None:
         )
         raise UsageError(f"'{name}' names a file; write the module: {module}:{cls or 'CLASS'}", code="bad-syntax")
     module, _, class_name = name.rpartition(".")
-    if ":" not in name and module and _exists(package_of(name)):
+    if ":" not in name and module and _package_exists(package_of(name)):
         raise UsageError(f"'{name}' is not a class; write {module}:{class_name}", code="bad-syntax")
     if ":" in name:
         trust(package_of(name))
 
 
-def is_ours(target: str) -> bool:
+def is_registered_code(target: str) -> bool:
     """Whether a class is in iclbench or in a package with installed plug-ins."""
     return package_of(target) == "iclbench" or package_of(target) in _plugins()
 
@@ -102,10 +102,10 @@ def is_trusted(target: str) -> bool:
     module = target.partition(":")[0]
     trusted_modules = _words([os.environ.get(VARIABLE, "")])
     return (
-        is_ours(target)
+        is_registered_code(target)
         or module in sys.modules
         or any(module == name or module.startswith(f"{name}.") for name in trusted_modules)
-        or not _exists(package_of(target))  # loading it raises an error and runs nothing
+        or not _package_exists(package_of(target))  # loading it raises an error and runs nothing
     )
 
 
@@ -125,8 +125,8 @@ def require(target: str) -> None:
     )
 
 
-def _exists(package: str) -> bool:
-    return _is_installed(package) or _in_current_folder(package) is not None
+def _package_exists(package: str) -> bool:
+    return _is_importable(package) or _in_current_folder(package) is not None
 
 
 def _in_current_folder(package: str) -> Path | None:
@@ -138,7 +138,7 @@ def _in_current_folder(package: str) -> Path | None:
     return next((path for path in paths if path.is_dir() or path.suffix), None)
 
 
-def _is_installed(package: str) -> bool:
+def _is_importable(package: str) -> bool:
     try:
         return find_spec(package) is not None
     except (ImportError, ValueError):

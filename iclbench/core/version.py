@@ -1,7 +1,7 @@
 """The version and the commit of the running code.
 
 In a checkout, the version is in `pyproject.toml`, and git returns the commit at run time. An installed package has the
-version in its metadata and the commit in `_commit.txt`, which `hatch_build.py` writes. That hook loads this file by its
+version in its metadata and the commit in `_commit.txt`, which `hatch_build.py` writes. That hook loads this file by
 path, so this file imports only the standard library.
 """
 
@@ -68,7 +68,8 @@ def _project() -> dict[str, object] | None:
 
 
 def _git_commit(root: Path) -> str | None:
-    # With explicit folders and without GIT_ variables, git uses neither a parent folder nor the repository of a hook.
+    # With explicit folders and without GIT_ variables, git does not use a repository in a parent folder or that of a
+    # hook.
     command = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}", "--no-optional-locks"]
     command += ["status", "--porcelain=v2", "--branch", "--", *_CODE]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

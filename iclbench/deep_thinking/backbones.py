@@ -123,7 +123,7 @@ class ThinkingBackbone(Predictor):
 
     def _start(self, mask: Bool[Tensor, "B T"], history_length: int) -> Tensor | None:
         """The position of the next token: with positions=reuse, the number of tokens of this pass so far; otherwise
-        None, so that it follows all tokens."""
+        None, which stands for the position after all tokens."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
         return mask[:, history_length:].sum(1, keepdim=True) if reuse else None
 

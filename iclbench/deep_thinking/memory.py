@@ -37,7 +37,7 @@ class Memory(TensorRecord):
         return self[index]
 
     def expand(self, batch: int) -> Memory:
-        """One memory expanded to `batch` sequences, without copying it; unchanged if it has this batch size already."""
+        """This memory of one sequence expanded to `batch` sequences without copies; unchanged if it has that size."""
         return self.map(lambda t: t.expand(batch, -1, -1, -1))
 
     def last(self, length: int) -> Memory:
@@ -51,7 +51,7 @@ class Memory(TensorRecord):
         return Memory(tensors[: len(self.keys)], tensors[len(self.keys) :])
 
     def plus(self, other: Memory, weight: float) -> Memory:
-        """The sum of this memory and `weight` times the other, slot by slot, in the precision of this one."""
+        """The sum of this memory and `weight` times the other, slot by slot, in the precision of this memory."""
         return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
 
     def relative_to(self, other: Memory) -> Float[Tensor, " B"]:

@@ -54,7 +54,7 @@ class Method:
 
     @property
     def controls(self) -> tuple[Method, ...]:
-        """The methods, in addition to plain ICL, with which an evaluation compares this one."""
+        """The methods, in addition to plain ICL, with which an evaluation compares this method."""
         return tuple(Method(settings.method, settings) for settings in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:
@@ -99,7 +99,7 @@ def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
 
 
 def parse_method(name: str, pairs: Sequence[str]) -> Method:
-    """The method of this name with overrides as typed after `-o`.
+    """The method of this name with overrides in the form of `-o` options.
 
     Raises:
         UsageError: as for `method`, or an override does not start with `method.`.

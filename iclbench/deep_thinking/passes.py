@@ -7,9 +7,9 @@ The query is answered from the final memory (equation 6). No weight changes.
 
 The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) differs from the paper: it has momentum 0.9,
 memory and updates in bfloat16, in which a step of 0.01 is often rounded to zero, and it selects the best number of
-passes on the data of the evaluation. `setting="released"` does the same, except that `core.py` of the released code
-cuts the demonstrations of GPT-2 to their last 400 tokens; here `overlength` determines the treatment of long
-demonstrations. With `setting="paper"`, momentum is 0, the memory is in float32 whatever the precision of the model, and
+passes on the data of the evaluation. `setting="released"` does the same, with one exception: `core.py` of the released
+code cuts the demonstrations of GPT-2 to their last 400 tokens, while here `overlength` determines the treatment of long
+demonstrations. With `setting="paper"`, momentum is 0, the memory is in float32 for every precision of the model, and
 the number of passes is fixed or selected on a development split.
 """
 
@@ -32,7 +32,7 @@ class Thought:
 
     Attributes:
         passes: number of forward passes so far, from 1.
-        memory: the memory for queries, in the precision of the updates; a query casts it to that of the model.
+        memory: the memory for queries, in the precision of the updates; queries cast it to the model's precision.
         change: relative distance of the pass from the memory, the mean of |K_t - K~| / |K~| and |V_t - V~| / |V~| over
             layers, for every sequence; NaN after the first pass.
     """

@@ -19,8 +19,8 @@ class MethodSettings(BaseSettings):
 
     Class attributes:
         method: name of the method.
-        thinks: whether later passes read the demonstrations after the memory of earlier ones. If so, demonstrations are
-            read separately from the query, and the model needs a memory.
+        thinks: whether later passes read the demonstrations after the memory of earlier passes. If so, demonstrations
+            are read separately from the query, and the model needs a memory.
     """
 
     method: ClassVar[str]
@@ -42,7 +42,7 @@ class MethodSettings(BaseSettings):
         return "fixed"
 
     @property
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         """Whether queries are also evaluated after every pass before the last."""
         return False
 
@@ -51,7 +51,7 @@ class MethodSettings(BaseSettings):
         return ""
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """The methods, in addition to plain ICL, with which an evaluation compares this one."""
+        """The methods, in addition to plain ICL, with which an evaluation compares this method."""
         return ()
 
     def pass_settings(self) -> DeepThinking:
@@ -93,8 +93,9 @@ class DeepThinking(MethodSettings):
             first pass (`reuse`).
         setting: `paper`, or `released` with momentum 0.9, bfloat16, and the best number of passes.
         max_passes: largest number of passes for `dev` and `best`.
-        trace: whether queries are also evaluated after every pass before the last. Without it they are still evaluated
-            after the first pass, and after every pass if the number of passes is selected on the evaluation data.
+        trace: whether queries are also evaluated after every pass before the last. Without a trace, they are still
+            evaluated after the first pass, and after every pass if the number of passes is selected on the evaluation
+            data.
     """
 
     method = "deep-thinking"
@@ -110,7 +111,7 @@ class DeepThinking(MethodSettings):
 
     @field_validator("passes", mode="before")
     @classmethod
-    def _number_or_choice(cls, value: Any) -> Any:
+    def _check_passes(cls, value: Any) -> Any:
         is_number = isinstance(value, int) and not isinstance(value, bool) and value > 0
         if not (is_number or value in ("dev", "best")):
             raise ValueError(f"expected a number of passes, at least 1, or dev, got {value!r}")
@@ -118,12 +119,12 @@ class DeepThinking(MethodSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_released(cls, values: Any) -> Any:
+    def _add_released_defaults(cls, values: Any) -> Any:
         released = isinstance(values, dict) and values.get("setting") == "released"
         return _RELEASED_DEFAULTS | values if released else values
 
     @model_validator(mode="after")
-    def _fits_together(self) -> DeepThinking:
+    def _check_combination(self) -> DeepThinking:
         if self.passes == "best" and self.setting != "released":
             raise ValueError("passes: 'best' uses the evaluation data, as setting=released does; use dev instead")
         if isinstance(self.passes, int) and self.max_passes != type(self).model_fields["max_passes"].default:
@@ -139,7 +140,7 @@ class DeepThinking(MethodSettings):
         return "fixed" if isinstance(self.passes, int) else self.passes
 
     @property
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         return self.trace
 
     def suffix(self, name: str) -> str:

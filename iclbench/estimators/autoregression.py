@@ -11,7 +11,7 @@ from torch import Tensor
 
 from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.core.task import TaskFacts
-from iclbench.estimators.base import at_lengths
+from iclbench.estimators.base import select_lengths
 from iclbench.estimators.ridge import Ridge, RidgeSettings
 from iclbench.estimators.vector_stream import VectorStreamEstimator
 
@@ -50,7 +50,7 @@ class Autoregression(VectorStreamEstimator[AutoregressionSettings]):
         coefficients = self.ridge.weights(rows[:, :-1], y)
         # Row n has the elements before element n, so it is the query after n elements.
         predictions = (coefficients * rows[:, 1:]).sum(-1)
-        return at_lengths(predictions, lengths).unsqueeze(2).expand(queries.shape[:3])
+        return select_lengths(predictions, lengths).unsqueeze(2).expand(queries.shape[:3])
 
     def _earlier_elements(self, y: Float[Tensor, "B N"]) -> Float[Tensor, "B N_and_1 p"]:
         """For each n from 0 to N, the p elements before element n."""

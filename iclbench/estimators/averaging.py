@@ -6,13 +6,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.settings import NoSettings
-from iclbench.estimators.base import Estimator, at_lengths
+from iclbench.estimators.base import Estimator, select_lengths
 
 
 class Averaging(Estimator[NoSettings]):
-    """Unbiased for x ~ N(0, I)."""
+    """Predicts with w, an unbiased estimate of the weights for x ~ N(0, I)."""
 
-    dtype = None  # a mean needs no higher precision than the points have
+    dtype = None  # a mean does not need a higher precision than that of the points
 
     def answer(
         self,
@@ -21,5 +21,5 @@ class Averaging(Estimator[NoSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        sums = at_lengths((x * y.unsqueeze(-1)).cumsum(1), lengths)
+        sums = select_lengths((x * y.unsqueeze(-1)).cumsum(1), lengths)
         return (sums.unsqueeze(2) * queries).sum(-1) / lengths.unsqueeze(2)

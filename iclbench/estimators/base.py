@@ -50,11 +50,11 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
 
     @abstractmethod
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Prediction:
         """Answers `(B, P, Q)` of P fits per episode, on its first `lengths[:, p]` valid points.
 
-        If `full`, no point is masked and all episodes share one row of lengths.
+        If `is_unmasked`, no point is masked, and one row of lengths applies to all episodes.
         """
 
     def predict_next(
@@ -66,27 +66,27 @@ class FittedPredictor(Predictor, Generic[_Settings], abstract=True):
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
         queries = points.x if x_query is None else x_query
-        full = bool(points.mask.all())
+        is_unmasked = bool(points.mask.all())
         lengths = torch.arange(points.count, device=points.x.device).unsqueeze(0)
-        if not full:
+        if not is_unmasked:
             lengths = points.mask.cumsum(1) - points.mask.long()
         if prefixes is not None:
             positions = torch.as_tensor(prefixes, dtype=torch.long, device=points.x.device)
             queries, lengths = queries[:, positions], lengths[:, positions]
-        return self._predict_prefixes(points, full, lengths, queries.unsqueeze(2)).map(lambda t: t.squeeze(2))
+        return self._predict_prefixes(points, is_unmasked, lengths, queries.unsqueeze(2)).map(lambda t: t.squeeze(2))
 
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> Prediction:
-        full = bool(context.mask.all())
-        lengths = context.counts[:1] if full else context.counts
-        return self._predict_prefixes(context, full, lengths.unsqueeze(1), x_target.unsqueeze(1)).map(
+        is_unmasked = bool(context.mask.all())
+        lengths = context.counts[:1] if is_unmasked else context.counts
+        return self._predict_prefixes(context, is_unmasked, lengths.unsqueeze(1), x_target.unsqueeze(1)).map(
             lambda t: t.squeeze(1)
         )
 
 
 class Estimator(FittedPredictor[_Settings], abstract=True):
-    """A method that predicts numbers; from an empty context, it predicts 0.
+    """A method that predicts numbers; after an empty context, it predicts 0.
 
     Attributes:
         needs_inputs: whether it reads x, which the elements of streams do not have.
@@ -104,11 +104,11 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
     ) -> Float[Tensor, "B P Q"]:
         """Fit P times per episode, on its first `lengths[:, p]` points, and answer Q queries with each fit.
 
-        N >= 1. If no point is masked, all episodes share one row of lengths. Answers for a length of 0 are not used.
+        N >= 1. If no point is masked, one row of lengths applies to all episodes. Answers for length 0 are not used.
         """
 
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Point:
         if not points.y.is_floating_point():
             raise UsageError(
@@ -121,11 +121,11 @@ class Estimator(FittedPredictor[_Settings], abstract=True):
         mean = points.y.new_zeros(*queries.shape[:3], points.y.shape[-1])
         if points.count == 0 or mean.numel() == 0:
             return Point(mean)
-        points = points if full else move_valid_first(points)
+        points = points if is_unmasked else move_valid_first(points)
         dtype = self.dtype or points.y.dtype
         x, y, queries = points.x.to(dtype), points.y.to(dtype), queries.to(dtype)
         for chunk in slices(len(points), self.episodes_at_once):
-            chunk_lengths = lengths if full else lengths[chunk]
+            chunk_lengths = lengths if is_unmasked else lengths[chunk]
             for output in range(y.shape[-1]):
                 mean[chunk, ..., output] = self.answer(x[chunk], y[chunk, :, output], chunk_lengths, queries[chunk])
         return Point(mean.masked_fill_((lengths == 0)[..., None, None], 0))
@@ -145,11 +145,11 @@ class LinearEstimator(Estimator[_Settings], abstract=True):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
-        weights_at_lengths = at_lengths(self.weights(x, y), lengths)
-        return (weights_at_lengths.unsqueeze(2) * queries).sum(-1)
+        selected_weights = select_lengths(self.weights(x, y), lengths)
+        return (selected_weights.unsqueeze(2) * queries).sum(-1)
 
 
-def at_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:
+def select_lengths(fitted: Float[Tensor, "B N *K"], lengths: Int[Tensor, "#B P"]) -> Float[Tensor, "B P *K"]:
     """Select the fits on `lengths` points from the fits on 1 to N points (for 0, an arbitrary fit)."""
     index = (lengths - 1).clamp_min(0)
     if len(index) == 1:

@@ -1,8 +1,8 @@
 """Classifiers without training, which compare the pixels of labelled images.
 
-Each predicts the label of the nearest context point by its own distance; of equal distances, the first point wins. The
-predicted label has probability 0.99, and the others share the rest, so the cross-entropy of a wrong prediction is
-finite. From an empty context, all classes are equally likely.
+Each classifier defines a distance and predicts the label of the nearest context point; of equally near points, the
+first one wins. The predicted label has probability 0.99, and the others share the rest, so the cross-entropy of a wrong
+prediction is finite. After an empty context, all classes are equally likely.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         to the other points are not used."""
 
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> Categorical:
         classes = self.facts.classes
         if classes is None or points.y.is_floating_point():
@@ -52,7 +52,7 @@ class Classifier(FittedPredictor[NoSettings], abstract=True):
         logits = points.x.new_zeros(*queries.shape[:3], classes)
         if points.count == 0 or logits.numel() == 0:
             return Categorical(logits)
-        points = points if full else move_valid_first(points)
+        points = points if is_unmasked else move_valid_first(points)
         dtype = self.dtype or points.x.dtype
         valid = torch.arange(points.count, device=lengths.device) < lengths.unsqueeze(-1)
         valid = valid.expand(len(points), -1, -1)

@@ -1,9 +1,9 @@
 """Boosted trees on all prefixes of all episodes, bitwise equal to XGBoost's `hist` with squared error.
 
-Equality requires the following. There is a bin for each distinct value of the prefix, and cuts are values: points below
-a cut are on its left. The cut of a split is the next larger value of the prefix, not of the node. Sums of gradients are
+Equality requires the following. Each distinct value of the prefix has a bin, and cuts are values: points below a cut
+are on its left. The cut of a split is the next larger value of the prefix, not of the node. Sums of gradients are
 float64. Their squares, the gains (quotients), the sum of the gains of both sides and its difference from the parent's
-gain are rounded to float32 each. Only a larger gain replaces the best one, so that the lower coordinate and the lower
+gain are each rounded to float32. Only a larger gain replaces the best one, so that the lower coordinate and the lower
 cut win ties. The sum of a right child is that of the parent minus that of the left child. Predictions are float32 sums
 over trees, starting from the mean of the outputs.
 

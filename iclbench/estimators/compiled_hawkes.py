@@ -9,8 +9,8 @@ where phi_n = (1, beta S_1(n), ..., beta S_D(n)), S_j(n) is the decayed number o
 is the weight of the prior on the base rate, and c is the integral of each term of the rate plus its penalty. An
 active-set method (as in Lawson and Hanson 1974 for least squares) solves it to rounding error. It takes Newton steps in
 the nonzero coordinates, and in at most one coordinate that is 0 and has a positive gradient. The maximum as a function
-of log beta may have several peaks. A grid finer than their width finds them, and a golden-section search climbs each.
-So the answer is the highest peak, and depends neither on a starting point nor on other prefixes.
+of log beta may have several peaks. A grid that is finer than their width finds them, and a golden-section search climbs
+each. The answer is the highest peak, which depends neither on a starting point nor on other prefixes.
 
 Time is in units of the mean gap of the prefix, so that the scale of the gaps does not matter.
 """
@@ -42,16 +42,16 @@ _SECTIONS = 32
 # `no_type_check`: the tests' shape checks would wrap these functions, and wrappers are not compiled.
 @compiled
 @no_type_check
-def answer_all(gaps, marks, lengths, fewest, mark_count, smoothing, penalty, fastest, base, excited, decay):
-    """Fit a process to the first `lengths[b, p]` events of each episode if there are at least `fewest`, and write the
-    rates of the next event to base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
+def answer_all(gaps, marks, lengths, min_events, mark_count, smoothing, penalty, fastest, base, excited, decay):
+    """Fit a process to the first `lengths[b, p]` events of each episode if there are at least `min_events`, and write
+    the rates of the next event to base `(B, P, K)`, excited `(B, P, K)` and decay `(B, P)`.
 
     gaps `(B, N)` in float64, marks `(B, N)` from 0 to mark_count - 1; smoothing, penalty and fastest as in `fit`.
     """
     for b in range(lengths.shape[0]):
         for p in range(lengths.shape[1]):
             n = lengths[b, p]
-            if n < fewest:
+            if n < min_events:
                 continue
             fitted = fit(gaps[b, :n], marks[b, :n], mark_count, smoothing, penalty, fastest, 0.0)
             present, mu, alpha, beta, mu_absent, _ = fitted

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.settings import NoSettings
-from iclbench.estimators.base import Estimator, at_lengths
+from iclbench.estimators.base import Estimator, select_lengths
 
 
 class Zero(Estimator[NoSettings]):
@@ -39,4 +39,4 @@ class Mean(Estimator[NoSettings]):
         queries: Float[Tensor, "B P Q Dx"],
     ) -> Float[Tensor, "B P Q"]:
         means = y.cumsum(1) / torch.arange(1, y.shape[1] + 1, device=y.device)
-        return at_lengths(means, lengths).unsqueeze(2).expand(queries.shape[:3])
+        return select_lengths(means, lengths).unsqueeze(2).expand(queries.shape[:3])

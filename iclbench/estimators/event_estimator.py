@@ -5,7 +5,8 @@ gaps and marks. Priors are in units of the mean gap of the training data, so ans
 time. Without training data, they are in units of the setting `unit` for short prefixes (see each method).
 
 A fit uses a prefix up to its last event, so it never includes the open interval after the last event of a sequence. The
-open interval counts in the mean gaps of the training data, and in the fit of a complete sequence (`hawkes_mle.fit`).
+open interval is included in the mean gaps of the training data, and in the fit of a complete sequence
+(`hawkes_mle.fit`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class EventSettings(BaseSettings):
     """The priors of all methods.
 
     Attributes:
-        smoothing: number of additional events, spread evenly over the marks, in frequencies of marks. With three
+        smoothing: number of events, spread evenly over the marks, that are added to frequencies of marks. With three
             marks, 3 is Laplace's rule of succession.
         unit: expected gap, if the task has no mean gap of training data (`TaskFacts.mean_gap`).
     """
@@ -59,7 +60,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
 
     @property
     def prior_gaps(self) -> tuple[float, float]:
-        """The expected first gap and the expected later gap before any event."""
+        """The prior expectations of the first gap and of later gaps."""
         first, later = self.facts.mean_first_gap, self.facts.mean_gap
         return (self.settings.unit if first is None else first), (self.settings.unit if later is None else later)
 
@@ -74,7 +75,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
         return self.facts.marks
 
     def _predict_prefixes(
-        self, points: Points, full: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
+        self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
     ) -> EventPrediction:
         mark_count, y = self.mark_count, points.y
         if y.shape[2:] != (3,):
@@ -82,7 +83,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
                 f"{type(self).__name__} reads events (gap, mark, time), not y of shape {tuple(y.shape)}",
                 code="not-applicable",
             )
-        points = points if full else move_valid_first(points)
+        points = points if is_unmasked else move_valid_first(points)
         # Only the last point can be censored. It may be a query, but no fit includes it.
         is_event = points.mask & (points.y[..., MARK] >= 0)
         lengths = torch.minimum(lengths.expand(len(points), -1), is_event.sum(1, keepdim=True))
@@ -98,7 +99,7 @@ class EventEstimator(FittedPredictor[_Settings], abstract=True):
         return answers.map(lambda t: t.to(y.dtype).unsqueeze(2).expand(*t.shape[:2], targets, *t.shape[2:]))
 
 
-def frequencies(
+def mark_frequencies(
     is_counted: Bool[Tensor, "B P N"], marks: Int[Tensor, "B N"], mark_count: int, smoothing: float
 ) -> Float[Tensor, "B P K"]:
     """Probabilities of the marks: their shares of the counted events and of `smoothing` further events, which are
@@ -108,7 +109,7 @@ def frequencies(
     return (counts + smoothing / mark_count) / (weights.sum(-1, keepdim=True) + smoothing)
 
 
-def in_prefix(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
+def prefix_mask(lengths: Int[Tensor, "B P"], points: int) -> Bool[Tensor, "B P N"]:
     """For each prefix, a mask of its events."""
     return torch.arange(points, device=lengths.device) < lengths.unsqueeze(-1)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from iclbench.core.episodes import Points
 from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveInt
-from iclbench.estimators.base import Estimator, at_lengths, slices
+from iclbench.estimators.base import Estimator, select_lengths, slices
 
 StepSize = Literal["raw", "transformed"]
 # Maximum number of elements of the matrices X'X that are computed at once: 64 episodes of 160 points in 20 dimensions.
@@ -29,8 +29,8 @@ class DescentSettings(BaseSettings):
     Attributes:
         steps: number of steps.
         gamma: strength of the map of GD++; 0 is plain gradient descent.
-        step_size: the inputs, "raw" or "transformed", of whose covariance L and mu are the largest and smallest
-            eigenvalue in the step size 2/(L + mu).
+        step_size: the inputs, "raw" or "transformed", that determine the step size 2/(L + mu): L and mu are the largest
+            and the smallest eigenvalue of their covariance.
     """
 
     steps: PositiveInt = 24
@@ -55,8 +55,8 @@ class GradientDescent(Estimator[DescentSettings]):
         answers = []
         for chunk in slices(len(x), episodes_at_once):
             inputs, counts = x[chunk], all_lengths[chunk] if len(lengths) > 1 else lengths
-            gram = at_lengths((inputs.unsqueeze(3) * inputs.unsqueeze(2)).cumsum(1), counts)
-            moment = at_lengths((inputs * y[chunk].unsqueeze(-1)).cumsum(1), counts)
+            gram = select_lengths((inputs.unsqueeze(3) * inputs.unsqueeze(2)).cumsum(1), counts)
+            moment = select_lengths((inputs * y[chunk].unsqueeze(-1)).cumsum(1), counts)
             eigenvalues, query_products = _decompose(gram, moment, queries[chunk])
             gain = _gain(eigenvalues, counts, settings.steps, settings.gamma, settings.step_size)
             answers.append((query_products @ gain[..., -1:]).squeeze(-1))

@@ -1,7 +1,7 @@
 """Multivariate exponential Hawkes processes with one decay, fitted by maximum likelihood on each prefix.
 
 Events excite later events; `iclbench.estimators.hawkes_likelihood` has the likelihood (Ogata 1978, 1981). A few events
-say little about K + K² + 1 parameters: without a penalty, predictions are worse than those of a constant rate until
+do not determine K + K² + 1 parameters: without a penalty, predictions are worse than those of a constant rate until
 there are about twenty events. So the likelihood has a weak penalty, which also gives all marks a positive rate.
 """
 
@@ -21,12 +21,12 @@ from iclbench.estimators.base import slices
 from iclbench.estimators.event_estimator import EventEstimator, EventSettings
 from iclbench.estimators.hawkes_likelihood import Hawkes, standard_errors
 from iclbench.estimators.poisson import Poisson
-from iclbench.estimators.workers import in_threads
+from iclbench.estimators.workers import map_in_threads
 
-__all__ = ["FEWEST", "HawkesMLE", "HawkesSettings", "fit", "standard_errors"]
+__all__ = ["MIN_EVENTS", "HawkesMLE", "HawkesSettings", "fit", "standard_errors"]
 
 # For prefixes with fewer events, the answer is that of `Poisson`.
-FEWEST = 4
+MIN_EVENTS = 4
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
 _EPISODES_PER_CALL = 16
 
@@ -59,13 +59,13 @@ class HawkesMLE(EventEstimator[HawkesSettings]):
         base, excited, decay = (t.cpu().numpy() for t in (poisson.base, poisson.excited, poisson.decay))
         sequences = [np.ascontiguousarray(t.cpu().numpy()) for t in (gaps, marks, lengths)]
         penalties = (self.settings.smoothing, self.settings.penalty, self.settings.fastest)
-        answer_all = _compiled().answer_all
+        answer_all = _compiled_module().answer_all
 
         def fit_chunk(chunk: slice) -> None:
             events, answers = ([array[chunk] for array in arrays] for arrays in (sequences, (base, excited, decay)))
-            answer_all(*events, FEWEST, self.mark_count, *penalties, *answers)
+            answer_all(*events, MIN_EVENTS, self.mark_count, *penalties, *answers)
 
-        in_threads(fit_chunk, list(slices(len(gaps), _EPISODES_PER_CALL)))
+        map_in_threads(fit_chunk, list(slices(len(gaps), _EPISODES_PER_CALL)))
         return HazardEvent(*(torch.as_tensor(array, device=gaps.device) for array in (base, excited, decay)))
 
 
@@ -97,14 +97,14 @@ def fit(
         UsageError: numba is not installed.
     """
     gaps, marks = np.ascontiguousarray(gaps, np.float64), np.ascontiguousarray(marks, np.int64)
-    solution = _compiled().fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval)
+    solution = _compiled_module().fit(gaps, marks, mark_count, smoothing, penalty, fastest, open_interval)
     present, mu, alpha, decay, mu_absent, _ = solution
     base, branching = np.full(mark_count, mu_absent), np.zeros((mark_count, mark_count))
     base[present], branching[np.ix_(present, present)] = mu, alpha
     return Hawkes(base, branching, float(decay))
 
 
-def _compiled() -> ModuleType:
+def _compiled_module() -> ModuleType:
     try:
         from iclbench.estimators import compiled_hawkes
     except ImportError as error:

@@ -17,7 +17,7 @@ class NeighbourSettings(BaseSettings):
 
 
 class NearestNeighbours(Estimator[NeighbourSettings]):
-    """Exactly min(k, n) points count, even if further points have the same distance, as in scikit-learn."""
+    """The mean over exactly min(k, n) points, even if further points have the same distance, as in scikit-learn."""
 
     Settings = NeighbourSettings
     order = "causal"  # of equally distant points, the first counts

@@ -18,19 +18,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.settings import BaseSettings, PositiveFloat
-from iclbench.estimators.base import Estimator, at_lengths
+from iclbench.estimators.base import Estimator, select_lengths
 from iclbench.estimators.homotopy import homotopy
 
 log = logging.getLogger("iclbench")
 
-# The penalties of the papers; one path has the solutions for all of them.
+# The penalties of the papers. One path has the solutions for all of them.
 ALPHAS = (1.0, 0.1, 0.01, 0.001, 0.0001)
 # Largest violation of the optimality conditions in units of min(1, max |b|), and for large data, where rounding errors
 # exceed it, in units of max |b|.
-KKT, ROUNDING = 1e-8, 1e-13
+KKT_TOLERANCE, ROUNDING_TOLERANCE = 1e-8, 1e-13
 # Number of entries in a batch of Gram matrices, so that it fits into the processor's cache.
 _BATCH_ENTRIES = 2**19
-# Largest number of cached answers, and of their bytes (a hundred times 64 episodes of a hundred points).
+# Largest number of cached answers, and largest number of their bytes (a hundred times 64 episodes of a hundred points).
 _MAX_ANSWERS, _MAX_BYTES = 256, 2**25
 
 
@@ -99,7 +99,7 @@ def lasso_path(
         counts = lengths.expand(batch, -1)[rows]
         gram, moment = _moments(x[rows], y[rows], counts)
         w = homotopy(gram, moment, descending)
-        for problem, k in (kkt_violation(gram, moment, descending, w) > KKT).nonzero().tolist():
+        for problem, k in (kkt_violation(gram, moment, descending, w) > KKT_TOLERANCE).nonzero().tolist():
             episode, p = divmod(problem, counts.shape[1])
             size = int(counts[episode, p])
             w[problem, k] = _coordinate_descent(x[rows][episode, :size], y[rows][episode, :size], descending[k].item())
@@ -116,12 +116,12 @@ def kkt_violation(
     gram: Float[Tensor, "P D D"], moment: Float[Tensor, "P D"], alphas: Float[Tensor, " K"], w: Float[Tensor, "P K D"]
 ) -> Float[Tensor, "P K"]:
     """Largest violation of b - Gw = alpha sign(w) (|.| <= alpha where w = 0), in units of the larger of
-    min(1, max |b|) and `ROUNDING` / `KKT` times max |b|."""
+    min(1, max |b|) and `ROUNDING_TOLERANCE` / `KKT_TOLERANCE` times max |b|."""
     correlation = moment.unsqueeze(1) - w @ gram
     alpha = alphas.unsqueeze(1)
     violation = torch.where(w != 0, (correlation - alpha * w.sign()).abs(), correlation.abs() - alpha)
     largest = moment.abs().amax(1, keepdim=True)
-    scale = largest.clamp(1e-300, 1.0).maximum(ROUNDING / KKT * largest)
+    scale = largest.clamp(1e-300, 1.0).maximum(ROUNDING_TOLERANCE / KKT_TOLERANCE * largest)
     return violation.amax(-1).nan_to_num(torch.inf) / scale
 
 
@@ -132,8 +132,8 @@ def _moments(
     count = lengths.clamp_min(1).flatten()
     distinct_lengths = lengths[:1] if bool((lengths == lengths[:1]).all()) else lengths
     outer = (x.unsqueeze(3) * x.unsqueeze(2)).cumsum_(1)
-    gram = at_lengths(outer, distinct_lengths).flatten(0, 1) / count[:, None, None]
-    moment = at_lengths((x * y.unsqueeze(-1)).cumsum_(1), distinct_lengths).flatten(0, 1) / count[:, None]
+    gram = select_lengths(outer, distinct_lengths).flatten(0, 1) / count[:, None, None]
+    moment = select_lengths((x * y.unsqueeze(-1)).cumsum_(1), distinct_lengths).flatten(0, 1) / count[:, None]
     return gram, moment
 
 

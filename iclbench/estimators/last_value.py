@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.settings import NoSettings
-from iclbench.estimators.base import at_lengths
+from iclbench.estimators.base import select_lengths
 from iclbench.estimators.vector_stream import VectorStreamEstimator
 
 
@@ -22,4 +22,4 @@ class LastValue(VectorStreamEstimator[NoSettings]):
         lengths: Int[Tensor, "#B P"],
         queries: Float[Tensor, "B P Q 0"],
     ) -> Float[Tensor, "B P Q"]:
-        return at_lengths(y, lengths).unsqueeze(2).expand(queries.shape[:3])
+        return select_lengths(y, lengths).unsqueeze(2).expand(queries.shape[:3])

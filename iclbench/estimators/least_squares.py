@@ -3,7 +3,7 @@
 For up to d points, one triangular factor gives the minimum-norm solutions. For more points, least squares is Bayesian
 regression with unit noise and the prior N(w_d, (X'X)⁻¹) from the first d points, which is solved in blocks. Episodes
 with inputs in a subspace are first rotated into it. The few episodes that are too badly conditioned for squared
-condition numbers are solved for each prefix.
+condition numbers are solved for each prefix separately.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from iclbench.estimators.recursive import minimum_norm, posterior_means
 # Singular values below this fraction of the largest are rounding errors: inputs are usually float32 (rounding 6e-8).
 RCOND = 1e-6
 # Below this squared sine of the angle to the earlier rows, factors of X X' lose more than half of float64's digits.
-SMALLEST_PIVOT = 1e-8
+MIN_SQUARED_SINE = 1e-8
 # Smallest squared distance of one of the first d rows from the span of the earlier rows, relative to the squared length
 # of the longest row. Below it, float64 cannot represent the weights of this row and of later rows.
-SHORTEST_PIVOT = 1e-10
+MIN_SQUARED_DISTANCE = 1e-10
 
 
 class LeastSquares(LinearEstimator[NoSettings]):
@@ -49,13 +49,13 @@ def _full_rank(
     accurate."""
     d = x.shape[2]
     leading = x[:, :d]
-    w, pivots, is_accurate_prefix = minimum_norm(leading, y[:, :d], SMALLEST_PIVOT)
+    w, pivots, is_accurate_prefix = minimum_norm(leading, y[:, :d], MIN_SQUARED_SINE)
     is_accurate = is_accurate_prefix[:, -1]
     if x.shape[1] > d:
         w = torch.cat([w, posterior_means(x[:, d:], y[:, d:], leading.mT @ leading, w[:, -1])], 1)
         longest = x.square().sum(-1).amax(1)
         has_overflow = y.isfinite().all(1) & ~w.isfinite().flatten(1).all(1)
-        is_accurate = is_accurate & (pivots.amin(1) > SHORTEST_PIVOT * longest) & ~has_overflow
+        is_accurate = is_accurate & (pivots.amin(1) > MIN_SQUARED_DISTANCE * longest) & ~has_overflow
     return w, is_accurate
 
 
@@ -72,11 +72,11 @@ def _any_rank(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tens
         coefficients, is_accurate = _full_rank(x[episodes] @ rows.mT, y[episodes])
         w[episodes] = coefficients @ rows
         inaccurate = episodes[~is_accurate]
-        w[inaccurate] = _prefix_by_prefix(x[inaccurate], y[inaccurate])
+        w[inaccurate] = _solve_each_prefix(x[inaccurate], y[inaccurate])
     return w
 
 
-def _prefix_by_prefix(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
+def _solve_each_prefix(x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"]) -> Float[Tensor, "B N Dx"]:
     """The solutions by a singular value decomposition for each prefix."""
     solve = torch.linalg.lstsq
     solutions = [

@@ -2,8 +2,8 @@
 
 The networks of a group of prefixes are trained together, with one batched product per layer, explicit gradients and
 fused Adam. Deviation from the paper: the loss is the mean over a network's points. The code of Garg et al. also
-averages over the batch of prompts, which divides gradients by the batch size. Because of Adam's epsilon, a prediction
-then depends on the batch size.
+averages over the batch of prompts, which divides gradients by the batch size. Because of Adam's epsilon, its
+predictions depend on the batch size.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class TwoLayerNetwork(Estimator[NetworkSettings]):
             episode, prefix = group // lengths.shape[1], group % lengths.shape[1]
             counts = lengths[episode, prefix]
             longest = int(counts.max())
-            initial = self.initial(counts, x.shape[-1])
+            initial = self.initial_weights(counts, x.shape[-1])
             network = train(
                 initial, x[episode, :longest], y[episode, :longest], counts, self.settings.steps, self.settings.lr
             )
             answers[episode, prefix] = forward(network, queries[episode, prefix])
         return answers
 
-    def initial(self, counts: Int[Tensor, " M"], dim: int) -> Network:
+    def initial_weights(self, counts: Int[Tensor, " M"], dim: int) -> Network:
         """Weights of M networks, uniform in ±1/sqrt(fan-in) as in torch.nn.Linear, one stream per prefix length."""
         width = self.settings.width or self.facts.hidden_width
         distinct_counts, index = counts.unique(return_inverse=True)

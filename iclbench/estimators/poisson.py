@@ -1,4 +1,4 @@
-"""Homogeneous Poisson processes: a constant rate, and marks from their frequencies or from the last mark."""
+"""Homogeneous Poisson processes with a constant rate. Marks depend on their frequencies or on the last mark."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.events import HazardEvent
-from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, prefix_sums
+from iclbench.estimators.event_estimator import (
+    EventEstimator,
+    EventSettings,
+    mark_frequencies,
+    prefix_mask,
+    prefix_sums,
+)
 
 # Largest factor between the prior gap and the mean gap of two or more events.
 _MAX_FACTOR = 5
 
 
 class Poisson(EventEstimator[EventSettings]):
-    """A Poisson process with the rate of the events so far (`rates`), and smoothed frequencies of the marks."""
+    """A Poisson process with the rate of the events so far (`poisson_rates`), and smoothed frequencies of the marks."""
 
     Settings = EventSettings
 
     def answer(self, gaps: Float[Tensor, "B N"], marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> HazardEvent:
-        rate = rates(gaps, lengths, *self.prior_gaps)
+        rate = poisson_rates(gaps, lengths, *self.prior_gaps)
         base = rate.unsqueeze(-1) * self.mark_probabilities(marks, lengths)
         return HazardEvent(base, torch.zeros_like(base), torch.zeros_like(rate))
 
     def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
-        return frequencies(in_prefix(lengths, marks.shape[1]), marks, self.mark_count, self.settings.smoothing)
+        return mark_frequencies(prefix_mask(lengths, marks.shape[1]), marks, self.mark_count, self.settings.smoothing)
 
 
 class MarkovMarks(Poisson):
@@ -37,21 +43,24 @@ class MarkovMarks(Poisson):
     order = "causal"
 
     def mark_probabilities(self, marks: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"]) -> Float[Tensor, "B P K"]:
-        is_counted = in_prefix(lengths, marks.shape[1])
+        is_counted = prefix_mask(lengths, marks.shape[1])
         if marks.shape[1] > 0:
             last_mark = marks.gather(1, (lengths - 1).clamp_min(0))
             is_counted[..., 1:] &= marks[:, None, :-1] == last_mark.unsqueeze(-1)
             is_counted[..., 0] = False
-        return frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
+        return mark_frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
 
 
-def rates(gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float) -> Float[Tensor, "B P"]:
+def poisson_rates(
+    gaps: Float[Tensor, "B N"], lengths: Int[Tensor, "B P"], first: float, unit: float
+) -> Float[Tensor, "B P"]:
     """Rates of Poisson processes given their first n events, the last one at time t: 1 / `first` for n = 0, and
     (n + 1) / (t + u) for n > 0.
 
     This is the posterior mean under a Gamma prior of shape 1, which counts as one more event after a gap of u = `unit`.
-    For n > 1, u is limited to between a fifth and five times the mean gap t / n, so that the rate follows the data if
-    `unit` is another unit of time. For n = 1, u is not limited, because any rate c / t has an infinite expected loss.
+    For n > 1, u is clipped to the range from a fifth to five times the mean gap t / n, so that the rate follows the
+    data if `unit` is in another unit of time. For n = 1, u is not clipped, because any rate c / t has an infinite
+    expected loss.
 
     Args:
         gaps: times between events.

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 # Rows per factor: small enough for long contexts (n d b operations instead of n³), large enough for few iterations.
-BLOCK = 40
+BLOCK_ROWS = 40
 
 
 def posterior_means(
@@ -31,7 +31,7 @@ def posterior_means(
     """
     path: list[Tensor] = []
     previous_rows: Tensor | None = None
-    blocks = -(-x.shape[1] // BLOCK)
+    blocks = -(-x.shape[1] // BLOCK_ROWS)
     for rows, outputs in zip(x.tensor_split(blocks, 1), y.unsqueeze(-1).tensor_split(blocks, 1), strict=True):
         if previous_rows is not None:
             mean = path[-1][:, -1]
@@ -50,14 +50,14 @@ def posterior_means(
 
 
 def minimum_norm(
-    x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], smallest: float
+    x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], min_squared_sine: float
 ) -> tuple[Float[Tensor, "B N Dx"], Float[Tensor, "B N"], Bool[Tensor, "B N"]]:
     """The minimum-norm solutions of the first 1, 2, ..., N equations, N <= Dx.
 
     Returns:
         The solutions; the squared distance of each row from the span of the previous rows; and a mask of the accurate
-        solutions, which is False from the first row whose squared distance is below `smallest` times its squared
-        length.
+        solutions, which is False from the first row whose squared distance is below `min_squared_sine` times its
+        squared length.
     """
     gram = x @ x.mT
     factor, failed_at = torch.linalg.cholesky_ex(gram)
@@ -66,5 +66,5 @@ def minimum_norm(
     # After the row at which the factorisation failed, the factor has arbitrary entries.
     rows = torch.arange(1, x.shape[1] + 1, device=x.device)
     is_factored = (failed_at.unsqueeze(1) == 0) | (rows < failed_at.unsqueeze(1))
-    is_accurate = (is_factored & (pivots > smallest * gram.diagonal(dim1=1, dim2=2))).cumprod(1).bool()
+    is_accurate = (is_factored & (pivots > min_squared_sine * gram.diagonal(dim1=1, dim2=2))).cumprod(1).bool()
     return (solved[..., :-1] * solved[..., -1:]).cumsum(1), pivots, is_accurate

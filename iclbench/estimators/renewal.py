@@ -9,7 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.events import LogNormalEvent
-from iclbench.estimators.event_estimator import EventEstimator, EventSettings, frequencies, in_prefix, prefix_sums
+from iclbench.estimators.event_estimator import (
+    EventEstimator,
+    EventSettings,
+    mark_frequencies,
+    prefix_mask,
+    prefix_sums,
+)
 
 
 class Renewal(EventEstimator[EventSettings]):
@@ -35,6 +41,6 @@ class Renewal(EventEstimator[EventSettings]):
         squares = (prefix_sums((log_gaps - origin).square(), lengths) - n * mean.square()).clamp_min(0)
         scales = ((1 + 1 / n) * (squares + 3) / (n + 1)).sqrt()
         locations = torch.where(lengths == 0, math.log(self.prior_gaps[0]), origin + mean).unsqueeze(-1)
-        is_counted = in_prefix(lengths, marks.shape[1])
-        probabilities = frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
+        is_counted = prefix_mask(lengths, marks.shape[1])
+        probabilities = mark_frequencies(is_counted, marks, self.mark_count, self.settings.smoothing)
         return LogNormalEvent(torch.zeros_like(locations), locations, scales.unsqueeze(-1), probabilities.log())

@@ -51,13 +51,13 @@ class Ridge(LinearEstimator[RidgeSettings]):
         batch, _, d = x.shape
         identity = torch.eye(d, dtype=x.dtype, device=x.device).expand(batch, d, d)
         if penalty < SMALLEST_PENALTY * x.square().sum(-1).max():
-            return _prefix_by_prefix(x, y, math.sqrt(penalty) * identity)
+            return _solve_each_prefix(x, y, math.sqrt(penalty) * identity)
         # The minimum of |y - Xw|² + lambda |w|² is the posterior mean for w ~ N(0, I / lambda) with unit noise.
         precision = penalty * identity
         return posterior_means(x, y, precision, x.new_zeros(batch, d))
 
 
-def _prefix_by_prefix(
+def _solve_each_prefix(
     x: Float[Tensor, "B N Dx"], y: Float[Tensor, "B N"], penalty_rows: Float[Tensor, "B Dx Dx"]
 ) -> Float[Tensor, "B N Dx"]:
     """Least squares on the first 1, 2, ..., N points and on the penalty rows, whose output is 0. A QR decomposition for

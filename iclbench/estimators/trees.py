@@ -1,8 +1,8 @@
 """Greedy regression trees (scikit-learn) and gradient-boosted trees (XGBoost), fitted for each episode and prefix.
 
-Each prefix has its own fit, so the answers equal those of the library. On up to 128 points, compiled loops give bitwise
-the same answers and are many times faster, because the libraries spend most of their time on argument checks. Each fit
-uses one thread.
+Each prefix has its own fit, so the answers equal those of the library. For up to 128 points, compiled loops give
+bitwise the same answers and are many times faster, because the libraries spend most of their time on argument checks.
+Each fit uses one thread.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from torch import Tensor
 from iclbench.core.errors import one_line
 from iclbench.core.settings import BaseSettings, NonNegativeFloat, PositiveFloat, PositiveInt
 from iclbench.estimators.base import Estimator, slices
-from iclbench.estimators.workers import fit_prefixes, in_threads, over_episodes
+from iclbench.estimators.workers import fit_prefixes, map_episodes, map_in_threads
 
 log = logging.getLogger("iclbench")
 
 # Largest number of points for compiled loops. On more points, XGBoost bins values, and the libraries are as fast.
-LIMIT = 128
+MAX_COMPILED_POINTS = 128
 
 # Number of episodes per call of compiled code, which Ctrl-C cannot interrupt.
 _EPISODES_PER_CALL = 16
 
 # A compiled method: from x `(B, N, Dx)`, y `(B, N)`, the points sorted by each coordinate, the lengths `(B, P)` (0: no
-# fit) and the queries `(B, P, Q, Dx)`, it computes answers `(B, P, Q)`, with NaN for fits that the library has to do.
-Compiled = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+# fit) and the queries `(B, P, Q, Dx)`, it computes answers `(B, P, Q)`, with NaN for fits that need the library.
+CompiledMethod = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 _Settings = TypeVar("_Settings", bound="TreeSettings | BoostingSettings")
@@ -47,20 +47,20 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
     gain.
 
     Attributes:
-        seconds: approximate time of one fit of the library, which decides whether worker processes are started.
+        seconds_per_fit: approximate time of one fit of the library, which decides whether worker processes are started.
     """
 
     order = "causal"
     dtype = torch.float32
     episodes_at_once = 1 << 20
-    seconds: ClassVar[float]
+    seconds_per_fit: ClassVar[float]
 
     @abstractmethod
     def model(self) -> Any:
         """An unfitted model of the library."""
 
     @abstractmethod
-    def compiled(self) -> Compiled | None:
+    def compiled_method(self) -> CompiledMethod | None:
         """The compiled method; None if there is none for these settings.
 
         Raises:
@@ -81,29 +81,29 @@ class LibraryEstimator(Estimator[_Settings], abstract=True):
         tensors = (self.features(x), y, lengths.expand(len(x), -1), self.features(queries))
         inputs, outputs, fit_lengths, query_arrays = (np.ascontiguousarray(t.cpu().numpy()) for t in tensors)
         answers = np.zeros(query_arrays.shape[:3])
-        method = self._compiled()
-        # The library refuses infinite values and NaN, or treats them as missing.
+        method = self._available_compiled_method()
+        # The library rejects infinite values and NaN, or treats them as missing.
         if method is not None and all(np.isfinite(array).all() for array in (inputs, outputs, query_arrays)):
-            small_lengths = np.where(fit_lengths <= LIMIT, fit_lengths, 0)
+            small_lengths = np.where(fit_lengths <= MAX_COMPILED_POINTS, fit_lengths, 0)
             try:
                 answers = answer_compiled(method, inputs, outputs, small_lengths, query_arrays)
             except OSError as error:  # from the folder with the cached machine code
                 _warn_once(str(error))
                 answers[small_lengths > 0] = np.nan
-            unanswered = (fit_lengths > LIMIT) | np.isnan(answers).any(2)
+            unanswered = (fit_lengths > MAX_COMPILED_POINTS) | np.isnan(answers).any(2)
             fit_lengths = np.where(unanswered, fit_lengths, 0)
             answers[unanswered] = 0
         if fit_lengths.any():
             model = self.model()
             jobs = [(model, *episode) for episode in zip(inputs, outputs, fit_lengths, query_arrays, strict=True)]
-            answers += np.stack(over_episodes(fit_prefixes, jobs, self.seconds * np.count_nonzero(fit_lengths)))
+            answers += np.stack(map_episodes(fit_prefixes, jobs, self.seconds_per_fit * np.count_nonzero(fit_lengths)))
         return torch.as_tensor(answers, device=x.device).to(y.dtype)
 
-    def _compiled(self) -> Compiled | None:
+    def _available_compiled_method(self) -> CompiledMethod | None:
         if self.settings.backend == "library":
             return None
         try:
-            return self.compiled()
+            return self.compiled_method()
         except ImportError as error:
             _warn_once(f"{one_line(error)} (pip install -U numba)")
             return None
@@ -115,7 +115,7 @@ def _warn_once(reason: str) -> None:
 
 
 def answer_compiled(
-    method: Compiled, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray
+    method: CompiledMethod, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray
 ) -> np.ndarray:
     """Answers `(B, P, Q)` of a compiled method, in float64, some episodes at a time."""
     longest = int(lengths.max(initial=0))
@@ -126,7 +126,7 @@ def answer_compiled(
         arrays = (np.ascontiguousarray(array[chunk]) for array in (x, y, order, lengths, queries))
         return method(*arrays)
 
-    return np.concatenate(in_threads(answer_chunk, list(slices(len(x), _EPISODES_PER_CALL))), dtype=np.float64)
+    return np.concatenate(map_in_threads(answer_chunk, list(slices(len(x), _EPISODES_PER_CALL))), dtype=np.float64)
 
 
 Backend = Literal["auto", "library"]
@@ -151,14 +151,14 @@ class GreedyTree(LibraryEstimator[TreeSettings]):
 
     Settings = TreeSettings
     libraries = ("scikit-learn",)
-    seconds = 5e-4
+    seconds_per_fit = 5e-4
 
     def model(self) -> Any:
         from sklearn.tree import DecisionTreeRegressor
 
         return DecisionTreeRegressor(max_depth=self.settings.max_depth, random_state=self.settings.random_state)
 
-    def compiled(self) -> Compiled | None:
+    def compiled_method(self) -> CompiledMethod | None:
         from iclbench.estimators.compiled_trees import answer_all, seed_of
 
         depth = self.settings.max_depth or 2**31 - 1
@@ -204,7 +204,7 @@ class BoostingSettings(BaseSettings):
 
 
 # The compiled code supports only the defaults of these settings.
-_PINNED = ("tree_method", "max_bin", "reg_lambda", "min_child_weight", "backend")
+_PINNED_SETTINGS = ("tree_method", "max_bin", "reg_lambda", "min_child_weight", "backend")
 
 
 class XGBoost(LibraryEstimator[BoostingSettings]):
@@ -212,7 +212,7 @@ class XGBoost(LibraryEstimator[BoostingSettings]):
 
     Settings = BoostingSettings
     libraries = ("xgboost",)
-    seconds = 1e-2
+    seconds_per_fit = 1e-2
 
     def model(self) -> Any:
         from xgboost import XGBRegressor
@@ -221,8 +221,8 @@ class XGBoost(LibraryEstimator[BoostingSettings]):
         arguments = {key: value for key, value in self.settings if key not in not_passed and value is not None}
         return XGBRegressor(**arguments, n_jobs=1, random_state=0)
 
-    def compiled(self) -> Compiled | None:
-        if any(getattr(self.settings, key) != BoostingSettings.model_fields[key].default for key in _PINNED):
+    def compiled_method(self) -> CompiledMethod | None:
+        if any(getattr(self.settings, key) != BoostingSettings.model_fields[key].default for key in _PINNED_SETTINGS):
             return None
         from iclbench.estimators.compiled_boosting import answer_all
 

@@ -1,8 +1,8 @@
 """Parallel calls of a function for many episodes: in processes for libraries, in threads for compiled loops.
 
 Small jobs run in this process, and so do jobs whose worker processes die (killed, out of memory). The answers are the
-same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1 there are none. This module does not import
-torch, because worker processes import it and little else of the package.
+same. `ICLBENCH_WORKERS` sets the number of processes or threads; with 1, jobs run in this process and thread. This
+module does not import torch, because worker processes import only a small part of the package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 _MIN_SECONDS = 15.0
 
 
-def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
+def map_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ...]], seconds: float) -> list[_Answer]:
     """`[function(*job) for job in jobs]`, in worker processes if the estimated time, `seconds`, is long enough."""
     workers = min(_worker_count(), len(jobs))
     if workers > 1 and seconds > _MIN_SECONDS:
@@ -41,7 +41,7 @@ def over_episodes(function: Callable[..., _Answer], jobs: Sequence[tuple[Any, ..
     return [function(*job) for job in jobs]
 
 
-def in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) -> list[_Answer]:
+def map_in_threads(function: Callable[[slice], _Answer], chunks: Sequence[slice]) -> list[_Answer]:
     """`[function(chunk) for chunk in chunks]` in threads, for functions that release the GIL."""
     workers = min(_worker_count(), len(chunks))
     if workers <= 1:
@@ -68,4 +68,4 @@ def fit_prefixes(model: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, 
 
 def _worker_count() -> int:
     setting = os.environ.get("ICLBENCH_WORKERS", "")
-    return max(1, int(setting)) if setting.isdecimal() else cores.available()
+    return max(1, int(setting)) if setting.isdecimal() else cores.count_available()

@@ -36,7 +36,7 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 Rows = list[dict[str, object]]
 Tables = dict[tables.TableName, Rows | pd.DataFrame]
@@ -217,14 +217,14 @@ def _write_tables(
     if isinstance(prompts, PromptSet):
         names = _metrics_with_values(cell_tables["values"]) | uncomputed_metrics(cell_tables["values"], prompts)
         values_metadata["metrics"] = " ".join(sorted(names))
-    with writing(results):
+    with write_errors(results):
         _remove_sweep_rows(results, contestant, prompts, metadata.get("cell"))
         for name in {*tables.SCHEMAS} - {*cell_tables}:
             cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
         for name in sorted(cell_tables, key=lambda name: name == "values"):
             file_metadata = metadata | values_metadata if name == "values" else metadata
             tables.write(name, cell_tables[name], cell_path(results, contestant, prompts, name), file_metadata)
-        # After writing, because the tables of a run that is deleted later are deleted with it.
+        # After write_errors, because the tables of a run that is deleted later are deleted with it.
         if contestant.folder is not None and not contestant.folder.is_dir():
             for name in cell_tables:
                 cell_path(results, contestant, prompts, name).unlink(missing_ok=True)
@@ -330,7 +330,7 @@ def evaluation_cost_rows(contestant: Contestant, prompts: AnyPromptSet, cost: Me
         "preset": prompts.preset,
         "phase": "evaluate",
         "n_points": n_points,
-        "device": devices.label(contestant.device),
+        "device": devices.device_label(contestant.device),
         "threads": torch.get_num_threads(),
         "version": __version__,
     }

@@ -267,7 +267,7 @@ def _baseline_contestant(name: str, task: TaskConfig, prompts: PromptSet, facts:
         [facts.noise_to_signal, facts.hidden_width, *gaps],
         # Answers of iclbench's own algorithms do not depend on the versions of libraries.
         {name: libraries[name] for name in cls.libraries},
-        loses_oracle=loses_optimality,
+        loses_oracle_status=loses_optimality,
     )
     kind = "oracle" if is_oracle and not loses_optimality else "baseline"
     episodes = getattr(settings, "episodes", None) or None

@@ -56,7 +56,7 @@ class Curve:
         """
         assert self.scored is not None
         values = np.where(self.scored, self.scores[name], np.nan)
-        if self.open_nll is not None and metric(name).of_windows:
+        if self.open_nll is not None and metric(name).includes_open_interval:
             values = np.where(self.scored, values, self.open_nll)
         return sums(values, self.scored, np.asarray(self.prefixes))
 
@@ -78,7 +78,7 @@ class Curve:
         """Whether these are event sequences of different lengths."""
         if self.scored is None or self.scored.all():
             return False
-        return any(metric(name).of_sequences for name in self.scores)
+        return any(metric(name).is_for_sequences for name in self.scores)
 
     @property
     def is_in_area(self) -> np.ndarray:
@@ -164,7 +164,7 @@ def learning_curve(
     scores = {metric: np.concatenate(blocks) for metric, blocks in score_blocks.items()}
     in_windows = bool(open_blocks) and not all(np.isnan(values).all() for values in open_blocks)
     if in_windows:
-        scores = {name: values for name, values in scores.items() if not metric(name).of_intervals}
+        scores = {name: values for name, values in scores.items() if not metric(name).describes_intervals}
     return Curve(
         allowed,
         scores,

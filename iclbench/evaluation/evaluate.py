@@ -27,7 +27,7 @@ from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.shifts import Shift
-from iclbench.store.runs import Run, writing
+from iclbench.store.runs import Run, write_errors
 
 # The axis of rows of branches, whose learning rate has decayed. Rows with the axis train_step were measured during
 # training, before the rate decays, and differ from the rows of a branch at the same step.
@@ -335,5 +335,5 @@ def write_published(results: Path, task: TaskConfig) -> None:
     if not rows:
         remove(path)
         return
-    with writing(results):
+    with write_errors(results):
         tables.write("values", rows, path, {})

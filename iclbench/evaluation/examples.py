@@ -17,7 +17,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import NonFiniteError
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 EPISODES = 4
 # Number of joint samples of the first episode, and the spacing of their inputs, which makes independent noise visible.
@@ -85,7 +85,7 @@ def write_prompts(results: Path, prompts: PromptSet) -> None:
     path = results / "tables" / prompts.id / "prompts.examples.parquet"
     if inputs is None or tables.is_intact(path):
         return
-    with writing(results):
+    with write_errors(results):
         tables.write("examples", _prompt_rows(prompts.episodes[:EPISODES], inputs, prompts), path, {})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from iclbench.config.cards import load_baseline
 from iclbench.core.settings import validate
-from iclbench.core.standard import Standard
+from iclbench.core.standard import Standardisation
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
@@ -77,8 +77,8 @@ def _cross_validate(table: Table, seed: int) -> np.ndarray:
     fold = np.random.default_rng(seed).permutation(table.rows) % min(FOLDS, table.rows)
     predictions = np.zeros(table.rows)
     # XGBoost computes in single precision, in which very large and very small units overflow or underflow.
-    standard = Standard.of(table.y[:, None])
-    x, y = Standard.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
+    standard = Standardisation.of(table.y[:, None])
+    x, y = Standardisation.of(table.x).apply(table.x), standard.apply(table.y[:, None])[:, 0]
     for held_out in np.unique(fold):
         model = estimator.model().fit(x[fold != held_out], y[fold != held_out])
         predictions[fold == held_out] = model.predict(x[fold == held_out])

@@ -28,7 +28,7 @@ from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tables.curves import heights
 
 ADJUSTED = "log_likelihood_adjusted"
@@ -77,7 +77,7 @@ def write_gaps(prompt_rows: PromptSetRows) -> None:
     if gaps.empty:
         remove(path)
         return
-    with writing(results):
+    with write_errors(results):
         tables.write("values", gaps, path, {"oracle": prompts.task.oracles[0]})
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.core.measure import Measure
-from iclbench.core.memory import IN_EVALUATION, memory_advice
+from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.metrics import metric
 from iclbench.evaluation import cells
 from iclbench.evaluation.bootstrap import ratio_summary, summaries
@@ -19,7 +19,7 @@ from iclbench.evaluation.prompts import PromptSet
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant for the question `next`."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
-    with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
+    with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         curve = learning_curve(contestant.predictor, prompts, device=contestant.device)
     # Paired comparisons exclude incomplete curves. They would otherwise compare areas over different context sizes.
     complete_scores = {} if curve.failed.any() or curve.skipped else curve.scores

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from iclbench.config.cards import decay_begins
+from iclbench.config.cards import decay_start
 from iclbench.core.context import Context
 from iclbench.evaluation.monitor import Monitor
 from iclbench.store.runs import Run
 from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.run import train
-from iclbench.training.trackers import tracked
+from iclbench.training.trackers import open_trackers
 
 
 def train_with_reports(
@@ -35,7 +35,7 @@ def train_with_reports(
         train(run, context, monitor=Monitor, processes=processes)
         return
     accuracies: dict[str, float] = {}
-    with tracked(run, log) as trackers:
+    with open_trackers(run, log) as trackers:
 
         def report(step: int, loss: float) -> None:
             update(
@@ -46,7 +46,7 @@ def train_with_reports(
                 tracker.log(step, {"loss": loss, **accuracies})
 
         def report_branch(end: int, step: int, loss: float) -> None:
-            update(decay_begins(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
+            update(decay_start(end), f"branch of {end:,} steps: {step:,} done, loss {loss:.4f}")
 
         train(
             run,

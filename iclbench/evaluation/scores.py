@@ -35,12 +35,12 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.core.files import remove
-from iclbench.core.metrics import GIVEN_TRUTH
+from iclbench.core.metrics import BASELINES_GIVEN_TRUTH
 from iclbench.core.metrics import metric as metric_of
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tables.curves import heights
 from iclbench.tables.related import without_related
 
@@ -84,7 +84,7 @@ def write_scores(prompt_rows: PromptSetRows) -> None:
     if scores is None:
         remove(path)
         return
-    with writing(results):
+    with write_errors(results):
         tables.write("values", scores, path, {})
 
 
@@ -132,7 +132,7 @@ def _scores_from_errors(
         task_baselines: the baselines of the task card.
         failed_oracles: oracles without an error.
     """
-    guesses, is_sequence_metric = metric_of(metric).guesses, metric_of(metric).of_sequences
+    guesses, is_sequence_metric = metric_of(metric).guessing_baselines, metric_of(metric).is_for_sequences
     without_sets = without_related(rows).set_index("run").sort_index().sort_values("value", kind="stable")
     zero_rows = without_sets[without_sets.index.isin(guesses)]
     if zero_rows.empty:
@@ -140,7 +140,7 @@ def _scores_from_errors(
     zero_run, zero = zero_rows.index[0], float(zero_rows["value"].iloc[0])
     candidates = without_sets.drop(zero_rows.index)
     oracles = candidates[candidates["kind"].eq("oracle")]
-    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(GIVEN_TRUTH)]
+    baselines = candidates[candidates["kind"].eq("baseline") & ~candidates.index.isin(BASELINES_GIVEN_TRUTH)]
     if oracles.empty and baselines.empty and not failed_oracles:
         return None
     useful_oracles = oracles[oracles["value"] < zero]
@@ -150,7 +150,7 @@ def _scores_from_errors(
     if len(useful_oracles):  # the last one has the least information
         one, name = float(useful_oracles["value"].iloc[-1]), str(useful_oracles.index[-1])
     else:
-        names = [name for name in task_baselines if name not in (*guesses, *GIVEN_TRUTH)]
+        names = [name for name in task_baselines if name not in (*guesses, *BASELINES_GIVEN_TRUTH)]
         best = _best_of_baselines(baselines, curves.iloc[:0] if is_sequence_metric else curves, zero, names)
         if best is None and (is_sequence_metric or zero <= 0):  # a metric without a best value
             return None

@@ -13,7 +13,7 @@ import numpy as np
 
 from iclbench import tables
 from iclbench.core.measure import Measure
-from iclbench.core.memory import IN_EVALUATION, memory_advice
+from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.metrics import metric
 from iclbench.core.version import provenance
 from iclbench.evaluation import cells, examples
@@ -21,13 +21,13 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import TargetScores, target_scores
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant for the question `targets`, or for the family's own test of the prompts."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
-    with memory_advice(IN_EVALUATION), Measure(contestant.device) as cost:
+    with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)
     if result.skip_reason and not result.scores:
         shared = cells.shared_columns(contestant, prompts, prompts.question)
@@ -143,5 +143,5 @@ def chance_row(prompts: PromptSet) -> dict[str, object]:
 def write_chance(results: Path, prompts: PromptSet) -> None:
     """Write the row of `chance_row`."""
     path = results / "tables" / prompts.id / "summary" / "chance.values.parquet"
-    with writing(results):
+    with write_errors(results):
         tables.write("values", [chance_row(prompts)], path, {})

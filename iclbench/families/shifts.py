@@ -39,7 +39,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.core.episodes import Points, take
-from iclbench.core.errors import UnknownNameError, UsageError, shortened
+from iclbench.core.errors import UnknownNameError, UsageError, shorten
 from iclbench.core.formats import canonical
 from iclbench.families.sampling import normal, orthogonal, random_signs, skewed_inputs
 
@@ -163,7 +163,7 @@ def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
             raise UnknownNameError("shift", kind, kinds)
         names = ", ".join(sorted([*kinds, "none"]))
         raise UsageError(
-            f"the shift {shortened(kind)!r} does not apply to this task; known: {names}", code="not-applicable"
+            f"the shift {shorten(kind)!r} does not apply to this task; known: {names}", code="not-applicable"
         )
     number_kind = kinds[kind].number
     if number is None:

@@ -1,9 +1,9 @@
 """Evaluation of pretrained language models on in-context tasks, with Deep-Thinking.
 
-A task is a card in `tasks/language/`. The readers in `tasks` turn its data into a pool of examples. `prompting` draws
+A task is a card in `tasks/language/`. The readers in `tasks` read its data into a pool of examples. `prompting` draws
 the frozen episodes, writes them as prompts and checks that they fit into the model. `models` loads a model, and
 `answering` computes its answers. The methods by which a model processes demonstrations are in `iclbench.deep_thinking`.
-`evaluate` computes the table rows, cell by cell (`cell`), and `summary` their means over demonstration seeds.
+`evaluate` computes the table rows, cell by cell (`cell`), and `summary` computes their means over demonstration seeds.
 
 Letters, as in the backbones: `B` sequences, `T` tokens, `L` tokens of the demonstrations, `V` vocabulary, `H` heads of
 keys and values, `C` channels of a head.

@@ -17,9 +17,9 @@ def summary_columns(
 ) -> dict[str, Any]:
     """Columns `value`, `low`, `high` and `n_episodes` of a metric, without the episodes where it is NaN.
 
-    Scores of 0 and 1 get Wilson's interval, other scores a bootstrap interval. `queries` holds the index of each
-    episode's query if queries repeat with other demonstrations. The bootstrap then resamples queries, because episodes
-    with the same query are not independent.
+    Scores of 0 and 1 have Wilson's interval, other scores a bootstrap interval. If queries repeat with other
+    demonstrations, `queries` is the index of each episode's query. The bootstrap then resamples queries, because
+    episodes with the same query are not independent.
     """
     if queries is not None:
         return mean_over_queries(scores, queries, seed)
@@ -54,8 +54,8 @@ def balanced_accuracy(
 ) -> dict[str, Any]:
     """Balanced accuracy: the mean recall over classes, where the correct answers are the classes.
 
-    The bootstrap interval resamples episodes, or `queries` if queries repeat. A class without an episode in a resample
-    is left out of the mean of that resample. A single query has no interval.
+    The bootstrap interval resamples episodes, or `queries` if queries repeat. The mean of a resample omits classes
+    without an episode in the resample. A single query has no interval.
     """
     finite = np.isfinite(correct)
     classes, index = np.unique(np.array(targets, dtype=object)[finite].astype(str), return_inverse=True)

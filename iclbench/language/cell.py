@@ -11,7 +11,7 @@ from iclbench.evaluation.contestant import Contestant
 from iclbench.language.accuracies import balanced_accuracy, summary_columns
 from iclbench.language.answering import answers, majority
 from iclbench.language.answering.answers import Answers
-from iclbench.language.answering.session import Outcome, Pass, Session
+from iclbench.language.answering.session import LanguageOutcome, Pass, Session
 from iclbench.language.contestants import LanguageContestant
 from iclbench.language.models.batches import Batches
 from iclbench.language.prompting.fitting import Overlength, PromptCache
@@ -25,32 +25,32 @@ def cell_tables(
     overlength: Overlength,
     cache: PromptCache,
 ) -> tuple[cells.Tables, str]:
-    """The tables of a cell, and a note on how its answers were obtained (empty for plain evaluation).
+    """The tables of a cell, and the note of its outcome (`LanguageOutcome.reason`).
 
     Raises:
         UsageError: a prompt is too long; nothing is computed.
     """
-    prompts.drawn_episodes  # noqa: B018  (all contestants share the episodes, so drawing them is not timed)
+    prompts.drawn_episodes  # noqa: B018  (drawn before the measurement, because all contestants share the episodes)
     if contestant.model is None or contestant.method is None:
         majority_answers, reason = majority.majority(prompts.task.card, prompts.drawn_episodes)
         inputs = [e.query.x for e in prompts.drawn_episodes]
-        return _tables(contestant, prompts, Outcome(majority_answers, reason, texts=inputs), []), reason
+        return _tables(contestant, prompts, LanguageOutcome(majority_answers, reason, texts=inputs), []), reason
     model, method = contestant.model, contestant.method
     session = Session(model, method, batches, overlength, cache, contestant.compared_methods)
-    tokenised = session.tokenised(prompts)
+    tokenised = session.tokenise(prompts)
     if method.settings.thinks:
-        outcome = session.outcome(prompts, tokenised)
+        outcome = session.answer(prompts, tokenised)
         with Measure(model.device) as cost:  # the cost in use, without the answers after earlier passes
             session.answers_by_passes(prompts, tokenised, {outcome.passes_used})
     else:
         with Measure(model.device) as cost:
-            outcome = session.outcome(prompts, tokenised)
+            outcome = session.answer(prompts, tokenised)
     costs = cells.evaluation_cost_rows(contestant, prompts, cost, prompts.shots)
     return _tables(contestant, prompts, outcome, costs), outcome.reason
 
 
 def _tables(
-    contestant: LanguageContestant, prompts: LanguagePrompts, outcome: Outcome, costs: cells.Rows
+    contestant: LanguageContestant, prompts: LanguagePrompts, outcome: LanguageOutcome, costs: cells.Rows
 ) -> cells.Tables:
     correct = outcome.answers.scores["accuracy"]
     key_columns: dict[str, object] = {"run": contestant.run, "prompt_set": prompts.id}
@@ -64,14 +64,14 @@ def _tables(
     }
 
 
-def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcome) -> cells.Rows:
+def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: LanguageOutcome) -> cells.Rows:
     """Rows of `values`: every metric of the final answers, and the trace of Deep-Thinking over passes.
 
     Raises:
         NonFiniteError: a log-probability of the final answers is not finite. In the trace, this gives a failed row.
     """
     shared = shared_columns(contestant, prompts)
-    if bad_count := outcome.answers.nonfinite:
+    if bad_count := outcome.answers.nonfinite_count:
         raise NonFiniteError(_nonfinite(bad_count, outcome.answers))
     axis = (
         {"axis": "order", "axis_value": prompts.order}
@@ -81,17 +81,17 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Outcom
     final_columns = shared | axis | ({"reason": outcome.reason} if outcome.reason else {})
     targets = [e.query.y for e in prompts.drawn_episodes]
     rows = [
-        final_columns | {"metric": metric} | summary_columns(metric, scores, prompts.seed, prompts.repeated)
+        final_columns | {"metric": metric} | summary_columns(metric, scores, prompts.seed, prompts.repeated_queries)
         for metric, scores in outcome.answers.scores.items()
         if np.isfinite(scores).any()
     ]
     rows.append(
         final_columns
         | {"metric": "balanced_accuracy"}
-        | balanced_accuracy(outcome.answers.scores["accuracy"], targets, prompts.seed, prompts.repeated)
+        | balanced_accuracy(outcome.answers.scores["accuracy"], targets, prompts.seed, prompts.repeated_queries)
     )
     for passes, pass_result in outcome.passes.items():
-        rows += _trace_rows(shared, passes, pass_result, prompts.seed, prompts.repeated)
+        rows += _trace_rows(shared, passes, pass_result, prompts.seed, prompts.repeated_queries)
     for passes, pass_result in outcome.development.items():
         rows += _trace_rows(shared | {"evaluator": "development"}, passes, pass_result, prompts.seed)
     return rows
@@ -117,7 +117,7 @@ def _trace_rows(
         "memory_change": trace.change,
     }
     trace_columns = shared | {"axis": "passes", "axis_value": passes}
-    if bad_count := trace.answers.nonfinite:
+    if bad_count := trace.answers.nonfinite_count:
         return [
             trace_columns | {"metric": "accuracy", "status": "failed", "reason": _nonfinite(bad_count, trace.answers)}
         ]

@@ -26,19 +26,19 @@ from iclbench.core.errors import UsageError
 from iclbench.core.seeds import global_stream, stream_seed
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 # Maximum number of training steps. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
 STEPS = 4000
 BATCH, LENGTH = 24, 96
 LEARNING_RATE, WARMUP, FINAL_FACTOR = 3e-3, 100, 0.05
-# If the mean of `late_accuracy` over WINDOW steps reaches LEARNED, the learning rate decays over the next FALL steps
-# and training ends.
-WINDOW, LEARNED, FALL = 50, 0.97, 300
+# If the mean of `late_accuracy` over WINDOW steps reaches TARGET_ACCURACY, the learning rate decays over the next
+# DECAY_STEPS steps, and training ends.
+WINDOW, TARGET_ACCURACY, DECAY_STEPS = 50, 0.97, 300
 WIDTH, LAYERS, HEADS, CONTEXT = 64, 2, 4, 512
 
 # Sampling weights of the six tasks and of two copying tasks.
-SHARES = {
+SAMPLING_WEIGHTS = {
     "to-upper": 12,
     "next-letter": 13,
     "previous-letter": 13,
@@ -48,7 +48,7 @@ SHARES = {
     "copy": 14,
     "copy-upper": 9,
 }
-TASKS = tuple(name for name in SHARES if not name.startswith("copy"))
+TASKS = tuple(name for name in SAMPLING_WEIGHTS if not name.startswith("copy"))
 _ARROW, _END, _OPENING, _START, _UNKNOWN = "->", "\n", "example:", "<s>", "<unk>"
 VOCABULARY = (_UNKNOWN, _START, _OPENING, _ARROW, _END, ",", *ascii_lowercase, *ascii_uppercase)
 
@@ -59,7 +59,7 @@ class DemoModel:
 
     Attributes:
         path: its folder.
-        steps: training steps taken.
+        steps: number of training steps.
         parameters: number of its parameters.
         loss: training loss of the last step, in nats.
     """
@@ -79,7 +79,7 @@ def train(
         out: a folder that does not exist or is empty.
         seed: seed of weights and training data.
         steps: maximum number of steps, of 24 sequences each.
-        report: called after each step with the number of steps taken and the loss.
+        report: called after each step with the number of finished steps and the loss.
 
     Raises:
         UsageError: the folder is not empty.
@@ -89,15 +89,15 @@ def train(
     tokenizer, model = make_tokenizer(), make_model(seed)
     _, card = load_language_card(TASKS[0])
     optimiser = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    fall_steps = min(FALL, (steps + 2) // 3)
+    decay_steps = min(DECAY_STEPS, (steps + 2) // 3)
     recent_accuracies: deque[float] = deque(maxlen=WINDOW)
     loss, step, end = float("nan"), 0, steps
     while step < end:
-        is_learned = len(recent_accuracies) == WINDOW and sum(recent_accuracies) >= LEARNED * WINDOW
-        if step < steps - fall_steps and is_learned:
-            end = min(end, step + fall_steps)
+        has_target_accuracy = len(recent_accuracies) == WINDOW and sum(recent_accuracies) >= TARGET_ACCURACY * WINDOW
+        if step < steps - decay_steps and has_target_accuracy:
+            end = min(end, step + decay_steps)
         for group in optimiser.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, max(FINAL_FACTOR, (end - step) / fall_steps))
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / WARMUP, max(FINAL_FACTOR, (end - step) / decay_steps))
         ids = _batch(tokenizer, card, random.Random(stream_seed(seed, "demo-model", step)))
         logits = model(ids).logits
         answers = answer_mask(ids)[:, 1:]
@@ -110,7 +110,7 @@ def train(
         recent_accuracies.append(late_accuracy(logits, ids))
         if report is not None:
             report(step, loss)
-    with writing(out):
+    with write_errors(out):
         model.eval().save_pretrained(out)
         tokenizer.save_pretrained(out)
     return DemoModel(out, step, sum(p.numel() for p in model.parameters()), loss)
@@ -180,7 +180,7 @@ def late_accuracy(logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"]) -> fl
 
 
 def draw(task: str, rng: random.Random) -> tuple[str, str]:
-    """A random input of one of the tasks in `SHARES`, and its output."""
+    """A random input of one of the tasks in `SAMPLING_WEIGHTS`, and its output."""
     if task.startswith("list"):
         letters = rng.choices(ascii_lowercase, k=rng.randint(2, 4))
         return ",".join(letters), letters[0 if task == "list-first" else -1]
@@ -196,8 +196,8 @@ def draw(task: str, rng: random.Random) -> tuple[str, str]:
 
 
 def _batch(tokenizer: Any, card: LanguageCard, rng: random.Random) -> Int[Tensor, "B T"]:
-    """Sequences of one task each, cut to the same length, so that none is padded."""
-    tasks = rng.choices(list(SHARES), weights=list(SHARES.values()), k=BATCH)
+    """Sequences, each of one task, cut to the same length, so that none is padded."""
+    tasks = rng.choices(list(SAMPLING_WEIGHTS), weights=list(SAMPLING_WEIGHTS.values()), k=BATCH)
     # An example has at least five tokens.
     texts = ["".join(example(card, *draw(task, rng)) for _ in range(LENGTH // 5 + 1)) for task in tasks]
     return torch.tensor([ids[:LENGTH] for ids in tokenizer(texts)["input_ids"]])

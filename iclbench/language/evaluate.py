@@ -25,7 +25,7 @@ from iclbench.deep_thinking.methods import Method
 from iclbench.deep_thinking.methods import method as method_named
 from iclbench.evaluation import cells
 from iclbench.evaluation.cells import CellResult
-from iclbench.language.answering.development import development
+from iclbench.language.answering.development import development_prompts
 from iclbench.language.cell import cell_tables, shared_columns
 from iclbench.language.contestants import LanguageContestant, contestant, majority_baseline
 from iclbench.language.models.batches import Batches
@@ -45,13 +45,13 @@ class Comparison:
     Attributes:
         sets: the prompt sets.
         contestants: the contestants; each answers all prompt sets.
-        plain: plain ICL, if the other contestants are compared with it.
+        plain_icl: plain ICL, if the other contestants are compared with it.
         is_summarised: whether a summary over the sets is written.
     """
 
     sets: tuple[LanguagePrompts, ...]
     contestants: tuple[LanguageContestant, ...]
-    plain: LanguageContestant | None = None
+    plain_icl: LanguageContestant | None = None
     is_summarised: bool = True
 
 
@@ -77,7 +77,7 @@ def evaluate_model(
         context: results folder, and folder of the user's data sets.
         model: the model.
         tasks: the tasks.
-        method: how the model processes the demonstrations.
+        method: the method by which the model processes the demonstrations.
         shots: numbers of demonstrations (default: that of each card).
         episodes: maximum number of queries of a prompt set (default: that of each card).
         demo_seeds: seeds of the demonstrations.
@@ -85,7 +85,7 @@ def evaluate_model(
         seed: evaluation seed, which selects the queries.
         controls: whether the controls are evaluated.
         batch: maximum number of rows in a batch.
-        overlength: what is done with prompts that are too long for the model.
+        overlength: treatment of prompts that are too long for the model.
 
     Raises:
         UsageError: the model does not support the method, or a task has no data; nothing is computed.
@@ -111,7 +111,7 @@ class _Contestants:
         icl, control_methods = method_named("icl"), method.controls if controls else ()
         compared_methods = [method, icl, *control_methods] if controls else [method]
         self.main = contestant(model, method, overlength, compared_methods)
-        self.plain = contestant(model, icl, overlength, compared_methods) if controls else self.main
+        self.plain_icl = contestant(model, icl, overlength, compared_methods) if controls else self.main
         control_contestants = [
             contestant(model, each, overlength, compared_methods)
             for each in control_methods
@@ -120,9 +120,9 @@ class _Contestants:
         self.others = (*control_contestants, majority_baseline()) if controls else ()
 
     @property
-    def paired(self) -> tuple[LanguageContestant, ...]:
+    def with_and_without_method(self) -> tuple[LanguageContestant, ...]:
         """The model with the method and with plain ICL; one contestant if the method is plain ICL."""
-        return tuple({contestant.run: contestant for contestant in (self.main, self.plain)}.values())
+        return tuple({contestant.run: contestant for contestant in (self.main, self.plain_icl)}.values())
 
 
 def _comparisons(
@@ -151,19 +151,19 @@ def _comparisons(
             code="conflict",
         )
     if contestants.method.settings.selection == "dev":
-        development(zero_shot).queries  # noqa: B018  (raises without development examples)
+        development_prompts(zero_shot).queries  # noqa: B018  (raises without development examples)
     zero_shot.drawn_episodes  # noqa: B018  (raises without candidates)
-    plain = contestants.plain if contestants.controls else None
+    plain = contestants.plain_icl if contestants.controls else None
     for count in filter(None, dict.fromkeys(shots)):
         prompt_sets = sets(count, orders[0])
-        yield Comparison(prompt_sets, (*contestants.paired, *contestants.others), plain)
+        yield Comparison(prompt_sets, (*contestants.with_and_without_method, *contestants.others), plain)
         for order in orders[1:]:
-            yield Comparison(sets(count, order), contestants.paired, is_summarised=False)
+            yield Comparison(sets(count, order), contestants.with_and_without_method, is_summarised=False)
         if contestants.controls and prompt_sets[0].can_shuffle:
-            yield Comparison(sets(count, orders[0], "shuffled-labels"), contestants.paired, plain)
+            yield Comparison(sets(count, orders[0], "shuffled-labels"), contestants.with_and_without_method, plain)
     if contestants.controls or 0 in shots:
         without_model = (other for other in contestants.others if other.model is None)
-        yield Comparison((zero_shot,), (contestants.plain, *without_model))
+        yield Comparison((zero_shot,), (contestants.plain_icl, *without_model))
 
 
 def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: Overlength) -> Iterator[CellResult]:
@@ -173,7 +173,7 @@ def _cells(results: Path, comparison: Comparison, batches: Batches, overlength: 
             yield _cell(results, member, prompts, partial(cell_tables, member, prompts, batches, overlength, cache))
     if comparison.is_summarised:
         for member in comparison.contestants:
-            plain = None if member is comparison.plain or member.model is None else comparison.plain
+            plain = None if member is comparison.plain_icl or member.model is None else comparison.plain_icl
             write_summary(results, member, comparison.sets, plain)
 
 
@@ -181,7 +181,7 @@ def _cell(
     results: Path,
     model: LanguageContestant,
     prompts: LanguagePrompts,
-    tables_of: Callable[[], tuple[cells.Tables, str]],
+    compute_tables: Callable[[], tuple[cells.Tables, str]],
 ) -> CellResult:
     """The cell from the results folder, or computed if it is not there."""
     if cells.is_done(results, model, prompts):
@@ -189,7 +189,7 @@ def _cell(
     notes = [""]
 
     def work() -> cells.Tables:
-        new_tables, notes[0] = tables_of()
+        new_tables, notes[0] = compute_tables()
         return new_tables
 
     reason = cells.compute_cell(results, model, prompts, shared_columns(model, prompts), work)

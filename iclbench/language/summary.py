@@ -21,7 +21,7 @@ from iclbench.language.cell import shared_columns
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
 from iclbench.store import identity
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tables.means import student
 
 # Metrics whose standard deviation over seeds is reported next to their mean.
@@ -47,11 +47,11 @@ def write_summary(
     rows = list(_means(shared, [_values(results, contestant, prompts) for prompts in sets]))
     if rows and plain is not None:
         rows += _gain(shared, results, contestant, plain, sets)
-    with writing(results):
+    with write_errors(results):
         if rows:
             tables.write("values", rows, path, {})
-        # After the new file is written, so that there always is a summary; another process may remove the old ones
-        # first.
+        # Old summaries are removed after the new file is written, so that a summary always exists. Another process may
+        # remove them first.
         for older in (results / "tables").glob(f"{_stem(first_set)}-{'[0-9a-f]' * 8}/summary/{path.name}"):
             if older != path or not rows:
                 older.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def _stem(prompts: LanguagePrompts) -> str:
 
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
     """A row for each metric, and for each metric after each number of passes. If one set of demonstrations failed, the
-    row is failed, because a mean over the other sets would be biased."""
+    row has the status failed, because a mean over the other sets would be biased."""
     failures = [reason for cell in cells if (reason := _failure_reason(cell)) is not None]
     finished = pd.concat(
         [cell for cell in cells if _failure_reason(cell) is None] or [cells[0].iloc[:0]], ignore_index=True
@@ -111,8 +111,8 @@ def _gain(
     plain: Contestant,
     sets: Sequence[LanguagePrompts],
 ) -> list[dict[str, object]]:
-    """The difference in accuracy from plain ICL, paired by query, as one row: failed if one of the two contestants
-    failed on a set of demonstrations, and left out if no prompt set has answers of both."""
+    """The difference in accuracy from plain ICL, paired by query, as one row. The row has the status failed if one of
+    the two contestants failed on a set of demonstrations. It is omitted if no prompt set has answers of both."""
     frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
     reason_by_set = [
         _failure_reason(frame) or _failure_reason(plain_frame)
@@ -132,7 +132,9 @@ def _gain(
         return []
     if len(differences) == 1:
         ((single, prompt_set),) = pairs
-        queries = None if prompt_set.repeated is None else prompt_set.repeated[single.index.to_numpy(int)]
+        queries = (
+            None if prompt_set.repeated_queries is None else prompt_set.repeated_queries[single.index.to_numpy(int)]
+        )
         summary: dict[str, Any] = summary_columns("accuracy_gain", differences[0], prompt_set.seed, queries)
     else:
         summary = student(np.array([difference.mean() for difference in differences]))
@@ -145,7 +147,7 @@ def _gain(
 
 
 def _failure_reason(cell: pd.DataFrame) -> str | None:
-    """The reason if all rows of a cell failed, else None."""
+    """The reason if all rows of a cell failed; otherwise None."""
     return str(cell.iloc[0]["reason"]) if cell["status"].eq("failed").all() else None
 
 

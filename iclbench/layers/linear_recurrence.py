@@ -47,7 +47,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from iclbench.core.denormals import flushed
+from iclbench.core.denormals import flush_denormals
 from iclbench.core.records import TensorRecord
 
 # Tokens per chunk. A constant, so that outputs do not depend on the machine.
@@ -154,7 +154,7 @@ def _run(
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
-    @flushed()
+    @flush_denormals()
     def forward(
         ctx: Any, size: int, keep_state: bool, needs_grad: bool, state: Tensor | None, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -193,7 +193,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    @flushed()
+    @flush_denormals()
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         count = 2 + len(_TENSOR_NAMES)
         (outputs, reads, *tensors), states = ctx.saved_tensors[:count], ctx.saved_tensors[count:]

@@ -1,10 +1,10 @@
-"""Gradient descent (GD) and GD++, which are compared with the layers of a model if the functions are linear in x.
+"""Gradient descent (GD) and GD++, for comparison with the layers of a model on functions that are linear in x.
 
 The number of steps is the number of layers of Mamba in the paper (Grazzi et al. 2024). GD++ has two variants. Their
 step sizes 2/(L + mu) come from the extreme eigenvalues L and mu of a covariance: that of the raw inputs, as in the code
 of the paper, or that of the transformed inputs, which is theoretically optimal, as in its text. The gamma of GD++
-minimises the mean error after the last step (figure 11). The paper searches gamma on the scored tasks; we search on the
-same number of independently drawn tasks, so that the scored tasks are held out.
+minimises the mean error after the last step (figure 11). The paper searches gamma on the scored tasks. We search it on
+the same number of independently drawn tasks, so that the scored tasks are held out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from iclbench.probing.probe_set import ProbeSet
 from iclbench.store import identity
 
 STEPS = 24
-# The search of the paper for d = 20 and 40 examples: 300 candidates from 1e-6 to 1e-3, 100 per decade. For smaller X'X
-# the best gamma is larger, so the grid is extended by decades until the best candidate is not the last one. For much
-# larger X'X, the best gamma could be smaller than the first candidate, which is used then.
+# The paper searches 300 candidates from 1e-6 to 1e-3, 100 per decade, for d = 20 and 40 examples. For smaller X'X the
+# best gamma is larger, so the grid is extended by decades until the best candidate is not the last one. For much larger
+# X'X, the best gamma could be smaller than the first candidate, which is then used.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
 _PER_DECADE = 100
@@ -57,7 +57,8 @@ DESCENTS = (
 
 
 def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "raw") -> Float[Tensor, "B steps"]:
-    """The squared error on the test queries after 1, 2, ... steps, over the normaliser; no scale or shift is fitted."""
+    """The squared error on the test queries after 1, 2, ... steps, divided by the normaliser, without a fitted scale or
+    shift."""
     episodes, test = prompts.episodes, slice(prompts.fit, None)
     answers = descent_curve(episodes.context, episodes.queries.x[:, test], STEPS, gamma, step_size)
     return (answers - episodes.queries.y[:, test].double()).square().mean(1) / prompts.family.normaliser
@@ -65,7 +66,7 @@ def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "ra
 
 @dataclass(frozen=True)
 class GammaSearch:
-    """The best gamma, the candidates, and their errors over the normaliser."""
+    """The best gamma, the candidates, and their errors divided by the normaliser."""
 
     best: float
     grid: Float[Tensor, " G"]
@@ -74,7 +75,7 @@ class GammaSearch:
 
 def tune_gamma(prompts: ProbeSet, step_size: StepSize) -> GammaSearch:
     """Search gamma on the tuning episodes of a probe set."""
-    context, targets = prompts.tuning.context, prompts.tuning.queries.span(prompts.fit)
+    context, targets = prompts.tuning_episodes.context, prompts.tuning_episodes.queries.span(prompts.fit)
     low, high = _DECADES
     while True:
         grid = torch.logspace(low, high, _PER_DECADE * (high - low), dtype=torch.float64)

@@ -1,8 +1,8 @@
 """Probes of layers: the read-out of the model decodes each layer, up to a scale and a shift for each task.
 
-The read-out is trained for the last layer only. So each layer has two free parameters per task, a scale and a shift,
-which are fitted by least squares on separate queries (Geva et al. 2021; Grazzi et al. 2024, section 3.2). The probe has
-no other degrees of freedom.
+The read-out is trained for the last layer only. The probe therefore fits two parameters for each layer and task, a
+scale and a shift, by least squares on separate queries (Geva et al. 2021; Grazzi et al. 2024, section 3.2). It has no
+other degrees of freedom.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class LayerProbe:
-    """Results for each task and layer. Over output dimensions, scale and shift are averaged and errors are summed.
+    """Results for each task and layer. Scale and shift are means over output dimensions, and errors are sums.
 
     Attributes:
         scale: the factor of the decoded output.
         shift: the constant that is added to the scaled output.
-        error: squared error on the test queries after scale and shift, over the normaliser.
-        raw_error: squared error on the test queries before scale and shift, over the normaliser.
+        error: squared error on the test queries after scale and shift, divided by the normaliser.
+        raw_error: squared error on the test queries before scale and shift, divided by the normaliser.
     """
 
     scale: Float[Tensor, "B L"]

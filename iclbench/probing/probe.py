@@ -21,7 +21,7 @@ from torch import Tensor
 from iclbench.backbones.base import Backbone
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.core.memory import IN_PROBES, memory_advice
+from iclbench.core.memory import PROBE_REMEDY, memory_advice
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.cells import CellResult, Rows, Tables
@@ -32,7 +32,7 @@ from iclbench.probing.layers import decode_layers, probe_layers
 from iclbench.probing.probe_set import ProbeSet
 from iclbench.store.runs import Run
 
-EVALUATOR, SEARCH = "probe", "gamma_search"
+EVALUATOR, SEARCH_EVALUATOR = "probe", "gamma_search"
 
 
 class NotProbedError(UsageError):
@@ -101,34 +101,34 @@ def cached_cell(
     shared: dict[str, object],
     work: Callable[[], Tables],
 ) -> CellResult:
-    """The cached cell, or the cell computed by `work`; a skipped cell if the contestant does not support this number of
-    examples. `shared` has the columns that are the same in all rows, as in `cells.compute_cell`."""
+    """The cached cell, or the cell that `work` computes. It is skipped if the contestant does not support this number
+    of examples. `shared` has the columns that are the same in all rows, as in `cells.compute_cell`."""
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
         work = partial(cells.skipped_tables, prompts, shared, reason)
     reason = (
-        None if cached else cells.compute_cell(results, contestant, prompts, shared, memory_advice(IN_PROBES)(work))
+        None if cached else cells.compute_cell(results, contestant, prompts, shared, memory_advice(PROBE_REMEDY)(work))
     )
     return CellResult(contestant, prompts, cached, reason)
 
 
-def references(prompts: ProbeSet) -> list[str]:
-    """The baselines and oracles whose levels are plotted together with the layers."""
+def reference_names(prompts: ProbeSet) -> list[str]:
+    """The names of the baselines and oracles whose levels are plotted together with the layers."""
     exact = ["least-squares"] if prompts.family.linear_in_x else []
     return list(dict.fromkeys(["zero", *exact, *prompts.task.oracles]))
 
 
 def _cells(model: PredictorContestant, prompts: ProbeSet) -> Iterator[tuple[PredictorContestant, Callable[[], Tables]]]:
     """The contestants on this probe set, each with the function that computes its cell."""
-    yield model, partial(_layers, model, prompts)
-    for reference in contestants.baselines(prompts, references(prompts)):
-        yield reference, partial(_level, reference, prompts)
+    yield model, partial(_layer_tables, model, prompts)
+    for reference in contestants.baselines(prompts, reference_names(prompts)):
+        yield reference, partial(_level_tables, reference, prompts)
     if prompts.family.linear_in_x:
         for descent in DESCENTS:
-            yield descent.contestant, partial(_descent, descent, prompts)
+            yield descent.contestant, partial(_descent_tables, descent, prompts)
 
 
-def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
+def _layer_tables(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     assert isinstance(model.predictor, Backbone)
     decoded = decode_layers(model.predictor, prompts, model.device)
     normaliser = prompts.family.normaliser
@@ -137,10 +137,10 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     shared = _row(model, prompts) | {"axis": "layer"}
     rows: Rows = []
     for metric, scores in (("squared_error", probe.error), ("squared_error_raw", probe.raw_error)):
-        rows += _along(shared | {"metric": metric, "normaliser": normaliser}, layers, scores, prompts.seed)
+        rows += _rows_along_axis(shared | {"metric": metric, "normaliser": normaliser}, layers, scores, prompts.seed)
     for metric, numbers in (("scale", probe.scale), ("shift", probe.shift)):
         unnormalised = shared | {"normaliser": 1.0}
-        rows += _along(unnormalised | {"metric": metric}, layers, numbers, prompts.seed)
+        rows += _rows_along_axis(unnormalised | {"metric": metric}, layers, numbers, prompts.seed)
         rows += [
             unnormalised
             | {"metric": f"{metric}_std", "axis_value": layer, "value": float(column.std()), "n_episodes": len(column)}
@@ -150,16 +150,16 @@ def _layers(model: PredictorContestant, prompts: ProbeSet) -> Tables:
     return {"values": rows}
 
 
-def _level(reference: PredictorContestant, prompts: ProbeSet) -> Tables:
+def _level_tables(reference: PredictorContestant, prompts: ProbeSet) -> Tables:
     episodes, predictor = prompts.episodes, reference.predictor
     answer = predictor.informed(episodes.truth).ask(episodes, "targets")
     errors = (answer.point() - episodes.queries.y)[:, prompts.fit :].double().square().sum(-1).mean(-1)
     normaliser = prompts.family.normaliser
     shared = _row(reference, prompts) | {"metric": "squared_error", "normaliser": normaliser}
-    return {"values": _means(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}
+    return {"values": _mean_rows(shared, [{}], (errors / normaliser).unsqueeze(1), prompts.seed)}
 
 
-def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
+def _descent_tables(descent: Descent, prompts: ProbeSet) -> Tables:
     normaliser = prompts.family.normaliser
     shared = _row(descent.contestant, prompts) | {"normaliser": normaliser, "metric": "squared_error"}
     rows: Rows = []
@@ -168,7 +168,7 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
         search = tune_gamma(prompts, descent.step_size)
         gamma = search.best
         candidates = zip(search.grid.tolist(), search.errors.tolist(), strict=True)
-        search_columns = shared | {"evaluator": SEARCH, "n_episodes": prompts.tasks}
+        search_columns = shared | {"evaluator": SEARCH_EVALUATOR, "n_episodes": prompts.tasks}
         rows += [
             search_columns | {"axis": "gamma", "axis_value": g, "value": e} for g, e in candidates if np.isfinite(e)
         ]
@@ -178,7 +178,9 @@ def _descent(descent: Descent, prompts: ProbeSet) -> Tables:
         )
         rows.append(search_columns | {"metric": "gamma", "normaliser": 1.0, "value": gamma, "reason": reason})
     errors = step_errors(prompts, gamma, descent.step_size or "raw")
-    rows += _along(shared | {"axis": "gd_step"}, [float(step) for step in range(1, STEPS + 1)], errors, prompts.seed)
+    rows += _rows_along_axis(
+        shared | {"axis": "gd_step"}, [float(step) for step in range(1, STEPS + 1)], errors, prompts.seed
+    )
     return {"values": rows}
 
 
@@ -186,12 +188,14 @@ def _row(contestant: PredictorContestant, prompts: ProbeSet) -> dict[str, object
     return cells.shared_columns(contestant, prompts, EVALUATOR) | {"n_context": prompts.context}
 
 
-def _along(shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int) -> Rows:
+def _rows_along_axis(
+    shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int
+) -> Rows:
     """Mean over tasks, with interval, at each value of the axis."""
-    return _means(shared, [{"axis_value": axis_value} for axis_value in axis], scores, seed)
+    return _mean_rows(shared, [{"axis_value": axis_value} for axis_value in axis], scores, seed)
 
 
-def _means(
+def _mean_rows(
     shared: dict[str, object], axis_columns: Sequence[dict[str, object]], scores: Float[Tensor, "B axis"], seed: int
 ) -> Rows:
     """Mean over tasks, with interval, of each column; a failed row if the score of a task is not finite."""

@@ -12,10 +12,10 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 
-# Number of points in a forward pass. It limits memory use. It is the same on all machines, so that results are, too.
-POINTS = 64 * 41
-# Shifts whose queries depend on a prefix of the context, and how.
-_NOT_PROBED = {
+# Number of points in a forward pass, which limits memory use. It is fixed, so that all machines give equal results.
+POINTS_PER_PASS = 64 * 41
+# The reasons why some shifts cannot be probed: their queries depend on a prefix of the context.
+_REASONS_NOT_PROBED = {
     "orthogonal-query": "its queries are orthogonal to one prefix each",
     "repeated-query": "its queries repeat points of one prefix each",
 }
@@ -46,9 +46,10 @@ class ProbeSet(PromptSet):
             raise UsageError(
                 f"the shift '{self.shift}' cannot be probed; use --context N for more examples", code="not-applicable"
             )
-        if query_part := shift.part(*_NOT_PROBED):
+        if query_part := shift.part(*_REASONS_NOT_PROBED):
             raise UsageError(
-                f"the shift '{self.shift}' cannot be probed: {_NOT_PROBED[query_part.kind]}", code="not-applicable"
+                f"the shift '{self.shift}' cannot be probed: {_REASONS_NOT_PROBED[query_part.kind]}",
+                code="not-applicable",
             )
 
     @property
@@ -68,13 +69,13 @@ class ProbeSet(PromptSet):
         return self._split("probe", self.tasks)
 
     @cached_property
-    def tuning(self) -> Episodes:
+    def tuning_episodes(self) -> Episodes:
         """The same number of independent episodes of the same distribution, on which a method is tuned."""
         return self._split("probe-tuning", self.tasks)
 
     def blocks(self) -> Iterator[Episodes]:
-        """The episodes in blocks of about `POINTS` points."""
-        size = max(1, POINTS // (self.context + self.fit + self.test))
+        """The episodes in blocks of about `POINTS_PER_PASS` points."""
+        size = max(1, POINTS_PER_PASS // (self.context + self.fit + self.test))
         return (self.episodes[start : start + size] for start in range(0, self.tasks, size))
 
     def _split(self, stream: str, tasks: int) -> Episodes:

@@ -7,8 +7,8 @@ For softmax attention, the rank grows with the number of contexts. Each context 
 have the same queries.
 
 Rows of `values` have evaluator `rank` and `n_context` k. Axis `contexts` has the metrics effective_rank and rank of the
-first rows of the matrix. Axis `singular_value` has the singular values of the complete matrix over the largest one,
-numbered from 1. The probe computes in float64 on the CPU, because in float32 rounding errors have full rank.
+first rows of the matrix. Axis `singular_value` has the singular values of the complete matrix, divided by the largest
+one and numbered from 1. The probe computes in float64 on the CPU, because in float32 rounding errors have full rank.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.probing.probe import NotProbedError, cached_cell
-from iclbench.probing.probe_set import POINTS, ProbeSet
+from iclbench.probing.probe_set import POINTS_PER_PASS, ProbeSet
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
@@ -42,7 +42,7 @@ EVALUATOR = "rank"
 # Singular values below this fraction of the largest count as 0.
 TOLERANCE = 1e-6
 # The evaluator of a classification family whose sequences have two possible labels.
-_TWO_LABELS = "icl"
+_TWO_LABEL_EVALUATOR = "icl"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class RankSet(ProbeSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """As many episodes as contexts or queries, whichever number is larger, with one query each."""
+        """Episodes with one query each. Their number is the larger of the numbers of contexts and queries."""
         count = max(self.contexts, self.queries)
         return self.draw("rank", count, self.context) if self.evaluator else self._split("rank", count)
 
@@ -106,16 +106,16 @@ def probe_rank(
     context_sizes, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
         family = task.build(context.data_dir)
-        if _TWO_LABELS not in family.evaluators():
+        if _TWO_LABEL_EVALUATOR not in family.evaluators():
             raise NotProbedError(
                 f"run '{run.name}' predicts class labels, and family '{task.family}' has no sequences of two labels "
-                f"(evaluator '{_TWO_LABELS}') for the log-odds; probe the rank of a regression run"
+                f"(evaluator '{_TWO_LABEL_EVALUATOR}') for the log-odds; probe the rank of a regression run"
             )
-        test_size = family.sample_test(_TWO_LABELS, 1, generator(seed, "rank")).context.count
+        test_size = family.sample_test(_TWO_LABEL_EVALUATOR, 1, generator(seed, "rank")).context.count
         if sizes and context_sizes != [test_size]:
             raise UsageError(
-                f"run '{run.name}' predicts class labels, and the sequences of two labels (evaluator '{_TWO_LABELS}') "
-                f"of family '{task.family}' have {test_size} examples; leave --context out",
+                f"run '{run.name}' predicts class labels, and the sequences of two labels (evaluator "
+                f"'{_TWO_LABEL_EVALUATOR}') of family '{task.family}' have {test_size} examples; leave --context out",
                 code="not-applicable",
             )
         context_sizes = [test_size]
@@ -126,14 +126,14 @@ def probe_rank(
             shift,
             seed,
             context.data_dir,
-            evaluator=_TWO_LABELS if categorical else "",
+            evaluator=_TWO_LABEL_EVALUATOR if categorical else "",
             context=size,
             contexts=contexts,
             queries=queries,
         )
         references = [] if categorical else contestants.baselines(prompts, ["least-squares", *task.oracles])
         for contestant in [model, *references]:
-            work = partial(_ranks, contestant, prompts)
+            work = partial(_rank_tables, contestant, prompts)
             yield cached_cell(context.results, contestant, prompts, _row(contestant, prompts), work)
 
 
@@ -171,10 +171,10 @@ def numbers_of_contexts(maximum: int) -> list[int]:
     return [*doubled, maximum]
 
 
-def _ranks(contestant: PredictorContestant, prompts: RankSet) -> Tables:
+def _rank_tables(contestant: PredictorContestant, prompts: RankSet) -> Tables:
     episodes = prompts.episodes.to(dtype=torch.float64)
     x_query = episodes.queries.x[: prompts.queries, 0]
-    size = max(1, POINTS // (prompts.context + prompts.queries))
+    size = max(1, POINTS_PER_PASS // (prompts.context + prompts.queries))
     blocks = (episodes[start : min(start + size, prompts.contexts)] for start in range(0, prompts.contexts, size))
     with torch.inference_mode():
         matrix = torch.cat([prediction_matrix(contestant.predictor, block, x_query) for block in blocks])

@@ -11,7 +11,7 @@ numbered from 1), and one without an axis for the mean over features. Intervals 
 Rows of `examples` have the curves of the model along the direction on which a feature depends: `x1` is the coordinate
 and `output` the feature, numbered from 0. Role `function` is the true feature. Role `predicted` is the regression on
 the representation: its mean over the other directions, with the central 90 % as `low` and `high`. If the representation
-has at most as many dimensions as there are features, role `dimension` has its dimensions, as in the paper's figure:
+does not have more dimensions than there are features, role `dimension` has its dimensions, as in the paper's figure:
 `output` is the dimension, and `set` the feature whose direction is used.
 """
 
@@ -53,7 +53,7 @@ _Represent = Callable[[Float[Tensor, "N Dx"]], Float[Tensor, "N d"]]
 
 
 @runtime_checkable
-class Representing(Protocol):
+class RepresentationBackbone(Protocol):
     """A backbone with a sample representation."""
 
     def represent(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
             "relu-network-shared or linear"
         )
     trained = model.predictor
-    if not (isinstance(trained, Backbone) and isinstance(trained, Representing)):
+    if not (isinstance(trained, Backbone) and isinstance(trained, RepresentationBackbone)):
         raise NotProbedError(
             f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not define represent "
             "(coqe does)"
@@ -117,7 +117,7 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
         (inputs_contestant, lambda x: x),
     ]
     for contestant, represent in representations:
-        work = partial(_score_cell, contestant, prompts, represent, with_curves=contestant is model)
+        work = partial(_score_tables, contestant, prompts, represent, with_curves=contestant is model)
         yield cached_cell(
             context.results, contestant, prompts, cells.shared_columns(contestant, prompts, EVALUATOR), work
         )
@@ -149,7 +149,7 @@ def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None =
 def _representation(backbone: Backbone) -> _Represent:
     """A function that computes the representation of inputs in float64."""
     double_backbone = backbone.double()
-    assert isinstance(double_backbone, Representing)
+    assert isinstance(double_backbone, RepresentationBackbone)
 
     def represent(x: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -158,7 +158,7 @@ def _representation(backbone: Backbone) -> _Represent:
     return represent
 
 
-def _score_cell(
+def _score_tables(
     contestant: PredictorContestant, prompts: RepresentationSet, represent: _Represent, with_curves: bool
 ) -> Tables:
     representation, true = represent(prompts.inputs), _features(prompts, prompts.inputs)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 def available() -> int:
     """The number of cores that this process may use; 1 if processes cannot be forked."""
-    return cores.available() if CAN_FORK else 1
+    return cores.count_available() if CAN_FORK else 1
 
 
 def run_jobs(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:

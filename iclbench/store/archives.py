@@ -1,8 +1,8 @@
 """Archives of weights: the finished runs of one task and preset in one file of packed results.
 
-An archive is `RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, with a digest file. It has the tensors of a run under
-keys `RUN/...`, in their precision. The entry `RUN` of its metadata is JSON with the configuration of the run and the
-metadata of its weights, so that an unpacked run is identical to the evaluated run.
+An archive is `RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, with a digest file. The tensors of a run have the keys
+`RUN/...` and their original precision. The entry `RUN` of the metadata is JSON with the configuration of the run and
+the metadata of its weights, so that an unpacked run is identical to the evaluated run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
 from iclbench.core.settings import validate
 from iclbench.store import runs
-from iclbench.store.runs import Run, check_name, recorded_digest, writing
+from iclbench.store.runs import Run, check_name, recorded_digest, write_errors
 
 log = logging.getLogger("iclbench")
 
@@ -51,9 +51,9 @@ class PackedWeights:
     prefix: str = ""
 
     @cached_property
-    def trained(self) -> dict[str, Any]:
+    def trained_part(self) -> dict[str, Any]:
         """The part of the configuration that the weights depend on."""
-        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained
+        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained_part
 
     @property
     def digest(self) -> str:
@@ -119,7 +119,7 @@ def entries(archive: Path) -> dict[str, PackedWeights]:
 
 def check(archive: Path) -> None:
     """Raise `UsageError` if an archive does not have its recorded digest."""
-    if recorded_digest(archive) != digests.of_file(archive):
+    if recorded_digest(archive) != digests.file_digest(archive):
         digest_name = digest_path(archive).name
         raise UsageError(
             f"{archive} is damaged (its digest is not the one in {digest_name}); restore both files",
@@ -139,8 +139,8 @@ def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
 
 
 def find(results: Path, name: str) -> Run:
-    """The run with a name in a results folder. A run that is only in an archive of the folder or of the checkout is
-    unpacked into the folder of runs. The name `FOLDER/NAME` is a run in an archive of this folder.
+    """The run with a name in a results folder. A run that is only in an archive of the results folder or of the
+    checkout is unpacked into the folder of runs. The name `FOLDER/NAME` selects a run in an archive in FOLDER.
 
     Raises:
         UsageError: there is no such run, or its archive is damaged.
@@ -186,7 +186,7 @@ def _archives(results: Path, folder: str) -> list[Path]:
 
 
 def _exists(run: Run) -> bool:
-    """Whether the run exists, and is not an unpacked run whose weights were deleted."""
+    """Whether the run exists. An unpacked run whose weights were deleted does not count."""
     return (run.path / "config.toml").is_file() and (run.finished or not run.is_unpacked)
 
 
@@ -195,9 +195,9 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
     folder is not a run."""
     check(packed.path)
     metadata = {key: value for key, value in packed.metadata.items() if key != DIGEST}
-    with writing(results):
+    with write_errors(results):
         run.path.mkdir(parents=True, exist_ok=True)
-    with run.lock(wait=True), writing(results):
+    with run.lock(wait=True), write_errors(results):
         if _exists(run):
             return _check_same(Run(run.path), packed)
         if run.is_started and not run.is_unpacked:
@@ -216,7 +216,7 @@ def _check_same(run: Run, packed: PackedWeights) -> Run:
     """Return an existing run; raises `UsageError` if its settings or weights differ from those in the archive."""
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
-    if without_codes(run.config.trained) != without_codes(packed.trained):
+    if without_codes(run.config.trained_part) != without_codes(packed.trained_part):
         raise UsageError(
             f"{description} was trained with settings that differ from those of '{name}'; {advice}", code="exists"
         )

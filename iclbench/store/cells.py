@@ -20,7 +20,7 @@ from iclbench import __version__, tables
 from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.store.outcome import Outcome
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.store.state import State, is_intact
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("iclbench")
 
 
-class Store:
+class CellStore:
     """The cells of a results folder.
 
     Args:
@@ -47,7 +47,7 @@ class Store:
     def rows(self) -> pd.DataFrame:
         """The rows of the table `cells`, by cell. If a cell has several rows, a finished row with intact files
         replaces a failed row, and an unpacked row replaces a packed row."""
-        # Folder by folder, since every folder may have a row for the same cell. Unpacked rows come first.
+        # Folders are read one by one, since each may have a row for the same cell. Unpacked rows come first.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
         folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path))
         frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
@@ -65,7 +65,7 @@ class Store:
         return dict(zip(intact.index, intact["status"], strict=True))
 
     @cached_property
-    def _incomplete(self) -> frozenset[str]:
+    def _incomplete_cells(self) -> frozenset[str]:
         """Cells that were done and have missing or damaged files."""
         return frozenset(self.rows.index[self.rows["status"].eq("done") & ~self.rows["is_intact"]])
 
@@ -87,7 +87,7 @@ class Store:
 
         if cell.hash not in self._missing_metrics:
             self._missing_metrics[cell.hash] = (
-                missing_metrics(self.metrics(cell), cell.task_config.question) if evaluates(cell) else set()
+                missing_metrics(self.metrics(cell), cell.task_config.question) if computes_scores(cell) else set()
             )
         return self._missing_metrics[cell.hash]
 
@@ -128,7 +128,7 @@ class Store:
         """Whether the results of the cell with this hash are in packed files."""
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
-    def has_episodes(self, cell: GridCell) -> bool:
+    def has_episode_scores(self, cell: GridCell) -> bool:
         """Whether an evaluation has the scores of single episodes for the comparison with an oracle: its likelihoods on
         every prompt set where an oracle has likelihoods, or squared errors if it has no likelihoods."""
         values = self._rows_of("values", cell)
@@ -161,7 +161,7 @@ class Store:
         try:
             return all(self._is_readable(file) for file in _file_names(files))
         except ValueError:
-            log.warning("cell %s: the files in its row are not a JSON list; it is treated as not done", cell)
+            log.warning("cell %s: the files in its row are not a JSON list, so it will be recomputed", cell)
             return False
 
     def _is_readable(self, file: str) -> bool:
@@ -169,12 +169,12 @@ class Store:
             path = self.results / file
             self._readable[file] = is_intact(path)
             if not self._readable[file] and path.is_file():
-                log.warning("%s is damaged, and its cells are to do; restore it to keep their results", path)
+                log.warning("%s is damaged, so its cells will be recomputed; restore it to avoid this", path)
         return self._readable[file]
 
     def damaged_file(self, cell: GridCell) -> Path | None:
         """The first damaged file of a finished cell. Missing files are not damaged."""
-        if cell.hash not in self._incomplete:
+        if cell.hash not in self._incomplete_cells:
             return None
         try:
             files = _file_names(self.rows.loc[cell.hash, "files"])
@@ -189,13 +189,13 @@ class Store:
 
 
 def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
-    """Write the row of a cell. Any process may call it."""
+    """Write the row of a cell, from any process."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
-    with writing(results):
-        tables.write("cells", [row(cell, outcome, context)], path, {})
+    with write_errors(results):
+        tables.write("cells", [cell_row(cell, outcome, context)], path, {})
 
 
-def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
+def cell_row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
     """The row of a cell in the tables."""
     columns: dict[str, object] = {
         "cell": cell.hash,
@@ -213,9 +213,9 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
         return columns
     return columns | {
         "files": json.dumps(sorted(outcome.files)),
-        "metrics": _metrics(context.results, outcome.files) if evaluates(cell) else None,
+        "metrics": _metrics(context.results, outcome.files) if computes_scores(cell) else None,
         "seconds": outcome.seconds,
-        "device": machine.device(context.device),
+        "device": machine.device_label(context.device),
         "hardware": machine.hardware(),
         "kernels": kernels.current(),
         "threads": context.threads,
@@ -223,7 +223,7 @@ def row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]
     }
 
 
-def evaluates(cell: GridCell) -> bool:
+def computes_scores(cell: GridCell) -> bool:
     """Whether a cell computes scores of predictions: an evaluation that is not a summary."""
     return cell.work == "evaluate" and not cell.is_summary
 
@@ -248,6 +248,6 @@ def _file_names(files: Any) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:
+def relative_paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:
     """Files relative to the results folder, as in rows."""
     return tuple(path.relative_to(results).as_posix() for path in files)

@@ -1,10 +1,9 @@
 """Identities: the hashes of runs, prompt sets, scores and cells of a grid.
 
-All hashes have the same kinds of contents: resolved settings (after card, preset, learning rates and overrides) without
-those that equal their default, the codes of the code that computes the result (`iclbench.config.codes`), and
-fingerprints of data. Defaults are frozen: `tests/golden/defaults.json` lists them, and a changed default needs a raised
-code. Hashes depend on the contents of files. Only the hashes of cells, which are planned without the files, depend on
-their paths.
+All hashes cover the same kinds of contents: resolved settings (after card, preset, learning rates and overrides) that
+differ from their defaults, the codes (`iclbench.config.codes`) of the classes that compute the result, and fingerprints
+of data. Defaults are frozen: `tests/golden/defaults.json` lists them, and a changed default needs a raised code. Hashes
+depend on the contents of files. Only the hashes of cells, which are planned without the files, depend on their paths.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def without_defaults(settings: BaseSettings) -> dict[str, Any]:
     return settings.model_dump(mode="json", exclude_defaults=True)
 
 
-def training(config: RunConfig) -> dict[str, Any]:
+def training_settings(config: RunConfig) -> dict[str, Any]:
     """Settings that the weights of a run depend on."""
     backbone = config.backbone
     return {
@@ -47,12 +46,12 @@ def training(config: RunConfig) -> dict[str, Any]:
 
 def run_id(config: RunConfig) -> str:
     """The identity of a run."""
-    return content_hash(training(config))
+    return content_hash(training_settings(config))
 
 
 def variant_id(config: RunConfig) -> str:
     """The identity of a training run without its seed and its monitoring settings."""
-    contents = training(config)
+    contents = training_settings(config)
     del contents["seed"]
     contents["train"] = {
         key: value for key, value in contents["train"].items() if key not in TrainSettings.with_role(Role.MONITORING)
@@ -89,7 +88,7 @@ def untrained_id(run: str) -> str:
 
 def unweighted_id(config: RunConfig) -> str:
     """The identity of a model for results that do not depend on its weights, like costs."""
-    return content_hash({"config": training(config)})
+    return content_hash({"config": training_settings(config)})
 
 
 def in_memory_id(**contents: Any) -> str:
@@ -103,7 +102,7 @@ def method_id(model: str | None, method: str, length: int = 12) -> str:
 
 
 def baseline_id(
-    card: BaselineCard, facts: Sequence[float | None], libraries: Mapping[str, str], loses_oracle: bool
+    card: BaselineCard, facts: Sequence[float | None], libraries: Mapping[str, str], loses_oracle_status: bool
 ) -> str:
     """The identity of a baseline on a task.
 
@@ -111,10 +110,10 @@ def baseline_id(
         card: the card, with the estimator and its settings.
         facts: numbers of the task that the baseline is given.
         libraries: versions of the libraries that the baseline uses.
-        loses_oracle: whether it is an oracle of the task that is not an oracle under the shift of the prompts.
+        loses_oracle_status: whether it is an oracle of the task, but not under the shift of the prompts.
     """
-    contents = {**baseline(card), "facts": list(facts), "libraries": dict(libraries)}
-    return content_hash(contents | {"oracle": False} if loses_oracle else contents)
+    contents = {**baseline_settings(card), "facts": list(facts), "libraries": dict(libraries)}
+    return content_hash(contents | {"oracle": False} if loses_oracle_status else contents)
 
 
 def descent_id(steps: int, step_size: str | None, search: Sequence[object]) -> str:
@@ -147,7 +146,7 @@ def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str
     return content_hash(contents if family is None else contents | {"normaliser": codes.of_normaliser(family)})
 
 
-def baseline(card: BaselineCard) -> dict[str, Any]:
+def baseline_settings(card: BaselineCard) -> dict[str, Any]:
     """Settings that the predictions of a baseline depend on, apart from the task."""
     settings = validate(ESTIMATORS.get(card.estimator).Settings, card.settings, f"estimator '{card.estimator}'")
     return {
@@ -169,7 +168,7 @@ def cell_id(cell: GridCell) -> str:
     }
     contents["files"] = task.files
     if cell.config is not None:
-        contents["trained"] = training(cell.config)
+        contents["trained"] = training_settings(cell.config)
     if cell.kind in ("evaluate", "probe"):
         contents["task"] = _task(task, Role.EVALUATED)
         contents["codes"] = [
@@ -178,7 +177,7 @@ def cell_id(cell: GridCell) -> str:
             codes.of_normaliser(task.family),
         ]
         if cell.baseline is not None:
-            contents["baseline"] = baseline(load_baseline(cell.baseline)[1])
+            contents["baseline"] = baseline_settings(load_baseline(cell.baseline)[1])
             contents["oracle"] = cell.run in task.oracles
         elif cell.is_summary:
             # The codes of the contestants are in the identities of their cells.
@@ -193,7 +192,7 @@ def cell_id(cell: GridCell) -> str:
         elif cell.kind == "probe":
             levels = ("zero", "least-squares", *task.oracles)
             contents["oracles"] = sorted(task.oracles)
-            contents["levels"] = {name: baseline(load_baseline(name)[1]) for name in levels}
+            contents["levels"] = {name: baseline_settings(load_baseline(name)[1]) for name in levels}
             contents["probe"] = [codes.PROBE, codes.of_estimator("gradient-descent")]
     return content_hash(contents, 16)
 
@@ -223,7 +222,7 @@ def language_weights_id(**contents: Any) -> str:
 
 
 def context_method_id(name: str, settings: BaseSettings, version: int) -> str:
-    """The identity of a method of reading demonstrations. `version` is the version of its code."""
+    """The identity of a method that reads demonstrations. `version` is the version of its code."""
     return content_hash({"method": name, "settings": settings.model_dump(), "version": version})
 
 

@@ -1,4 +1,4 @@
-"""Size, date and score of runs, as `iclbench list runs` prints them. Needs neither torch nor pandas."""
+"""Size, date and score of runs, for `iclbench list runs`. This module needs neither torch nor pandas."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def date(run: Run) -> str | None:
 
 
 def scores(results: Path) -> dict[tuple[str, str], float]:
-    """The scores of runs without a shift, by run and task: a run also has scores on your own tables."""
+    """The scores of runs without a shift, by run and task. Runs may also have scores on tables of the user."""
     columns = ("run", "task", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
     best: dict[tuple[str, str], tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
-        for row in rows(path, columns):
+        for row in read_rows(path, columns):
             is_partial = any(row[column] is not None for column in ("axis", "n_context", "trained_on"))
             if is_partial or row["shift"] != "none" or row["metric"] != "score" or row["value"] is None:
                 continue
@@ -54,7 +54,7 @@ def scores(results: Path) -> dict[tuple[str, str], float]:
     return {key: value for key, (_, value) in best.items()}
 
 
-def rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The rows of a table with these columns (None if the file lacks a column). A damaged file has no rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -6,7 +6,7 @@ model.safetensors                the trained weights, with a file of their diges
 branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
 values.parquet, costs.parquet    training curve and cost of training
 diverged.json                    step and reason of the divergence of a training run with this configuration
-unpacked.txt                     name of the archive that the run is from; such a run has no branches and no tables
+unpacked.txt                     path of the archive of an unpacked run, which has no branches and no tables
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iclbench.config import codes
-from iclbench.config.cards import TrainSettings, names, read_similar_toml, read_toml
+from iclbench.config.cards import TrainSettings, card_names, read_similar_toml, read_toml
 from iclbench.config.rates import Rates
-from iclbench.config.resolution import RunConfig, difference, with_evaluation_of, without_codes, without_learned
+from iclbench.config.resolution import RunConfig, differences, with_evaluation_of, without_codes, without_learned
 from iclbench.core import digests, locks
 from iclbench.core.errors import DataChangedError, IclbenchError, UnknownNameError, UsageError
 from iclbench.core.files import digest_path, remove_leftovers, write_text
-from iclbench.core.memory import IN_EVALUATION, memory_advice
+from iclbench.core.memory import EVALUATION_REMEDY, memory_advice
 from iclbench.core.settings import validate
 from iclbench.store import identity
 from iclbench.store.state import is_intact
@@ -50,7 +50,7 @@ def recorded_digest(weights: Path) -> str | None:
     if not path.is_file():
         return None
     recorded_digests = [line.partition(" ")[0] for line in path.read_text(errors="replace").splitlines()]
-    if len(recorded_digests) > 1 and weights.is_file() and (digest := digests.of_file(weights)) in recorded_digests:
+    if len(recorded_digests) > 1 and weights.is_file() and (digest := digests.file_digest(weights)) in recorded_digests:
         return digest
     return next(iter(recorded_digests), "")
 
@@ -151,7 +151,7 @@ class Run:
 
     @property
     def is_started(self) -> bool:
-        """Whether there are weights or checkpoints. If so, only the evaluation part of the configuration can change."""
+        """Whether weights or checkpoints exist. If so, only the evaluation part of the configuration can change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
@@ -199,7 +199,7 @@ class Run:
         return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
-        """Raise `ValueError` for weights or a checkpoint of another configuration or other code."""
+        """Raise `ValueError` if this is the metadata of another configuration or of other code."""
         if (metadata or {}).get("config") != self.hash:
             raise ValueError("another configuration or another version of a plug-in")
 
@@ -231,10 +231,10 @@ class Run:
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[RunLock]:
-        """Hold the run while the block runs, and remove incomplete files of killed processes. If another process holds
-        the run, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
+        """Lock the run while the block runs, and remove incomplete files of killed processes. If another process has
+        the lock, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
         run_lock = RunLock(self)
-        with run_lock.held(wait):
+        with run_lock.hold(wait):
             checkpoints = self.checkpoint_folder(None)
             for folder in (self.path, checkpoints, *checkpoints.glob("branch-*")):
                 remove_leftovers(folder)
@@ -290,12 +290,12 @@ class Run:
         """Load the weights of a file into the backbone, after checks of their digest and their run."""
         from safetensors import safe_open
 
-        with memory_advice(IN_EVALUATION), safe_open(path, framework="pt") as file:
+        with memory_advice(EVALUATION_REMEDY), safe_open(path, framework="pt") as file:
             self.check_weights(path, file.metadata() or {}, branch)
             backbone.load_state_dict({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
 
     def check_weights(self, path: Path, metadata: Mapping[str, str], branch: int | None) -> None:
-        """Raise `ValueError` for weights of another run or branch, or whose recorded digest is missing or different."""
+        """Raise `ValueError` if the weights belong to another run or branch, or do not have their recorded digest."""
         try:
             self.check_signature(metadata)
         except ValueError as error:
@@ -305,7 +305,7 @@ class Run:
         name, digest = digest_path(path).name, recorded_digest(path)
         if digest is None:
             raise ValueError(f"their digest file {name} is missing; restore it")
-        if digest != digests.of_file(path):
+        if digest != digests.file_digest(path):
             raise ValueError(f"their digest is not the one in {name}")
 
     def log_notes(self, backbone: Backbone, device: str) -> None:
@@ -358,8 +358,8 @@ class RunLock:
         self._is_restored = False
 
     @contextmanager
-    def held(self, wait: bool) -> Iterator[None]:
-        """Hold the folder while the block runs. If another process holds it, wait or raise `IclbenchError`."""
+    def hold(self, wait: bool) -> Iterator[None]:
+        """Lock the folder while the block runs. If another process has the lock, wait or raise `IclbenchError`."""
         self._acquire(wait)
         try:
             yield
@@ -384,7 +384,7 @@ class RunLock:
         Raises:
             IclbenchError: another process trains a run of this name, or the folder holds another run.
         """
-        if not self._lock.held:
+        if not self._lock.is_held:
             self._run.path.mkdir(parents=True, exist_ok=True)
             self._acquire(wait=False)
         config = self._run.path / "config.toml"
@@ -399,7 +399,7 @@ class RunLock:
             )
 
     def _acquire(self, wait: bool) -> None:
-        with writing(self._run.path):
+        with write_errors(self._run.path):
             try:
                 self._lock.acquire(wait)
             except BlockingIOError as error:
@@ -457,11 +457,11 @@ def create(
         config: configuration of the run.
         name: name of the run (default: `run_name`).
         data_dir: folder of the data of the task.
-        wait: whether to wait for another process that holds the run.
+        wait: whether to wait for another process that has locked the run.
 
     Raises:
         UsageError: the folder holds another run, or the backbone cannot be built, in which case no folder is created.
-        IclbenchError: another process holds the run, and `wait` is False.
+        IclbenchError: another process has locked the run, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
     check_not_reserved(name, "another --name")
@@ -471,14 +471,14 @@ def create(
         return run
     if not run.is_started:
         _check_buildable(config, data_dir)
-    with writing(results):
+    with write_errors(results):
         run.path.mkdir(parents=True, exist_ok=True)
     with run.lock(wait):
         run = Run(run.path)  # another process may have trained it
         text = _config_to_write(run, config)
         if text is not None:
             has_weights_only = run.finished and not (run.path / "config.toml").is_file()
-            with writing(results):
+            with write_errors(results):
                 write_text(run.path / "config.toml", text)
             if has_weights_only:
                 _check_weights_of(Run(run.path))
@@ -488,8 +488,8 @@ def create(
 def with_rates_of_started_run(
     results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
-    """The configuration with which a run starts or continues. A started run keeps its settings from the table of
-    learning rates of the results folder, even if the table has changed.
+    """The configuration with which a run starts or continues. A started run continues with the settings that were in
+    the results folder's table of learning rates when it started, even if the table has changed.
 
     Args:
         results: results folder.
@@ -543,9 +543,9 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
     """
     path, content = run.path / "config.toml", config.dump()
     if path.is_file() and run.is_started:
-        trained, current = run.config.trained, config.trained
+        trained, current = run.config.trained_part, config.trained_part
         if without_learned(without_codes(trained)) != without_learned(without_codes(current)):
-            raise SettingsChangedError(run, difference(without_learned(trained), without_learned(current)))
+            raise SettingsChangedError(run, differences(without_learned(trained), without_learned(current)))
         run.check_codes()
         # A configuration that a grid plans has no fingerprint of the data.
         if config.task.learned and config.task.learned != run.config.task.learned:
@@ -587,7 +587,7 @@ def all_runs(results: Path) -> list[Run]:
 
 
 def check_name(name: str, noun: str = "a run name") -> str:
-    """The name, if it can be a file name; raises `UsageError` otherwise."""
+    """Return the name if it can be a file name; otherwise raise `UsageError`."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(f"'{name}' cannot be {noun}; use letters, digits, '.', '_' and '-'", code="bad-syntax")
     return name
@@ -595,7 +595,7 @@ def check_name(name: str, noun: str = "a run name") -> str:
 
 def check_not_reserved(name: str, advice: str) -> None:
     """Raise `UsageError` with advice if a name belongs to a baseline or a published row."""
-    if name in names("baselines") or name.startswith("published-"):
+    if name in card_names("baselines") or name.startswith("published-"):
         raise UsageError(
             f"'{name}' is the name of a baseline or published row in the tables; choose {advice}", code="exists"
         )
@@ -606,9 +606,9 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
-def writing(results: Path) -> Iterator[None]:
-    """Convert errors of the file system: to `IclbenchError` if the disk is full, and otherwise to `UsageError` with
-    the advice to choose another results folder."""
+def write_errors(results: Path) -> Iterator[None]:
+    """Within the block, convert errors of the file system: to `IclbenchError` if the disk is full, and otherwise to
+    `UsageError` with the advice to choose another results folder."""
     try:
         yield
     except OSError as error:

@@ -25,5 +25,5 @@ def _has_tensors_and_digest(path: Path) -> bool:
 
 
 def state_label(state: State) -> str:
-    """The state, as printed tables name it."""
+    """The state in words, for printed tables."""
     return "to do" if state == "todo" else state

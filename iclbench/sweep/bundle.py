@@ -58,7 +58,7 @@ class Bundle:
 
         Raises:
             IclbenchError: the file is damaged, or the code of a cell or the schema of tables differs here, so that rows
-                of two versions would be mixed in one table.
+                of two versions would be in one table.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -80,8 +80,8 @@ class Bundle:
             raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it", code="unreadable-file") from error
 
 
-def other_commit(path: Path) -> str | None:
-    """A message if the bundle in a file was written by another version or commit than this one, else None."""
+def commit_mismatch(path: Path) -> str | None:
+    """A message if another version or commit wrote the bundle in a file; None otherwise."""
     submitted, current = json.loads(path.read_text(encoding="utf-8"))["code"], provenance()
     if submitted == current:
         return None

@@ -4,8 +4,8 @@ The rows of a cell are a pure function of its frozen configuration.
 
 The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training, the evaluated task,
 the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names or the
-order of a grid. For data sets, it covers the paths of files and not their content: a grid can be planned without
-them, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
+order of a grid. For data sets, it covers the paths of files and not their content: a grid can be planned without the
+files, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GridCell:
         needs: hashes of the cells that must be settled before this one begins.
         reason: why the cell is not applicable; None if it is.
         baseline: name or path of a baseline's card; None for all others.
-        weights: whether packed results include the weights.
+        packs_weights: whether packed results include the weights.
     """
 
     kind: Kind
@@ -57,7 +57,7 @@ class GridCell:
     needs: tuple[str, ...] = ()
     reason: str | None = None
     baseline: str | None = None
-    weights: bool = False
+    packs_weights: bool = False
 
     @property
     def task(self) -> str:
@@ -98,21 +98,31 @@ class GridCell:
         return identity.cell_id(self)
 
 
-def grid_cells(names: Iterable[str], added: Sequence[str] = (), results: Path | None = None) -> list[GridCell]:
-    """All cells of these grids, by name or path, without duplicates. They are ordered by task and preset: baselines,
-    runs, summary. `added` are further backbones for each grid, `results` is as in `grid_runs`.
+def grid_cells(
+    names: Iterable[str], added_backbones: Sequence[str] = (), results: Path | None = None
+) -> list[GridCell]:
+    """All cells of these grids, without duplicates, ordered by task and preset: baselines, runs, summary.
+
+    Args:
+        names: names of grids, or paths to their cards.
+        added_backbones: further backbones for each grid.
+        results: as in `grid_runs`.
 
     Raises:
         UsageError: a card is not valid, or does not fit its tasks.
     """
     groups: dict[tuple[str, str], list[GridRun]] = {}
     for name in names:
-        for run in grid_runs(name, added=added, results=results):
+        for run in grid_runs(name, added_backbones=added_backbones, results=results):
             groups.setdefault((run.config.task.name, run.config.preset), []).append(run)
     cells: dict[str, GridCell] = {}
     for cell in (cell for runs in groups.values() for cell in _group_cells(runs)):
         duplicate = cells.get(cell.hash)
-        cells[cell.hash] = cell if duplicate is None else replace(duplicate, weights=duplicate.weights or cell.weights)
+        cells[cell.hash] = (
+            cell
+            if duplicate is None
+            else replace(duplicate, packs_weights=duplicate.packs_weights or cell.packs_weights)
+        )
     return list(cells.values())
 
 
@@ -136,10 +146,10 @@ def _run_cells(run: GridRun) -> Iterator[GridCell]:
         "config": config,
         "reason": run.exclusion,
     }
-    train = GridCell("train", weights=run.weights, **fields)
+    train = GridCell("train", packs_weights=run.packs_weights, **fields)
     yield train
-    if run.cost:  # the costs of a backbone do not depend on its weights
-        yield GridCell("cost", options={"points": list(run.cost)}, **fields)
+    if run.cost_points:  # the costs of a backbone do not depend on its weights
+        yield GridCell("cost", options={"points": list(run.cost_points)}, **fields)
     fields["needs"] = (train.hash,)
     if run.evaluate:
         yield GridCell("evaluate", options=_evaluation_options(run), **fields)

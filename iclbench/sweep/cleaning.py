@@ -16,9 +16,9 @@ from pathlib import Path
 
 from iclbench import tables
 from iclbench.core.errors import UnknownNameError
-from iclbench.core.locks import alive
-from iclbench.store.inventory import rows
-from iclbench.store.runs import Run, all_runs, check_name, writing
+from iclbench.core.locks import is_alive
+from iclbench.store.inventory import read_rows
+from iclbench.store.runs import Run, all_runs, check_name, write_errors
 from iclbench.tables.runs import trained_runs
 
 _TEMPORARY_NAME = re.compile(r"\..+\.(\d+)\.tmp")
@@ -73,7 +73,7 @@ def remove_run(results: Path, name: str) -> int:
     """
     parts, run = parts_of(results, name), Run(results / "runs" / name)
     freed_bytes = sum(part.size for part in parts)
-    with writing(results):
+    with write_errors(results):
         if run.path.is_dir():
             with run.lock():
                 _remove(parts)
@@ -105,7 +105,7 @@ def leftovers(results: Path) -> list[Part]:
 def prune(results: Path, parts: Sequence[Part]) -> int:
     """Remove the parts of `leftovers`; returns the freed bytes."""
     freed_bytes = sum(part.size for part in parts)
-    with writing(results):
+    with write_errors(results):
         _remove(parts)
         for name in {_owner(part.path) for part in parts if part.kind == _TABLE_OF_REMOVED}:
             _forget_scores(results, str(name))
@@ -134,7 +134,7 @@ def _evaluated_runs(results: Path) -> Iterator[str]:
         if not path.name.endswith(".values.parquet"):
             continue
         # A damaged table yields no rows. The command that wrote it reports it.
-        row = next(rows(path, ("kind", "seed", "preset")), None)
+        row = next(read_rows(path, ("kind", "seed", "preset")), None)
         is_run = row and row["kind"] == "backbone" and row["seed"] is not None and row["preset"] != "language"
         if is_run and (owner := _owner(path)) is not None:
             yield owner
@@ -146,7 +146,7 @@ def _temporary_files(results: Path) -> Iterator[Path]:
     patterns = dict.fromkeys(own_files, _TEMPORARY_NAME) | dict.fromkeys(packed_files, _TEMPORARY_PACKED_NAME)
     for path, pattern in patterns.items():
         match = pattern.fullmatch(path.name)
-        if match and not alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:
+        if match and not is_alive(int(match[1])) and time.time() - path.lstat().st_mtime > _UNCHANGED_SECONDS:
             yield path
 
 

@@ -1,4 +1,4 @@
-"""The engine: submits bundles of cells to an `Executor` when their needs are done, and keeps all its slots busy."""
+"""The engine, which submits bundles of cells to an `Executor` as soon as their needs are done and a slot is free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, Work, work_through
 from iclbench.sweep.cells import GridCell
@@ -20,32 +20,32 @@ from iclbench.sweep.work import work as work_on_cell
 
 # Attempts per sweep for a cell whose worker dies. The system may have killed the wrong process when memory was short,
 # but a cell that needs too much memory must not be repeated forever.
-ATTEMPTS = 2
+MAX_ATTEMPTS = 2
 # Seconds for workers to write their checkpoints and end.
-GRACE = 20.0
+GRACE_SECONDS = 20.0
 
 
 @runtime_checkable
-class Report(Protocol):
+class SweepObserver(Protocol):
     """An observer of a sweep."""
 
-    def started(self, cell: GridCell) -> None:
-        """A worker starts to compute the cell."""
+    def on_start(self, cell: GridCell) -> None:
+        """Called when a worker starts to compute the cell."""
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
-        """The cell has an outcome."""
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
+        """Called when the cell has an outcome."""
 
-    def retried(self, cell: GridCell, reason: str) -> None:
-        """The worker of the cell died, and the cell will be started again."""
+    def on_retry(self, cell: GridCell, reason: str) -> None:
+        """Called when the worker of the cell has died, before the cell is started again."""
 
 
 @dataclass(frozen=True)
 class Bundling:
     """The rule that groups cells into bundles: a cell, the cells that wait only for it, and further cells until the
-    bundle is worth the start of a job.
+    bundle is long enough for a job.
 
     Attributes:
-        seconds: duration of a bundle that is worth the start of a job.
+        seconds: expected duration at which a bundle is complete.
         estimate: expected seconds of a cell; None if unknown.
         is_grouped: whether bundles may have more than one cell.
     """
@@ -55,17 +55,17 @@ class Bundling:
     is_grouped: bool = True
 
     # Seconds of a cell without an estimate.
-    UNKNOWN: ClassVar = 60.0
+    UNKNOWN_SECONDS: ClassVar = 60.0
 
-    def expected(self, cell: GridCell) -> float:
-        """Expected seconds of a cell, or `UNKNOWN`."""
+    def expected_seconds(self, cell: GridCell) -> float:
+        """Expected seconds of a cell, or `UNKNOWN_SECONDS`."""
         seconds = self.estimate(cell)
-        return self.UNKNOWN if seconds is None else seconds
+        return self.UNKNOWN_SECONDS if seconds is None else seconds
 
     def take(self, order: Order) -> tuple[GridCell, ...]:
         """The cells of the next bundle; empty if no cell can be computed now."""
         cells: list[GridCell] = []
-        while not cells or (self.is_grouped and sum(map(self.expected, cells)) < self.seconds):
+        while not cells or (self.is_grouped and sum(map(self.expected_seconds, cells)) < self.seconds):
             if (cell := order.take()) is None:
                 break
             cells += [cell, *(order.followers([*cells, cell]) if self.is_grouped else ())]
@@ -78,10 +78,10 @@ SINGLE_CELLS = Bundling(0.0, lambda cell: None, is_grouped=False)
 
 def run(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     executor: Executor,
     context: Context,
-    report: Report,
+    observer: SweepObserver,
     work: Work = work_on_cell,
     bundling: Bundling = SINGLE_CELLS,
 ) -> dict[str, Outcome]:
@@ -103,10 +103,10 @@ def run(
     def settle(cell: GridCell, outcome: Outcome) -> None:
         outcomes[cell.hash] = outcome
         order.settle(cell, outcome)
-        report.finished(cell, outcome)
+        observer.on_finish(cell, outcome)
 
     def settle_all(bundle: Bundle, bundle_outcomes: Mapping[str, Outcome]) -> list[GridCell]:
-        """Settle the cells with an outcome, and put the others back; returns the cells that can start again."""
+        """Settle the cells with an outcome and put the others back into the queue; returns those put back."""
         for cell in bundle.cells:
             # Cells in a bundle of an earlier sweep may be done already, or wait for other cells in this plan.
             is_new = cell.hash in todo and cell.hash not in outcomes
@@ -131,10 +131,10 @@ def run(
         # The first open cell was being computed when the worker died.
         failed_cell = todo[open_cells[0].hash]
         attempts[failed_cell.hash] = attempts.get(failed_cell.hash, 0) + 1
-        if attempts[failed_cell.hash] < ATTEMPTS:
-            report.retried(failed_cell, reason)
+        if attempts[failed_cell.hash] < MAX_ATTEMPTS:
+            observer.on_retry(failed_cell, reason)
             return
-        outcome = Outcome("failed", f"{reason}, {ATTEMPTS} times; the same command tries again")
+        outcome = Outcome("failed", f"{reason}, {MAX_ATTEMPTS} times; the same command tries again")
         store.record(failed_cell, outcome, context)
         settle(failed_cell, outcome)
 
@@ -143,7 +143,7 @@ def run(
             running_bundles[future] = bundle
             for cell in bundle.cells:
                 if cell.hash in todo:
-                    report.started(cell)
+                    observer.on_start(cell)
     try:
         while True:
             for cell, outcome in order.cells_without_work():
@@ -153,13 +153,13 @@ def run(
                 bundle = Bundle(cells, context)
                 running_bundles[executor.submit(work_through, bundle, work)] = bundle
                 for cell in cells:
-                    report.started(cell)
+                    observer.on_start(cell)
             if not running_bundles:
                 return outcomes
             for future in wait(running_bundles, return_when=FIRST_COMPLETED).done:
                 collect(future)
     except BaseException:
-        executor.stop(GRACE)
+        executor.stop(GRACE_SECONDS)
         for future, bundle in list(running_bundles.items()):
             if future.done() and not future.cancelled() and future.exception() is None:
                 settle_all(bundle, future.result())
@@ -187,7 +187,7 @@ class Submission:
 
 def submit(
     plan: Plan,
-    store: Store,
+    store: CellStore,
     executor: SubmittingExecutor,
     context: Context,
     bundling: Bundling,

@@ -43,9 +43,9 @@ class GridEngine(BaseSettings):
 
     Attributes:
         jobs: maximum number of jobs in the queue or running.
-        worth: seconds of work that justify the start of a job. Cells are grouped until they take this long.
+        worth: seconds of work that justify the start of a job. Cells are grouped until a job takes this long.
         minutes: time limit of a job (default: `margin` times the expected duration of its cells, at least 60).
-        margin: safety factor of the default time limit.
+        margin: factor of the default time limit.
         cpus: number of CPUs and torch threads of a job.
         gpus: number of GPUs of a job.
         memory: memory of a job, in the scheduler's format.

@@ -1,8 +1,8 @@
 """Estimates for a plan: seconds from measured steps and recorded cells, bytes from parameter counts.
 
-Training runs: the seconds of a step, recorded with runs of the same task, backbone and preset or measured now, times
-the remaining steps. Other cells: the mean of recorded cells, of the same contestant if possible. Without any of these
-the seconds are unknown.
+The estimate for a training run is the seconds of a step times the remaining steps. The seconds of a step are recorded
+with runs of the same task, backbone and preset, or measured now. The estimate for another cell is the mean of recorded
+cells, of the same contestant if possible. Without such records, the seconds are unknown.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from iclbench import tables
 from iclbench.config.resolution import RunConfig
 from iclbench.core import machine
 from iclbench.core.errors import IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 
-# Seconds after which no further steps are measured.
-BUDGET = 20.0
+# Total seconds after which no further steps are measured.
+MEASUREMENT_SECONDS = 20.0
 # Bytes per parameter in float32: finished weights, and a checkpoint (weights and Adam's two moments).
 _WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12
 
 TrainingKey = tuple[str, ...]  # task, contestant, preset
-Measure = Callable[[RunConfig], float]
-Count = Callable[[RunConfig], int]
+StepTimer = Callable[[RunConfig], float]
+ParameterCounter = Callable[[RunConfig], int]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Amount:
     Attributes:
         seconds: sum over the cells with known seconds; None if there are none.
         unknown: number of cells with unknown seconds, by kind.
-        bytes: bytes of weights, checkpoints and tables, as far as known.
+        bytes: bytes of weights, checkpoints and tables, without cells of unknown size.
     """
 
     seconds: float | None
@@ -57,7 +57,7 @@ class Estimates:
 
     Args:
         store: the recorded cells.
-        device: `cpu` or another device. Steps that were recorded on the other kind of device are not used.
+        device: `cpu` or another device. Steps that were recorded on a CPU are used only for CPUs, others only for GPUs.
         measure: measures the seconds of a step of a configuration (default: only recorded seconds).
         count: counts the parameters of a configuration (default: only recorded counts).
         on_measure: called with a text before each measurement.
@@ -65,29 +65,29 @@ class Estimates:
 
     def __init__(
         self,
-        store: Store,
+        store: CellStore,
         device: str = "cpu",
-        measure: Measure | None = None,
-        count: Count | None = None,
+        measure: StepTimer | None = None,
+        count: ParameterCounter | None = None,
         on_measure: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._store, self._device, self._measure, self._count = store, device, measure, count
         self._on_measure = on_measure
-        self._deadline = time.monotonic() + BUDGET
+        self._deadline = time.monotonic() + MEASUREMENT_SECONDS
         self._means_cache: dict[tuple[str, str], dict[TrainingKey, float]] = {}
         self._counts: dict[TrainingKey, int | None] = {}
         self._devices: dict[str, None] = {}
-        self.measured: dict[TrainingKey, float] = {}
+        self.measured_seconds: dict[TrainingKey, float] = {}
 
     def seconds(self, cell: GridCell) -> float | None:
         """Seconds of one cell on one worker; None if unknown."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.is_intact:  # the run was trained without a sweep: only its row is missing
+            if run.is_intact:  # the run was trained without a sweep, so only its row is missing
                 return 0.0
             step = self._step_seconds(cell)
-            return None if step is None else step * (cell.config.train.all_steps - run.checkpoint_step)
-        mean_seconds = next((self._means[key] for key in _similar_keys(cell) if key in self._means), None)
+            return None if step is None else step * (cell.config.train.total_steps - run.checkpoint_step)
+        mean_seconds = next((self._cell_means[key] for key in _similar_keys(cell) if key in self._cell_means), None)
         if mean_seconds is not None:
             self._devices |= dict.fromkeys(self._cell_devices)
         return mean_seconds
@@ -125,7 +125,7 @@ class Estimates:
         return float((self.parameters(cell) or 0) * (weights * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
     def amount(self, cells: Iterable[GridCell]) -> Amount:
-        """Time and disk space of cells. Cells that are not applicable take nothing."""
+        """Time and disk space of cells. Cells that are not applicable do not count."""
         unknown: Counter[str] = Counter()
         durations, size = [], 0.0
         for cell in cells:
@@ -150,16 +150,16 @@ class Estimates:
         return recorded
 
     def _measured_step(self, cell: GridCell) -> float | None:
-        """Seconds of a step, measured once per task, backbone and preset until `BUDGET` is used up."""
+        """Seconds of a step, measured once per task, backbone and preset until `MEASUREMENT_SECONDS` is used up."""
         key = _training_key(cell)
-        if key not in self.measured and self._measure and cell.config and time.monotonic() < self._deadline:
+        if key not in self.measured_seconds and self._measure and cell.config and time.monotonic() < self._deadline:
             self._on_measure(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
             try:
-                self.measured[key] = self._measure(cell.config)
-                self._devices[machine.device(self._device)] = None
+                self.measured_seconds[key] = self._measure(cell.config)
+                self._devices[machine.device_label(self._device)] = None
             except IclbenchError:  # the sweep reports it
                 return None
-        return self.measured.get(key)
+        return self.measured_seconds.get(key)
 
     def _recorded_means(self, phase: str, metric: str) -> dict[TrainingKey, float]:
         """Means over the runs of a task, backbone and preset, from the records of their training runs."""
@@ -201,7 +201,7 @@ class Estimates:
         return rows[rows["status"].eq("done")]
 
     @cached_property
-    def _means(self) -> dict[tuple[str, ...], float]:
+    def _cell_means(self) -> dict[tuple[str, ...], float]:
         """Mean seconds of recorded cells, by the keys of similar cells."""
         rows = self._finished_rows
         runs = zip(rows["run"], rows["seed"], strict=True)

@@ -1,4 +1,4 @@
-"""The interface between the engine and the workers: that of `concurrent.futures`, with an early stop.
+"""The interface between the engine and the workers: that of `concurrent.futures`, with a method that stops workers.
 
 `iclbench.sweep.local` runs calls in processes on this machine, `iclbench.sweep.slurm` as jobs on a cluster. Another
 engine is a class with these members, registered under the entry point `iclbench.engines` (`iclbench.sweep.engines`).

@@ -1,7 +1,7 @@
-"""Grid cards: tasks x backbones x presets x seeds, and how their runs are evaluated and probed.
+"""Grid cards: tasks x backbones x presets x seeds, and the evaluation and the probes of their runs.
 
-One file per figure of a paper, `grids/<name>.toml`. A card holds plain values. Its runs are resolved here in the same
-way as by `iclbench train`.
+Each figure of a paper has one card, `grids/<name>.toml`. A card has plain values only. Its runs are resolved here in
+the same way as by `iclbench train`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from iclbench.config.cards import PresetName, load_baseline, load_card, load_task, read_toml
 from iclbench.config.pairs import Pair
 from iclbench.config.resolution import RunConfig, parse_overrides, resolve_run, unfit_reason, user_tables
-from iclbench.config.sizes import log_once, missing_size
+from iclbench.config.sizes import log_once, missing_size_message
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt, SeedInt, Unique
@@ -42,14 +42,14 @@ def _length(value: Any) -> int | str:
 Length = Annotated[Any, AfterValidator(_length)]
 
 
-def _spelled(names: Iterable[str]) -> list[str]:
+def _canonical_names(names: Iterable[str]) -> list[str]:
     """Names in the spelling of tables; paths to cards and targets are unchanged."""
     return [name if name.endswith(".toml") else canonical_name(name) for name in names]
 
 
 # Names, folders and ids of models, unchanged.
 Texts = Annotated[list[str], Field(min_length=1), Unique]
-Names = Annotated[list[str], Field(min_length=1), AfterValidator(_spelled), Unique]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_canonical_names), Unique]
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Unique]
 
 
@@ -61,7 +61,7 @@ class Evaluate(BaseSettings):
         shifts: shifts of all runs, with up to `extrapolate` examples if it is set.
         shifts_of: further shifts of single tasks, at the trained length.
         extrapolate: largest number of examples by preset: 500, or "4x" the trained length.
-        baselines: baselines in place of those of each task's card; those that do not fit the task are left out. The
+        baselines: baselines that replace those of each task's card; those that do not fit the task are omitted. The
             oracles of the card are always included.
         seed: seed of the prompts. Prompts of different seeds are independent.
     """
@@ -74,12 +74,12 @@ class Evaluate(BaseSettings):
 
     @field_validator("shifts_of")
     @classmethod
-    def _spelled_tasks(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
-        return dict(zip(_spelled(value), value.values(), strict=True))
+    def _with_canonical_tasks(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        return dict(zip(_canonical_names(value), value.values(), strict=True))
 
     @field_validator("baselines")
     @classmethod
-    def _known_baselines(cls, value: list[str]) -> list[str]:
+    def _check_baselines(cls, value: list[str]) -> list[str]:
         for name in value:
             _call_in_validator(load_baseline, name)
         return value
@@ -107,7 +107,7 @@ class Cost(BaseSettings):
     points: Annotated[list[PositiveInt], Field(min_length=1), Unique] = [40, 500]
 
 
-class Without(BaseSettings):
+class ExcludedPairs(BaseSettings):
     """Pairs of a task and a backbone that are not applicable. They are in the tables, with the reason.
 
     Attributes:
@@ -124,8 +124,8 @@ class Without(BaseSettings):
 class GridPart(BaseSettings):
     """Every task with every backbone, preset and seed, in every variant of `overrides` for the preset.
 
-    `overrides.<preset>.<variant>` is a list of `-o` settings. A preset without variants trains the unchanged cards, and
-    so does a variant with an empty list, under the default names of its runs.
+    `overrides.<preset>.<variant>` is a list of `-o` settings. For a preset without variants, and for a variant with an
+    empty list, the unchanged cards are trained, and the runs have their default names.
 
     Attributes:
         tasks: names of task cards.
@@ -148,19 +148,19 @@ class GridPart(BaseSettings):
     probe: Probe | None = None
     cost: Cost | None = None
     weights: Annotated[list[SeedInt], Unique] = []
-    without: list[Without] = []
+    without: list[ExcludedPairs] = []
     overrides: dict[PresetName, dict[str, list[str]]] = {}
 
     @field_validator("backbones")
     @classmethod
-    def _known_backbones(cls, value: list[str]) -> list[str]:
+    def _check_backbones(cls, value: list[str]) -> list[str]:
         for name in value:
             _call_in_validator(BACKBONES.entry, name)
         return value
 
     @field_validator("overrides")
     @classmethod
-    def _valid_overrides(cls, value: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+    def _check_overrides(cls, value: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
         for variants in value.values():
             for variant, settings in variants.items():
                 if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", variant):
@@ -171,7 +171,7 @@ class GridPart(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _known_tasks_and_presets(self) -> GridPart:
+    def _check_tasks_and_presets(self) -> GridPart:
         for task in self.tasks:
             _, card = _call_in_validator(load_task, task)
             for preset in self.presets:
@@ -224,7 +224,7 @@ class GridCard(GridPart):
     engine: GridEngine | None = None
 
     @model_validator(mode="after")
-    def _pairs_are_trained(self) -> GridCard:
+    def _check_pairs(self) -> GridCard:
         _call_in_validator(lambda: self.parts)
         return self
 
@@ -248,12 +248,12 @@ class GridRun:
         evaluate: whether the run is evaluated.
         extrapolate: largest number of examples of the evaluation; None for the trained length.
         shifts: shifts of the evaluation, as in `iclbench eval`.
-        baselines: baselines in place of those of the task's card, if any are named.
+        baselines: baselines that replace those of the task's card; empty for those of the card.
         evaluation_seed: seed of the prompts.
         contexts: examples in context of the probes; None without probes.
         probes: kinds of probes.
-        cost: context sizes of the cost measurement; empty without a measurement.
-        weights: whether the weights are packed.
+        cost_points: context sizes of the cost measurement; empty without a measurement.
+        packs_weights: whether the weights are packed.
         exclusion: why the pair of task and backbone is not applicable; None if it is.
     """
 
@@ -269,8 +269,8 @@ class GridRun:
     evaluation_seed: int = 0
     contexts: tuple[int, ...] | None = None
     probes: tuple[str, ...] = ()
-    cost: tuple[int, ...] = ()
-    weights: bool = False
+    cost_points: tuple[int, ...] = ()
+    packs_weights: bool = False
     exclusion: str | None = None
 
     @property
@@ -290,8 +290,8 @@ class GridRun:
         settings = _options("-o", self.overrides)
         yield shlex.join(["iclbench", "train", self.task, self.backbone, *run_options, *settings, *results_option])
         if self.evaluate:
-            longer = [] if self.extrapolate is None else [self.extrapolate]
-            evaluation = [*_options("--extrapolate", longer), *_options("--shift", self.shifts)]
+            max_examples = [] if self.extrapolate is None else [self.extrapolate]
+            evaluation = [*_options("--extrapolate", max_examples), *_options("--shift", self.shifts)]
             names = (name for name in self.baseline_names if not output_mismatch(name, self.config.task))
             baselines = _options("--baseline", names if self.baselines else ())
             seed_option = _options("--seed", [self.evaluation_seed] if self.evaluation_seed else [])
@@ -301,8 +301,8 @@ class GridRun:
             sizes = [] if kind == "representation" else _options("--context", self.contexts or ())
             flag = [] if kind == "layers" else [f"--{kind}"]
             yield shlex.join(["iclbench", "probe", self.name, *flag, *sizes, *results_option])
-        if self.cost:
-            yield shlex.join(["iclbench", "cost", self.name, *_options("--points", self.cost), *results_option])
+        if self.cost_points:
+            yield shlex.join(["iclbench", "cost", self.name, *_options("--points", self.cost_points), *results_option])
 
 
 def load_grid(name: str) -> tuple[str, GridCard]:
@@ -316,15 +316,15 @@ def is_grid(name: str) -> bool:
 
 
 def grid_runs(
-    name: str, preset: str | None = None, added: Sequence[str] = (), results: Path | None = None
+    name: str, preset: str | None = None, added_backbones: Sequence[str] = (), results: Path | None = None
 ) -> list[GridRun]:
     """All runs of a grid, or those of one preset, grouped by task and seed.
 
     Args:
         name: name of the grid, or a path to its card.
         preset: the only preset (default: all presets).
-        added: backbones, by name or target, that are added on every task at every preset, with the settings of the
-            first part that trains the task's unchanged card.
+        added_backbones: backbones, by name or target, that are added on every task at every preset, with the settings
+            of the first part that trains the task's unchanged card.
         results: the results folder. Its table of learning rates overrides the shipped one for runs that have not begun.
 
     Raises:
@@ -335,35 +335,35 @@ def grid_runs(
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint=f"(presets of grid '{grid}')")
     try:
-        parts = _with_added(card.parts, list(dict.fromkeys(_spelled(added))))
+        parts = _with_added_backbones(card.parts, list(dict.fromkeys(_canonical_names(added_backbones))))
         runs = [run for part in parts for run in _runs(part, canonical(preset) if preset else None, results)]
     except UntrustedError:
         raise
     except UsageError as error:
         raise UsageError(f"grid '{grid}': {error}", code=error.code) from error
-    seen: set[str] = set()
+    run_names: set[str] = set()
     for run in runs:
-        if run.name in seen:
+        if run.name in run_names:
             raise UsageError(
                 f"grid '{grid}': the run '{run.name}' is in two parts; remove it from one of them", code="duplicate"
             )
-        seen.add(run.name)
+        run_names.add(run.name)
     return runs
 
 
-def _with_added(parts: Sequence[GridPart], added: Sequence[str]) -> Iterator[GridPart]:
-    """The parts of a grid. Each is followed by parts with the added backbones, for the tasks and presets that it is the
-    first to have without variants."""
+def _with_added_backbones(parts: Sequence[GridPart], added_backbones: Sequence[str]) -> Iterator[GridPart]:
+    """The parts of a grid. Each is followed by parts with the added backbones, for the tasks and presets that no
+    earlier part has without variants."""
     pairs = [(part, preset) for part in parts for preset in part.presets if not part.overrides.get(preset)]
-    done = {(preset, task, backbone) for part, preset in pairs for task in part.tasks for backbone in part.backbones}
+    trained = {(preset, task, backbone) for part, preset in pairs for task in part.tasks for backbone in part.backbones}
     for part in parts:
         yield part
         for preset in part.presets:
             if part.overrides.get(preset):
                 continue
             for task in part.tasks:
-                if missing := [backbone for backbone in added if (preset, task, backbone) not in done]:
-                    done |= {(preset, task, backbone) for backbone in missing}
+                if missing := [backbone for backbone in added_backbones if (preset, task, backbone) not in trained]:
+                    trained |= {(preset, task, backbone) for backbone in missing}
                     yield part.model_copy(
                         update={"tasks": [task], "presets": [preset], "backbones": missing, "overrides": {}}
                     )
@@ -401,9 +401,9 @@ def _pair_parts(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[Gr
             )
 
 
-def _runs(part: GridPart, only: str | None, results: Path | None) -> Iterator[GridRun]:
+def _runs(part: GridPart, only_preset: str | None, results: Path | None) -> Iterator[GridRun]:
     for preset in part.presets:
-        if only not in (None, preset):
+        if only_preset not in (None, preset):
             continue
         variants = part.overrides.get(preset) or {"": []}
         for task in part.tasks:
@@ -438,7 +438,7 @@ def _first_run(
     config = resolve_run(task, backbone, preset, part.seeds[0], settings, results=results)
     if part.without_reason(task, backbone) is None:
         table = user_tables(settings).get("backbone", {})
-        if (line := missing_size(task, backbone, preset, table)) is not None:
+        if (line := missing_size_message(task, backbone, preset, table)) is not None:
             log_once(line)
     return _run(part, task, backbone, config, variant, settings)
 
@@ -447,7 +447,9 @@ def _with_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
     """The same run with another seed."""
     ending, new_ending = (f"-{run.config.preset}-s{number}" for number in (run.config.seed, seed))
     config = run.config.model_copy(update={"seed": seed})
-    return replace(run, name=run.name.removesuffix(ending) + new_ending, config=config, weights=seed in part.weights)
+    return replace(
+        run, name=run.name.removesuffix(ending) + new_ending, config=config, packs_weights=seed in part.weights
+    )
 
 
 def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: str, settings: list[str]) -> GridRun:
@@ -487,8 +489,8 @@ def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: s
         contexts=contexts,
         probes=tuple(part.probe.of if part.probe else ()),
         exclusion=part.without_reason(task, backbone),
-        cost=tuple(sorted({trained_length, *part.cost.points})) if part.cost else (),
-        weights=config.seed in part.weights,
+        cost_points=tuple(sorted({trained_length, *part.cost.points})) if part.cost else (),
+        packs_weights=config.seed in part.weights,
     )
 
 
@@ -503,12 +505,12 @@ def _examples(length: int | str, trained_length: int) -> int:
 
 
 def _options(flag: str, values: Iterable[object]) -> list[str]:
-    """The flag before each value, for a command line."""
+    """The words of an option that is repeated for each value."""
     return [word for value in values for word in (flag, str(value))]
 
 
 def _call_in_validator(function: Any, *arguments: Any) -> Any:
-    """The function's value. Its `UsageError` becomes a `ValueError`, which a validator may raise."""
+    """The value of the function. Its `UsageError` becomes a `ValueError`, which pydantic expects from a validator."""
     try:
         return function(*arguments)
     except UsageError as error:

@@ -20,8 +20,8 @@ from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.files import write_text
 from iclbench.registry import import_object
 from iclbench.store.outcome import Outcome
-from iclbench.store.runs import writing
-from iclbench.sweep.bundle import Bundle, other_commit, outcomes_of, plain_outcomes, read_outcomes, work_through
+from iclbench.store.runs import write_errors
+from iclbench.sweep.bundle import Bundle, commit_mismatch, outcomes_of, plain_outcomes, read_outcomes, work_through
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.work import share_cores
@@ -33,7 +33,7 @@ _MAX_SKEW = 60.0
 
 
 @dataclass(frozen=True)
-class Files:
+class BundleFiles:
     """The files of one bundle.
 
     | ending | content |
@@ -44,14 +44,14 @@ class Files:
     | `.outcomes.json` | the outcomes so far |
     | `.ended.json` | the result; the job has finished |
     | `.cancelled` | empty; the sweep was stopped |
-    | `.left` | empty; the worker has stopped working on the bundle, finished or not |
+    | `.left` | empty; the worker no longer works on the bundle, finished or not |
     """
 
     folder: Path
     name: str
 
     @classmethod
-    def of(cls, bundle: str) -> Files:
+    def of(cls, bundle: str) -> BundleFiles:
         """The files of the bundle in a file."""
         path = Path(bundle)
         return cls(path.parent, path.stem)
@@ -88,7 +88,7 @@ class Files:
         return self._path("left")
 
     @classmethod
-    def new(cls, folder: Path, bundle: str) -> Files:
+    def new(cls, folder: Path, bundle: str) -> BundleFiles:
         """The files of a bundle that is submitted now. Their names differ from those of earlier jobs of the same
         cells."""
         return cls(folder, f"{bundle}-{uuid.uuid4().hex[:8]}")
@@ -102,7 +102,7 @@ class Files:
         return result_of(json.loads(self.end_file.read_text(encoding="utf-8")))
 
     def end(self, error: str | None, outcomes: Mapping[str, Outcome], unfit: bool = False) -> dict[str, Any]:
-        """Write the end file of the job; returns its content, which `result_of` reads.
+        """Write the end file of the job and return its content, which `result_of` reads.
 
         Args:
             error: error message of the bundle; None if it succeeded.
@@ -133,7 +133,7 @@ def result_of(content: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
 
 
 def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
-    """The work of a job: compute the cells of a bundle, continuing an earlier job, and write the end file.
+    """Compute the cells of a bundle in a job, after those of an earlier job, and write the end file.
 
     Args:
         bundle: file of the bundle.
@@ -147,7 +147,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         Interrupted: on a signal, after writing a checkpoint.
         FileNotFoundError: the file is missing, because nodes do not share the folder.
     """
-    files = Files.of(bundle)
+    files = BundleFiles.of(bundle)
     write_text(files.start_file, json.dumps({"time": time.time(), "node": os.uname().nodename}))
     error, unfit, outcomes = None, True, files.stored_outcomes()
     try:
@@ -155,7 +155,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
         cells, compute = Bundle.read(files.bundle), import_object(work)
         unfit = False  # errors from here on concern only this bundle
         outcomes = work_through(cells, compute, files.outcomes)
-        if outcomes and (warning := other_commit(files.bundle)) is not None:
+        if outcomes and (warning := commit_mismatch(files.bundle)) is not None:
             log.warning(warning)
             cell = next(iter(outcomes))
             outcomes[cell] = replace(outcomes[cell], warnings=(warning, *outcomes[cell].warnings))
@@ -166,29 +166,31 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
     return files.end(error, outcomes, unfit)
 
 
-def not_shared(folder: Path, node: str = "") -> str:
-    """The message for a job that does not find the folder."""
+def not_shared_message(folder: Path, node: str = "") -> str:
+    """The error message of a job that does not find the folder."""
     return f"{folder} was not found on {node or 'the node'}: --results must be a folder that all nodes share"
 
 
-class Clock:
+class ClockCheck:
     """Compares the clocks of nodes with that of the file system, and warns once if they differ.
 
     Args:
-        say: prints a line for the user.
+        print_line: prints a line for the user.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._has_warned = say, False
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line, self._has_warned = print_line, False
 
-    def check(self, files: Files) -> None:
+    def check(self, files: BundleFiles) -> None:
         """Compare the time in a start file with the time of its last change."""
         with suppress(OSError, ValueError, KeyError):
             content = json.loads(files.start_file.read_text())
             skew = abs(content["time"] - files.start_file.stat().st_mtime)
             if skew > _MAX_SKEW and not self._has_warned:
                 self._has_warned = True
-                self._say(f"the clock of node {content['node']} differs by {skew:.0f} s from that of the file system")
+                self._print_line(
+                    f"the clock of node {content['node']} differs by {skew:.0f} s from that of the file system"
+                )
 
 
 @dataclass
@@ -196,7 +198,7 @@ class JobBundle:
     """A bundle that was submitted to a cluster, and its files."""
 
     future: Future[dict[str, Outcome]]
-    files: Files
+    files: BundleFiles
 
 
 B = TypeVar("B", bound=JobBundle)
@@ -209,7 +211,7 @@ class JobExecutor(ABC, Generic[B]):
         results: the results folder, which has this path on every node.
         settings: settings of the jobs.
         expected_seconds: expected duration of a bundle in seconds; None if unknown.
-        say: prints a line for the user.
+        print_line: prints a line for the user.
     """
 
     engine: ClassVar[str]
@@ -220,11 +222,12 @@ class JobExecutor(ABC, Generic[B]):
         results: Path,
         settings: EngineSettings,
         expected_seconds: Callable[[Bundle], float | None] = lambda bundle: None,
-        say: Callable[[str], None] = lambda line: None,
+        print_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.slots = settings.jobs
         self.folder = results.absolute() / "jobs" / self.engine
-        self._settings, self._expected_seconds, self._say, self._clock = settings, expected_seconds, say, Clock(say)
+        self._settings, self._expected_seconds = settings, expected_seconds
+        self._print_line, self._clock = print_line, ClockCheck(print_line)
         self._running: list[B] = []
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name=self.engine, daemon=True)
@@ -235,7 +238,7 @@ class JobExecutor(ABC, Generic[B]):
         bundle, work = args
         assert fn is work_through and isinstance(bundle, Bundle), "a job works through a bundle"
         future: Future[dict[str, Outcome]] = Future()
-        with writing(self.folder.parent.parent):
+        with write_errors(self.folder.parent.parent):
             self._enqueue(future, bundle, f"{work.__module__}:{work.__qualname__}")
         return future
 
@@ -248,7 +251,7 @@ class JobExecutor(ABC, Generic[B]):
         """Settle the bundles whose jobs have ended."""
 
     @property
-    def _pause(self) -> float:
+    def _poll_seconds(self) -> float:
         """Seconds between two polls."""
         return self._settings.poll
 
@@ -258,7 +261,7 @@ class JobExecutor(ABC, Generic[B]):
             return list(self._running)
 
     def _watch(self) -> None:
-        while not self._stopping.wait(self._pause):
+        while not self._stopping.wait(self._poll_seconds):
             try:
                 self._poll()
             except Exception as error:  # the job files remain, so that `stop` or another sweep finds them

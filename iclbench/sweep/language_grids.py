@@ -1,7 +1,7 @@
 """Grid cards of language models: models x tasks, with numbers of demonstrations and methods.
 
-One file per figure or table of a paper, `grids/<name>.toml`, next to the grids that train backbones. A card with the
-key `models` is a grid of language models. Each combination of a model and a task is one cell of a sweep. Each
+Each figure or table of a paper has one card, `grids/<name>.toml`, next to the grids that train backbones. A card with
+the key `models` is a grid of language models. Each combination of a model and a task is one cell of a sweep. Each
 combination of a model and a variant corresponds to one `iclbench lm eval` command, which writes the same tables.
 """
 
@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from iclbench.config.cards import cards_folder, load_card, names, read_toml
+from iclbench.config.cards import card_names, cards_folder, load_card, read_toml
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.settings import BaseSettings, PositiveInt
@@ -40,14 +40,14 @@ class LanguageGridCard(BaseSettings):
     """A grid: every model on every task, in every variant of `methods`.
 
     Attributes:
-        models: local folders, or ids on the hub as users type them.
+        models: local folders or ids on the hub.
         tasks: names of tasks, families and suites.
         shots: numbers of demonstrations (default: those of each task's card).
         demo_seeds: seeds of the drawn demonstrations.
         orders: orders of the same demonstrations; 0 is the order of the draw.
         episodes: number of queries (default: that of each task's card).
         controls: whether to also evaluate zero-shot, shuffled labels, repeated demonstrations and the majority label.
-        overlength: what happens to a prompt that is longer than the context of a model.
+        overlength: treatment of prompts that are longer than the context of a model.
         dtype: dtype of the models' weights.
         methods: variants by name.
     """
@@ -68,7 +68,7 @@ class LanguageGridCard(BaseSettings):
 
     @field_validator("models")
     @classmethod
-    def _unique_models(cls, value: list[str]) -> list[str]:
+    def _check_models(cls, value: list[str]) -> list[str]:
         models: dict[str, str] = {}
         for model in value:
             if (first_model := models.setdefault(_contestant_name(model), model)) != model:
@@ -80,7 +80,7 @@ class LanguageGridCard(BaseSettings):
 
     @field_validator("methods")
     @classmethod
-    def _valid_names(cls, value: dict[str, Variant]) -> dict[str, Variant]:
+    def _check_names(cls, value: dict[str, Variant]) -> dict[str, Variant]:
         for name in value:
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", name):
                 raise ValueError(f"a variant's name: expected lower-case letters, digits and '-', got {name!r}")
@@ -102,7 +102,7 @@ def is_language_grid(name: str) -> bool:
     if name.endswith(".toml"):
         return "models" in read_toml(Path(name))
     grid_name = canonical(name)
-    return grid_name in names("grids") and "models" in read_toml(cards_folder("grids") / f"{grid_name}.toml")
+    return grid_name in card_names("grids") and "models" in read_toml(cards_folder("grids") / f"{grid_name}.toml")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ class LanguageCell(GridCell):
 
     Attributes:
         task_config: the task.
-        options: name and precision of the model, methods as typed, and further arguments of `evaluate_model`.
+        options: name and precision of the model, methods in the form of options, and further arguments of
+            `evaluate_model`.
         identity: digest of the weights in a folder; None for a model on the hub, which its name identifies.
     """
 
@@ -175,7 +176,7 @@ def _identity(model: str, dtype: str) -> str | None:
     if not Path(model).expanduser().is_dir():
         return None
     try:
-        return loading.identity(loading.find(model), dtype)
+        return loading.weights_id(loading.find(model), dtype)
     except IclbenchError:
         return None
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 _SPAWN = multiprocessing.get_context("spawn")
 # Starting and reaping processes change the same list of children, which is not thread-safe.
-_CHILDREN = threading.Lock()
+_CHILDREN_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -45,19 +45,19 @@ class LocalPool:
     """An `Executor` of worker processes.
 
     Args:
-        set_ups: arguments of `set_up` for each slot, such as its GPU.
+        slot_arguments: the arguments of `set_up` for each slot, such as its GPU.
         set_up: picklable function that every new process calls first.
     """
 
-    def __init__(self, set_ups: Sequence[tuple[Any, ...]], set_up: Callable[..., None]) -> None:
-        self.slots = len(set_ups)
+    def __init__(self, slot_arguments: Sequence[tuple[Any, ...]], set_up: Callable[..., None]) -> None:
+        self.slots = len(slot_arguments)
         self._set_up = set_up
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._workers: dict[int, _Worker] = {}
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self._run_calls, args=(index, arguments), name=f"slot {index}", daemon=True)
-            for index, arguments in enumerate(set_ups)
+            for index, arguments in enumerate(slot_arguments)
         ]
         for thread in self._threads:
             thread.start()
@@ -143,7 +143,7 @@ class _Worker:
         # Ctrl-C at a terminal reaches all processes of the group. A new process has not set its handler yet, so it
         # inherits the mask of this thread.
         try:
-            with defer_signals(signal.SIGINT), _CHILDREN:
+            with defer_signals(signal.SIGINT), _CHILDREN_LOCK:
                 self._process.start()
         finally:
             child_pipe.close()
@@ -172,7 +172,7 @@ class _Worker:
             raise WorkerDiedError(self.end()) from None
 
     def terminate(self) -> None:
-        """Send SIGTERM, on which training writes a checkpoint and ends."""
+        """Send SIGTERM. Training then writes a checkpoint and ends."""
         self._process.terminate()
 
     def kill(self) -> None:
@@ -181,7 +181,7 @@ class _Worker:
     def end(self) -> str:
         """End the worker, which stops by itself if it is idle; returns a message on how it ended."""
         self._pipe.close()
-        with _CHILDREN:
+        with _CHILDREN_LOCK:
             self._process.join(_EXIT_SECONDS)
             self._process.kill()
             self._process.join()

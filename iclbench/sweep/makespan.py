@@ -21,27 +21,27 @@ class Makespan:
     Attributes:
         seconds: time until the last cell is done.
         jobs: number of cells of each started job, including jobs that died.
-        busy: seconds of successful work, summed over all workers.
+        busy_seconds: seconds of successful work, summed over all workers.
         workers: number of workers.
     """
 
     seconds: float
     jobs: tuple[int, ...]
-    busy: float
+    busy_seconds: float
     workers: int
 
     @property
     def efficiency(self) -> float:
         """The share of the workers' time with successful work."""
-        return self.busy / (self.seconds * self.workers) if self.seconds else 1.0
+        return self.busy_seconds / (self.seconds * self.workers) if self.seconds else 1.0
 
 
 def simulate(
     plan: Plan,
     workers: int,
     bundling: Bundling = SINGLE_CELLS,
-    start: float = 0.0,
-    failures: float = 0.0,
+    start_seconds: float = 0.0,
+    failure_rate: float = 0.0,
     seed: int = 0,
     cell_seconds: Callable[[GridCell], float] | None = None,
 ) -> Makespan:
@@ -56,25 +56,29 @@ def simulate(
         seed: seed of the failures.
         cell_seconds: true seconds of a cell (default: those of `bundling`).
     """
-    generator, order, cell_seconds = random.Random(seed), Order(plan, workers), cell_seconds or bundling.expected
+    generator, order, cell_seconds = (
+        random.Random(seed),
+        Order(plan, workers),
+        cell_seconds or bundling.expected_seconds,
+    )
     job_ends: list[tuple[float, int, tuple[GridCell, ...], bool]] = []
-    now, busy = 0.0, 0.0
+    now, busy_seconds = 0.0, 0.0
     jobs: list[int] = []
     while True:
         for cell, outcome in order.cells_without_work():
             order.settle(cell, outcome)
         while len(job_ends) < workers and (cells := bundling.take(order)):
             bundle_seconds = sum(map(cell_seconds, cells))
-            is_dead = generator.random() < failures
+            is_dead = generator.random() < failure_rate
             jobs.append(len(cells))
-            end = now + start + (bundle_seconds / 2 if is_dead else bundle_seconds)
+            end = now + start_seconds + (bundle_seconds / 2 if is_dead else bundle_seconds)
             heapq.heappush(job_ends, (end, len(jobs), cells, is_dead))
         if not job_ends:
-            return Makespan(now, tuple(jobs), busy, workers)
+            return Makespan(now, tuple(jobs), busy_seconds, workers)
         now, _, cells, is_dead = heapq.heappop(job_ends)
         for cell in cells:
             if not is_dead:
                 order.settle(cell, Outcome("done"))
-                busy += cell_seconds(cell)
+                busy_seconds += cell_seconds(cell)
             elif order.is_open(cell):
                 order.put_back(cell)

@@ -16,9 +16,9 @@ from iclbench.sweep.plan import Plan
 class Order:
     """The cells of a plan in order, each after all cells that it needs.
 
-    Cells are ordered by task (language models: by model) as in the plan. Within a task, cells that need a finished
-    training run come before the next one, so that an interrupted sweep has complete rows. Only near the end do training
-    runs come first: short cells then fill the slots during the last training runs, and no training run starts last.
+    Cells are ordered by task (those of language models by model) as in the plan. Within a task, cells that need a
+    finished training run come before the next training run, so that an interrupted sweep has complete rows. Near the
+    end, training runs come first, so that short cells fill the slots during the last training runs.
     """
 
     def __init__(self, plan: Plan, slots: int) -> None:

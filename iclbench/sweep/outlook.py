@@ -1,5 +1,5 @@
 """The outlook of a plan: its cells to do, compared with the files in the results folder. Models may have been trained
-or evaluated outside of a sweep, and folders may hold runs with other settings than those of the grid."""
+or evaluated outside of a sweep, and folders may hold runs whose settings differ from those of the grid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a sweep will do: a plan without the cells that need no work, and the cells that will fail.
+    """The expected course of a sweep: a plan without the cells that need no work, and the cells that will fail.
 
     Attributes:
         plan: the rest of the plan; existing cells count as done.
@@ -109,7 +109,7 @@ def refusal(results: Path, cell: GridCell) -> str | None:
 
 
 def conflict_message(error: SettingsChangedError) -> str:
-    """The message that a folder of the grid holds another run, with advice."""
+    """The error message, with advice, for a folder of the grid that holds another run."""
     return (
         f"{error.run.path} holds a run of this name that was trained with other settings ({error.difference}); move "
         f"it away or delete it with iclbench rm {error.run.name}, then run the same command again"

@@ -30,10 +30,9 @@ from iclbench.core.files import digest_path
 from iclbench.core.formats import canonical, plural
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.store import archives
-from iclbench.store.cells import Store, evaluates
-from iclbench.store.cells import row as row_of_cell
+from iclbench.store.cells import CellStore, cell_row, computes_scores
 from iclbench.store.outcome import Outcome
-from iclbench.store.runs import Run, check_name, writing
+from iclbench.store.runs import Run, check_name, write_errors
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.tables import TableName
 from iclbench.tables.curves import heights
@@ -45,7 +44,7 @@ TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
 # Folders of a results folder to which commands write other files.
 _RESERVED = {*tables.COMMAND_FOLDERS, "jobs", "report"}
 # Grids whose packed results are in a checkout. An installed package does not include them.
-PACKED = ("reference",)
+PACKED_GRIDS = ("reference",)
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,9 @@ class _Source:
 
 
 def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
-    """A note that the results folder lacks the packed results of a shipped grid, with the fix; None if it has some of
-    them, or if the grids have no packed results."""
-    if not any(canonical(name) in PACKED for name in grids):
+    """A note with advice if the results folder lacks the packed results of a shipped grid; None if it has some of them,
+    or if the grids have no packed results."""
+    if not any(canonical(name) in PACKED_GRIDS for name in grids):
         return None
     groups = {(cell.task, cell.preset) for cell in cells}
     if any(any(results.glob(f"*/{tables.packed_name('cells', *group)}")) for group in groups):
@@ -74,7 +73,7 @@ def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], result
     return f"no packed results in {results}, so all cells are to do; run in the checkout, or use --results"
 
 
-def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = False) -> list[Path]:
+def pack(cells: Sequence[GridCell], store: CellStore, out: Path, replace: bool = False) -> list[Path]:
     """Write the results of all finished cells, and the rows of failed cells and of cells that are not applicable.
 
     The same cells give the same bytes. Packed results are read as well, so packing again does not lose results that
@@ -116,7 +115,7 @@ def pack(cells: Sequence[GridCell], store: Store, out: Path, replace: bool = Fal
     return [path for group in groups.values() for path in _pack_group(group, store, out)]
 
 
-def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
+def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None:
     """Raise `UsageError` if the existing files hold finished cells that the new files would not have."""
     path = out / tables.packed_name("cells", cells[0].task, cells[0].preset)
     if not path.is_file():
@@ -142,12 +141,14 @@ def _refuse_loss(cells: Sequence[GridCell], store: Store, out: Path) -> None:
         )
 
 
-def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) -> None:
+def _refuse_loss_of_weights(cells: Sequence[GridCell], store: CellStore, out: Path) -> None:
     """Raise `UsageError` if the existing archive holds weights that the new archive would not have."""
     archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.PackedWeights]()
     with suppress(UsageError):  # an unreadable archive cannot lose weights
         entries |= archives.entries(archive) if archive.is_file() else {}
-    packed_cells = [cell for cell in cells if cell.kind == "train" and cell.weights and store.state(cell) == "done"]
+    packed_cells = [
+        cell for cell in cells if cell.kind == "train" and cell.packs_weights and store.state(cell) == "done"
+    ]
     if lost_runs := entries.keys() - {cell.run for cell in packed_cells}:
         raise UsageError(
             f"{archive} holds the weights of {plural(len(lost_runs), 'run')} that would be lost (such as "
@@ -161,13 +162,13 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: Store, out: Path) 
             _refuse_other_weights(cell, store, entries[cell.run])
 
 
-def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedWeights) -> None:
+def _refuse_other_weights(cell: GridCell, store: CellStore, packed: archives.PackedWeights) -> None:
     """Raise `UsageError` if the weights of the run's folder would replace packed weights of the same settings."""
     assert cell.config is not None
     run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (
         run_weights is not None
-        and run_weights.trained == packed.trained == cell.config.trained
+        and run_weights.trained_part == packed.trained_part == cell.config.trained_part
         and run_weights.digest != packed.digest
     ):
         raise UsageError(
@@ -178,7 +179,7 @@ def _refuse_other_weights(cell: GridCell, store: Store, packed: archives.PackedW
         )
 
 
-def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[Path]:
+def _pack_group(cells: Sequence[GridCell], store: CellStore, out: Path) -> Iterator[Path]:
     """Write the files of one task at one preset. The table of cells is last, since it marks the others as complete."""
     task, preset = cells[0].task, cells[0].preset
     sources_by_table = {table: list(_sources(table, cells, store)) for table in TABLES}
@@ -207,7 +208,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
     packed_tables["cells"] = tables.frame("cells", [row for row in cell_rows if row is not None])
     for table, rows in packed_tables.items():
         path = out / tables.packed_name(table, task, preset)
-        with writing(store.results):
+        with write_errors(store.results):
             if not len(rows):
                 path.unlink(missing_ok=True)
                 continue
@@ -216,7 +217,7 @@ def _pack_group(cells: Sequence[GridCell], store: Store, out: Path) -> Iterator[
 
 
 def _scores_before_summary(
-    cells: Sequence[GridCell], store: Store, out: Path, values: Sequence[_Source]
+    cells: Sequence[GridCell], store: CellStore, out: Path, values: Sequence[_Source]
 ) -> Iterator[_Source]:
     """Scores and gaps of finished contestants before the summary is done. They depend only on the baselines and the
     oracle, which are finished as well."""
@@ -235,7 +236,7 @@ def _scores_before_summary(
 
 
 def _pack_weights(
-    cells: Sequence[GridCell], store: Store, out: Path, cell_files: dict[str, list[str]]
+    cells: Sequence[GridCell], store: CellStore, out: Path, cell_files: dict[str, list[str]]
 ) -> Iterator[Path]:
     """Write the archive of the cells' weights and add it to the files of the cells; without weights, remove it."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
@@ -249,16 +250,16 @@ def _pack_weights(
         return archives.entries(archive)
 
     for cell in cells:
-        if cell.kind != "train" or not cell.weights or store.state(cell) != "done":
+        if cell.kind != "train" or not cell.packs_weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _weights_to_pack(cell.run, cell.config.trained, store, archive_entries)
+        packed = _weights_to_pack(cell.run, cell.config.trained_part, store, archive_entries)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
         packed_weights[cell.run] = packed
         cell_files[cell.hash].append(archive.relative_to(store.results.resolve()).as_posix())
-    with writing(store.results):
+    with write_errors(store.results):
         if packed_weights:
             archives.write(archive, packed_weights.values())
             yield archive
@@ -270,35 +271,35 @@ def _pack_weights(
 def _weights_to_pack(
     run: str,
     training: dict[str, object],
-    store: Store,
+    store: CellStore,
     archive_entries: Callable[[], dict[str, archives.PackedWeights]],
 ) -> archives.PackedWeights | None:
     """The weights of this training run, from its folder or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
-    if run_weights is not None and run_weights.trained == training:
+    if run_weights is not None and run_weights.trained_part == training:
         return run_weights
     packed = archive_entries().get(run)
-    return packed if packed is not None and packed.trained == training else None
+    return packed if packed is not None and packed.trained_part == training else None
 
 
-def _cell_row(cell: GridCell, store: Store, files: list[str]) -> dict[str, object] | None:
+def _cell_row(cell: GridCell, store: CellStore, files: list[str]) -> dict[str, object] | None:
     """The recorded row of a cell with the packed files; None if the cell is to do."""
     state = store.state(cell)
     if state == "todo":
         return None
     if not store.has_row(cell):
-        return row_of_cell(cell, Outcome("skipped", cell.reason), Context(store.results))
+        return cell_row(cell, Outcome("skipped", cell.reason), Context(store.results))
     recorded = store.rows.loc[cell.hash]
     fields: dict[str, object] = {name: recorded[name] for name in tables.CELLS if name != "cell"}
     fields["cell"] = cell.hash
     if state in ("done", "diverged", "failed"):
         fields["files"] = json.dumps(sorted(files))
-    if state == "done" and evaluates(cell):
+    if state == "done" and computes_scores(cell):
         fields["metrics"] = " ".join(sorted(store.metrics(cell))) or None
     return fields
 
 
-def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Iterator[_Source]:
+def _sources(table: TableName, cells: Iterable[GridCell], store: CellStore) -> Iterator[_Source]:
     """The files of one table that finished cells name, without duplicates, in a fixed order."""
     cells_by_path: dict[Path, list[GridCell]] = {}
     for cell in cells:
@@ -315,7 +316,7 @@ def _sources(table: TableName, cells: Iterable[GridCell], store: Store) -> Itera
             yield _Source(path, rows, frozenset(cell.hash for cell in file_cells))
 
 
-def value_rows(store: Store, cell: GridCell) -> pd.DataFrame:
+def value_rows(store: CellStore, cell: GridCell) -> pd.DataFrame:
     """The rows of `values` of a finished cell, from its own files or from packed ones."""
     return _union("values", [source.rows for source in _sources("values", [cell], store)])
 
@@ -395,7 +396,7 @@ def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
     curves = curves[~pd.MultiIndex.from_frame(curves[keys]).isin(summed)]
     for (run, prompt_set, metric_name), rows in curves.groupby(keys):
         by_context = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
-        by_context = by_context if metric(str(metric_name)).of_sequences else by_context.dropna(axis=1)
+        by_context = by_context if metric(str(metric_name)).is_for_sequences else by_context.dropna(axis=1)
         columns = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(metric_name)}
         episode_heights = heights(by_context).rename("value").dropna().reset_index()
         yield episode_heights.assign(**columns, n_context=None, n_related=None)

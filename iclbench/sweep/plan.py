@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iclbench.config.resolution import TaskConfig
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.runs import Run
 from iclbench.store.state import State
 from iclbench.sweep.cells import GridCell
@@ -36,11 +36,11 @@ class Plan:
         return tuple(cell for cell in self.todo if self.states[cell.hash] == "done")
 
 
-def plan(cells: Sequence[GridCell], store: Store) -> Plan:
+def make_plan(cells: Sequence[GridCell], store: CellStore) -> Plan:
     """Compare cells with the results folder.
 
-    Failed cells are tried again. A cell that is not applicable is to do until a row says so, which takes no time. A
-    cell that needs a diverged training run is to do if that run is to do again or its state has changed.
+    Failed cells are tried again. A cell that is not applicable is to do until its row is written, which takes no time.
+    A cell that needs a diverged training run is to do if that run is to do again or its state has changed.
     """
     states = {cell.hash: store.state(cell) for cell in cells}
     todo = {cell.hash for cell in cells if states[cell.hash] in ("todo", "failed") or not store.has_row(cell)}
@@ -55,7 +55,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
             todo.add(cell.hash)
             if is_compared_by_episode(cell.task_config):
                 needs = [by_hash[need] for need in cell.needs if store.is_packed(need)]
-                todo.update(need.hash for need in needs if not store.has_episodes(need))
+                todo.update(need.hash for need in needs if not store.has_episode_scores(need))
     for cell in cells:
         needs_weights = cell.config is not None and cell.needs and not cell.reason
         if cell.hash in todo and needs_weights and not _has_weights(store.results, cell):
@@ -63,7 +63,7 @@ def plan(cells: Sequence[GridCell], store: Store) -> Plan:
     return Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash in todo))
 
 
-def only(plan: Plan, store: Store, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
+def select_cells(plan: Plan, store: CellStore, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
     """The plan restricted to cells of these kinds and contestants (default: all contestants), without cells that need
     excluded cells. A summary then covers all evaluations that are done by then."""
     excluded, waiting, partial_summaries = set[str](), list[GridCell](), dict[str, GridCell]()
@@ -104,9 +104,9 @@ def _has_weights(results: Path, cell: GridCell) -> bool:
     archive does not have."""
     assert cell.config is not None
     branches = cell.kind == "evaluate" and cell.config.train.branch_steps
-    return weights(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).is_unpacked)
+    return weights_path(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).is_unpacked)
 
 
-def weights(results: Path, cell: GridCell) -> Path:
+def weights_path(results: Path, cell: GridCell) -> Path:
     """The file of the weights of a cell's run."""
     return Run(results / "runs" / cell.run).weights

@@ -1,4 +1,4 @@
-"""Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
+"""The engine Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
 
 Ray does not restart tasks: the engine submits dead tasks again, and they continue from their checkpoints. Ray does not
 signal the loss of a node, and a task with unavailable resources would wait forever, so time limits are checked here.
@@ -23,21 +23,21 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, plain_outcomes
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Files, JobBundle, JobExecutor, do_bundle, not_shared, result_of
+from iclbench.sweep.jobs import BundleFiles, JobBundle, JobExecutor, do_bundle, not_shared_message, result_of
 
 
 def _task(bundle: str, work: str, threads: int, folder: str, import_path: list[str]) -> dict[str, Any] | None:
     """The work of a Ray task; returns the result of `do_bundle`, or None if the node does not see the results
     folder."""
     sys.path[:0] = [entry for entry in import_path if entry not in sys.path]
-    files = Files.of(bundle)
+    files = BundleFiles.of(bundle)
     if not Path(bundle).is_file():
         return None
     if Path(folder).is_dir():
         os.chdir(folder)  # file names in cards are relative to the folder of the command
     try:
         return do_bundle(bundle, work, threads)
-    except Interrupted as error:  # Ray would print pages about a raised exception
+    except Interrupted as error:  # Ray prints pages about a raised exception
         return {"error": str(error), "unfit": False, "outcomes": plain_outcomes(files.stored_outcomes())}
     finally:
         files.exit_file.touch()
@@ -87,7 +87,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         if (shortage := self._shortage()) is not None and self._nodes():  # without nodes, workers may still join
             future.set_exception(WorkerStartError(f"{shortage}: change [ray]", code="not-supported"))
             return
-        files = Files.new(self.folder, bundle.name)
+        files = BundleFiles.new(self.folder, bundle.name)
         bundle.write(files.bundle)
         future.set_running_or_notify_cancel()
         task = self._remote.remote(str(files.bundle), work, self._settings.cpus, str(Path.cwd()), sys.path)
@@ -149,11 +149,11 @@ class RayExecutor(JobExecutor[_RayBundle]):
         self._next_check = time.monotonic() + self._settings.poll
         shortage = self._shortage()
         if shortage is not None and shortage != self._reported_shortage:
-            self._say(f"{shortage}; tasks that wait for such a node: {waiting_count}")
+            self._print_line(f"{shortage}; tasks that wait for such a node: {waiting_count}")
         self._reported_shortage = shortage
 
     @property
-    def _pause(self) -> float:
+    def _poll_seconds(self) -> float:
         return min(0.2, self._settings.poll)
 
     def _poll(self) -> None:
@@ -184,7 +184,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         except Exception as error:  # a worker or a node has died
             return WorkerDiedError(_cause(error), bundle.files.stored_outcomes())
         if not content:
-            return WorkerStartError(not_shared(self.folder), code="missing-file")
+            return WorkerStartError(not_shared_message(self.folder), code="missing-file")
         self._clock.check(bundle.files)
         return result_of(content)
 
@@ -194,7 +194,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
 
 
 def _check_reachable(address: str) -> None:
-    """Raise `OSError` if there is no answer. Ray itself would try for minutes."""
+    """Raise `OSError` if the address does not answer. Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         with socket.create_connection((host, int(port)), timeout=10):

@@ -1,9 +1,9 @@
 """Cells of baselines in packed results, so that an evaluation computes only new cells.
 
-A packed cell is used if it is identical: the same prompt set, and a finished evaluation of the same baseline under the
-same hash (task, settings, samplers and estimators) with the same versions of the libraries that fit the baseline.
-Packed files hold the errors that paired tests need. If these are missing (a packed group without errors, or a task
-whose scores compare episode by episode), the cell is computed.
+A packed cell is used if it is identical to the new one: the same prompt set, and a finished evaluation of the same
+baseline under the same hash (task, settings, samplers and estimators) with the same versions of the libraries that
+compute the baseline. Packed files hold the errors that paired tests need. If these are missing (a packed group without
+errors, or a task whose scores compare episode by episode), the cell is computed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias
 import pandas as pd
 
 from iclbench import tables
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.errors import UsageError
 from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation import cells, contestants
@@ -63,8 +63,8 @@ class PackedBaselines:
 
 
 def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> bool:
-    """Whether the contestant comes from the shipped card of its name, and not from a user's card with that name."""
-    if contestant.name not in names("baselines"):
+    """Whether the contestant is from the shipped card of its name, not from a user's card with that name."""
+    if contestant.name not in card_names("baselines"):
         return False
     try:
         return contestants.baselines(prompts, [contestant.name])[0].identity == contestant.identity
@@ -136,7 +136,7 @@ def _recorded_metrics(row: pd.Series) -> str:
 
 
 def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]) -> bool:
-    """Whether the libraries that fit the baseline have the recorded versions. Builds of one version for different
+    """Whether the libraries that compute the baseline have the recorded versions. Builds of one version for different
     processors count as equal."""
     predictor = contestant.predictor
     # Results of iclbench's own code do not depend on the versions of libraries.

@@ -1,11 +1,11 @@
-"""SLURM, through submitit: bundles of cells as arrays of jobs.
+"""The engine SLURM, through submitit: bundles of cells are submitted as arrays of jobs.
 
 All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so a sweep can be killed at any time: the
 same command finds its jobs. submitit's files and the logs are in the folder `logs` there.
 
 SLURM stops a job with SIGTERM, not with the default signal of submitit. Training then writes a checkpoint, submitit's
-handler puts the job back into the queue, and the job continues from the checkpoint. Without accounting (`sacct`) only
-`scontrol` knows killed jobs, so their states come from `scontrol`.
+handler puts the job back into the queue, and the job continues from the checkpoint. States of jobs come from
+`scontrol`, because it also lists killed jobs on clusters without accounting (`sacct`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings, user_file
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Files, JobBundle, JobExecutor, do_bundle, not_shared
+from iclbench.sweep.jobs import BundleFiles, JobBundle, JobExecutor, do_bundle, not_shared_message
 
 log = logging.getLogger("iclbench")
 
@@ -45,14 +45,14 @@ _END_STATES = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
-# Seconds to wait for a file of a node: if the job has completed, and if it has probably not written the file.
+# Seconds to wait for a file of a node if the job has completed, and if the job has failed.
 _FILE_SECONDS, _FAILURE_SECONDS = 90.0, 5.0
 # Maximum number of time-outs of a job, after each of which it continues from its checkpoint.
 _MAX_TIMEOUTS = 10
-# Number of jobs that fail before their start, after which all jobs fail if no job has started.
+# Number of jobs that may fail before iclbench starts in them. If no other job has started by then, all jobs fail.
 _MAX_FAILED_STARTS = 3
 # Time limits of jobs in minutes. Jobs with the same limit are in one array.
-_LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
+_TIME_LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
 # Default of the scheduler's MaxArraySize.
 _MAX_ARRAY_SIZE = 1001
 
@@ -63,7 +63,7 @@ _PendingBundle = tuple[Future[dict[str, Outcome]], Bundle, str]
 
 @dataclass
 class Job:
-    """The function of a job: the work of a bundle.
+    """The callable of a job, which computes a bundle.
 
     Attributes:
         bundle: file of the bundle.
@@ -77,7 +77,7 @@ class Job:
 
     def __call__(self) -> None:
         """Compute the bundle and write its end file."""
-        files = Files.of(self.bundle)
+        files = BundleFiles.of(self.bundle)
         if not _has_job_file(files):
             log.warning("this job has no job file: its sweep ended during the submission")
             return
@@ -96,19 +96,19 @@ class Job:
         """The job after it is put back into the queue; called by submitit's signal handler."""
         # A second signal arrives at the end of the grace time.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if Files.of(self.bundle).cancel_file.exists():
+        if BundleFiles.of(self.bundle).cancel_file.exists():
             os._exit(1)
         if shutil.which("scontrol") is None:  # without it, only SLURM can put back the job, if it was pre-empted
             while True:
                 time.sleep(60)
-        if _has_ended():
+        if _is_cancelled_or_requeued():
             os._exit(1)
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
-def _has_job_file(files: Files) -> bool:
+def _has_job_file(files: BundleFiles) -> bool:
     """Whether the job file of a bundle exists or appears soon. If a sweep ended before it wrote the file, another sweep
     may have submitted the cells again.
 
@@ -129,9 +129,9 @@ def _refresh(folder: Path) -> None:
     next(folder.iterdir(), None)
 
 
-def _has_ended() -> bool:
-    """Whether this job was signalled because it was cancelled or because SLURM has put it back, and not because of its
-    time limit."""
+def _is_cancelled_or_requeued() -> bool:
+    """Whether this job received its signal because it was cancelled or put back by SLURM, not because of its time
+    limit."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         output = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
         return any(f"JobState={state}" in output for state in ("CANCELLED", "COMPLETING", "PENDING"))
@@ -143,11 +143,11 @@ class _SlurmBundle(JobBundle):
     """A bundle whose job is in the queue or runs."""
 
     job: str
-    end_seen: float | None = None
+    end_time: float | None = None
 
 
 @dataclass(frozen=True)
-class State:
+class JobState:
     """The state of a job in the scheduler."""
 
     name: str
@@ -175,8 +175,8 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             )
         super().__init__(results, settings, *callbacks)
         self._pending: list[_PendingBundle] = []
-        self._all_files: list[Files] = []  # of all jobs of this executor, including adopted ones
-        self._reported, self._failed_starts = set[str](), 0
+        self._all_files: list[BundleFiles] = []  # of all jobs of this executor, including adopted ones
+        self._printed_reasons, self._failed_starts = set[str](), 0
         self._thread.start()
 
     def _enqueue(self, future: Future[dict[str, Outcome]], bundle: Bundle, work: str) -> None:
@@ -186,12 +186,12 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
     def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
         """See `AdoptingExecutor.adopted`: jobs that are still in the queue, or have ended since."""
         for name, job in self._jobs().items():
-            files = Files(self.folder, name)
+            files = BundleFiles(self.folder, name)
             try:
                 bundle = Bundle.read(files.bundle)
             except (OSError, IclbenchError) as error:
                 reason = one_line(error)
-                self._say_once(reason, f"job {job} is ignored: {reason}")
+                self._print_once(reason, f"job {job} is ignored: {reason}")
                 continue
             if not is_wanted(bundle):
                 continue
@@ -205,7 +205,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         """See `SubmittingExecutor.queued`. Job files of ended jobs are removed."""
         bundles = []
         for name, state in self.queue().items():
-            files = Files(self.folder, name)
+            files = BundleFiles(self.folder, name)
             if state.name in _END_STATES or state.name == "GONE":
                 files.job.unlink(missing_ok=True)
                 continue
@@ -256,7 +256,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         )
 
     def _handle_refusal(self, pending: Sequence[_PendingBundle], retry: bool, reason: str) -> None:
-        """Fail the refused bundles; with `retry`, keep them pending while other jobs run, whose end may free
+        """Fail the refused bundles. With `retry`, they remain pending while other jobs run, whose end may free
         resources."""
         with self._lock:
             submitted = {id(bundle.future) for bundle in self._running}
@@ -265,15 +265,15 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
                 self._pending = refused + self._pending
                 refused = []
         if retry and not refused:
-            self._say_once(reason, f"{reason}; it will be submitted again when other jobs have ended")
+            self._print_once(reason, f"{reason}; it will be submitted again when other jobs have ended")
         for future, _, _ in refused:
             future.set_exception(WorkerStartError(reason))
 
-    def _say_once(self, reason: str, line: str) -> None:
+    def _print_once(self, reason: str, line: str) -> None:
         """Print a line once for every reason."""
-        if reason not in self._reported:
-            self._reported.add(reason)
-            self._say(line)
+        if reason not in self._printed_reasons:
+            self._printed_reasons.add(reason)
+            self._print_line(line)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """See `Executor.shutdown`."""
@@ -295,15 +295,19 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             if jobs:
                 _call("scancel", *jobs)
             deadline = time.monotonic() + grace
-            while time.monotonic() < deadline and any(state.name not in _END_STATES for state in states(jobs).values()):
+            while time.monotonic() < deadline and any(
+                state.name not in _END_STATES for state in query_job_states(jobs).values()
+            ):
                 time.sleep(min(1.0, self._settings.poll))
         except (subprocess.SubprocessError, OSError) as error:
-            self._say(f"jobs {', '.join(jobs)} could not be cancelled ({one_line(error)}): cancel them with scancel")
+            self._print_line(
+                f"jobs {', '.join(jobs)} could not be cancelled ({one_line(error)}): cancel them with scancel"
+            )
             return
         for bundle in running:
             bundle.files.job.unlink(missing_ok=True)
 
-    def queue(self) -> dict[str, State]:
+    def queue(self) -> dict[str, JobState]:
         """The state of every known job, by bundle.
 
         Raises:
@@ -311,15 +315,15 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         """
         jobs = self._jobs()
         try:
-            job_states = states(list(jobs.values()))
+            job_states = query_job_states(list(jobs.values()))
         except (subprocess.SubprocessError, OSError) as error:
             raise IclbenchError(f"the scheduler does not answer ({one_line(error)}); try again later") from error
-        return {name: job_states.get(job, State("GONE")) for name, job in jobs.items()}
+        return {name: job_states.get(job, JobState("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
         """The job of a bundle; empty if it has no job file, for example because another sweep has just collected it."""
         try:
-            return Files(self.folder, name).job.read_text().strip()
+            return BundleFiles(self.folder, name).job.read_text().strip()
         except (FileNotFoundError, ValueError):
             return ""
 
@@ -329,7 +333,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
 
     def progress(self, name: str) -> tuple[int, int]:
         """Number of finished cells of a bundle, and of all its cells."""
-        files = Files(self.folder, name)
+        files = BundleFiles(self.folder, name)
         try:
             return len(files.stored_outcomes()), len(Bundle.read(files.bundle).cells)
         except (OSError, IclbenchError):
@@ -341,7 +345,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         seconds = self._expected_seconds(bundle)
         # submitit counts every pre-emption of a job of ten minutes as a time-out, of which it allows three.
         minutes = 240.0 if seconds is None else self._settings.margin * seconds / 60
-        return next((limit for limit in _LIMITS if minutes <= limit), round(minutes))
+        return next((limit for limit in _TIME_LIMITS if minutes <= limit), round(minutes))
 
     def _submit(self, minutes: int, group: Sequence[_PendingBundle], parallel_tasks: int) -> None:
         """Submit one array, with a maximum number of parallel tasks."""
@@ -366,7 +370,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             **{name: value for name, value in named_options.items() if value is not None},
             **({"gpus_per_node": settings.gpus} if settings.gpus else {}),
         )
-        files = [Files.new(self.folder, bundle.name) for _, bundle, _ in group]
+        files = [BundleFiles.new(self.folder, bundle.name) for _, bundle, _ in group]
         for bundle_files, (_, bundle, _) in zip(files, group, strict=True):
             bundle.write(bundle_files.bundle)
         # submitit prints the output of sbatch, which is in the error, too.
@@ -393,16 +397,16 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         """Settle bundles with an end file, and bundles whose jobs have failed."""
         _refresh(self.folder)
         waiting = [bundle for bundle in running if not self._settle_finished(bundle)]
-        job_states = states([bundle.job for bundle in waiting])
+        job_states = query_job_states([bundle.job for bundle in waiting])
         for bundle in waiting:
-            state = job_states.get(bundle.job, State("GONE"))
+            state = job_states.get(bundle.job, JobState("GONE"))
             if state.name not in _END_STATES and state.name != "GONE":
-                bundle.end_seen = None
+                bundle.end_time = None
                 continue
-            bundle.end_seen = bundle.end_seen or time.monotonic()
+            bundle.end_time = bundle.end_time or time.monotonic()
             # A completed job has written its end file.
             patience = _FILE_SECONDS if state.name == "COMPLETED" else _FAILURE_SECONDS
-            if not self._settle_finished(bundle) and time.monotonic() - bundle.end_seen > patience:
+            if not self._settle_finished(bundle) and time.monotonic() - bundle.end_time > patience:
                 self._settle(bundle, self._failure(bundle, state))
 
     def _settle_finished(self, bundle: _SlurmBundle) -> bool:
@@ -417,7 +421,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         self._settle(bundle, result)
         return True
 
-    def _failure(self, bundle: _SlurmBundle, state: State) -> IclbenchError:
+    def _failure(self, bundle: _SlurmBundle, state: JobState) -> IclbenchError:
         """The error of a job that has ended without an end file."""
         job, log_path = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
         message = f"job {job} is no longer in the queue" if state.name == "GONE" else f"job {job}: {state.name}"
@@ -425,7 +429,9 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             message += f" (exit code {state.exit_code})"
         if state.name == "FAILED" and not bundle.files.start_file.exists():
             if not log_path.exists():
-                return WorkerStartError(f"{message}; {not_shared(self.folder, state.node)}", code="missing-file")
+                return WorkerStartError(
+                    f"{message}; {not_shared_message(self.folder, state.node)}", code="missing-file"
+                )
             self._failed_starts += 1
             has_started = any(files.start_file.exists() for files in self._all_files)
             if self._failed_starts == _MAX_FAILED_STARTS and not has_started:
@@ -436,16 +442,16 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         return WorkerDiedError(f"{message}; see {log_path}", bundle.files.stored_outcomes())
 
 
-def states(jobs: Sequence[str]) -> dict[str, State]:
-    """The states of jobs, `12` or `12_3`. Jobs that the scheduler no longer knows are omitted."""
-    job_states: dict[str, State] = {}
+def query_job_states(jobs: Sequence[str]) -> dict[str, JobState]:
+    """The states of jobs, `12` or `12_3`. Jobs that the scheduler no longer lists are omitted."""
+    job_states: dict[str, JobState] = {}
     for array in dict.fromkeys(job.partition("_")[0] for job in jobs):
         output = _call("scontrol", "-o", "show", "job", array, ignored_error="Invalid job id")
         for line in output.splitlines():
             fields = dict(re.findall(r"(\w+)=(\S*)", line))
             if "JobId" not in fields:
                 continue
-            state = State(
+            state = JobState(
                 fields.get("JobState", ""),
                 fields.get("Reason", ""),
                 fields.get("ExitCode", ""),

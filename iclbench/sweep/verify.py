@@ -1,9 +1,9 @@
 """Verification of stored results: random finished cells are recomputed and compared to the last digit.
 
 Processors of different vendors, and libraries that choose their kernels by processor, sum in different orders. A second
-criterion therefore allows small differences: every value of the evaluation and every end of its interval moves by less
-than a tenth of the half-width of the interval, which is less than the effect of other episodes. The criterion does not
-apply to training curves, which have no intervals.
+criterion therefore allows small differences: every value of the evaluation and every end of its interval may change by
+less than a tenth of the half-width of the interval, which is less than the effect of other episodes. The criterion does
+not apply to training curves, which have no intervals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from iclbench import __version__, tables
 from iclbench.core import kernels, machine
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.executor import WorkerDiedError
@@ -32,7 +32,7 @@ from iclbench.sweep.pack import value_rows
 from iclbench.sweep.work import set_up, work
 
 # Seconds for workers to end after an interruption.
-_GRACE = 5.0
+_GRACE_SECONDS = 5.0
 # Columns of provenance. A note on a card, a new version of iclbench or another table of rates may change them without
 # an effect on values.
 _PROVENANCE = ("card", "version", "commit", "context_order", "data", "tuned")
@@ -49,8 +49,8 @@ class VerifiedCell:
         cell: the evaluation.
         rows: number of compared rows of `values`, including those of its training.
         difference: the first difference; None if all rows are equal to the last digit.
-        share: the largest difference, as a share of the half-width of its row's interval. None without a difference, or
-            if anything differs except training curves and numbers with intervals.
+        share: the largest difference, as a share of the half-width of its row's interval. It is None if nothing
+            differs, or if anything except training curves and numbers with intervals differs.
         environment: differences between the environment of the stored cells (the evaluation and its training) and
             this one: hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
         seconds: seconds of the recomputation.
@@ -66,16 +66,16 @@ class VerifiedCell:
     total: int = 1
 
     @property
-    def equal(self) -> bool:
+    def is_equal(self) -> bool:
         return self.difference is None
 
     @property
     def agrees(self) -> bool:
         """Whether there are no differences, or all are negligible compared with the intervals."""
-        return self.equal or (self.share is not None and self.share < NEGLIGIBLE)
+        return self.is_equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
-def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
+def verify(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
     """Recompute n random finished evaluations, each in a temporary folder, and compare their rows.
 
     Runs are trained again from their frozen configuration, so weights are not used. Each cell is computed in a worker
@@ -93,13 +93,13 @@ def verify(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: 
     """
     by_hash = {cell.hash: cell for cell in cells}
     with _Workers(context.threads) as workers:
-        sample = sampled_cells(cells, store, n, seed, context)
+        sample = sample_cells(cells, store, n, seed, context)
         for cell in sample:
-            verified = _verified_cell([*(by_hash[need] for need in cell.needs), cell], store, context, workers)
+            verified = _verify_cell([*(by_hash[need] for need in cell.needs), cell], store, context, workers)
             yield replace(verified, total=len(sample))
 
 
-def sampled_cells(cells: Sequence[GridCell], store: Store, n: int, seed: int, context: Context) -> list[GridCell]:
+def sample_cells(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> list[GridCell]:
     """The evaluations that `verify` recomputes, with its arguments and errors."""
     finished_cells = (cell for cell in cells if store.state(cell) == "done" or store.damaged_file(cell))
     evaluations = [cell for cell in finished_cells if cell.kind == "evaluate" and not cell.is_summary]
@@ -125,7 +125,7 @@ class _Workers:
 
     def __exit__(self, *error: object) -> None:
         for pool in self._pools.values():
-            pool.stop(_GRACE)
+            pool.stop(_GRACE_SECONDS)
 
     def work(self, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
         """Compute a cell with these kernels."""
@@ -138,7 +138,7 @@ class _Workers:
 
 
 def _has_data(cell: GridCell, context: Context) -> bool:
-    """Whether the data set of the cell's task is available, or the task needs none."""
+    """Whether the data set of the cell's task is available or not needed."""
     try:
         cell.read_data(context.data_dir)
     except DataError:
@@ -146,14 +146,14 @@ def _has_data(cell: GridCell, context: Context) -> bool:
     return True
 
 
-def _verified_cell(cells: Sequence[GridCell], store: Store, context: Context, workers: _Workers) -> VerifiedCell:
+def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, workers: _Workers) -> VerifiedCell:
     """Recompute the last of the cells, after the cells that it needs, and compare its rows."""
     start = time.perf_counter()
     rows, difference = 0, None
     shares: list[float | None] = []
     environment: dict[str, None] = {}
     with tempfile.TemporaryDirectory(prefix="iclbench-verify-") as folder:
-        new_store = Store(Path(folder))
+        new_store = CellStore(Path(folder))
         for cell in cells:
             instruction_set = kernels.closest(_kernels(store, cell))
             environment |= dict.fromkeys(_environment_differences(store, cell, context, instruction_set))
@@ -242,19 +242,21 @@ def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
     return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
 
 
-def _kernels(store: Store, cell: GridCell) -> str | None:
+def _kernels(store: CellStore, cell: GridCell) -> str | None:
     """The kernels in a cell's row; None if it names none."""
     recorded = store.rows["kernels"].get(cell.hash)
     return None if pd.isna(recorded) else str(recorded)
 
 
-def _environment_differences(store: Store, cell: GridCell, context: Context, instruction_set: str) -> tuple[str, ...]:
+def _environment_differences(
+    store: CellStore, cell: GridCell, context: Context, instruction_set: str
+) -> tuple[str, ...]:
     """Differences between the recorded environment of a cell and the current one, one line each."""
     if not store.has_row(cell):
         return ()
     recorded = store.rows.loc[cell.hash]
     current_values = {
-        "device": machine.device(context.device),
+        "device": machine.device_label(context.device),
         "hardware": machine.hardware(),
         "kernels": instruction_set,
         "threads": context.threads,

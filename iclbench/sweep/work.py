@@ -1,4 +1,4 @@
-"""The work of one cell, in a worker process.
+"""Computation of one cell, in a worker process.
 
 This module does not import torch, since a worker must set its environment first.
 """
@@ -21,7 +21,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted, one_line
 from iclbench.core.plugins import as_plugin_error
 from iclbench.core.signals import end_with_parent
-from iclbench.store.cells import paths, record
+from iclbench.store.cells import record, relative_paths
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import DivergedError, Run, SettingsChangedError, create
 from iclbench.store.state import is_intact
@@ -37,11 +37,11 @@ log = logging.getLogger("iclbench")
 
 
 class _NotApplicableError(Exception):
-    """The cell is not applicable to its run, which is known only after training."""
+    """The cell is not applicable to its run, as only the trained model shows."""
 
 
 def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:
-    """Make this process a worker, before torch is imported.
+    """Turn this process into a worker, before torch is imported.
 
     A worker sees at most one GPU. It ignores Ctrl-C, which the parent handles, and ends with its parent, so that no
     process holds the locks of runs.
@@ -73,9 +73,9 @@ def work(cell: GridCell, context: Context) -> Outcome:
     """Compute one cell and write its row. A failure is an outcome with a reason.
 
     Raises:
-        Interrupted: on a signal during training, after writing a checkpoint. The cell has no row then.
+        Interrupted: on a signal during training, after writing a checkpoint. No row is written then.
     """
-    with _warnings() as messages:
+    with _collect_warnings() as messages:
         outcome = _outcome(cell, context)
     outcome = replace(outcome, warnings=tuple(messages))
     record(context.results, cell, outcome, context)
@@ -85,27 +85,27 @@ def work(cell: GridCell, context: Context) -> Outcome:
 def _outcome(cell: GridCell, context: Context) -> Outcome:
     start = time.perf_counter()
     try:
-        files = _WORK[cell.work](cell, context)
+        files = _WORK_FUNCTIONS[cell.work](cell, context)
         seconds = time.perf_counter() - start
         if cell.kind == "train":
             seconds = _training_seconds(files) or seconds
-        return Outcome("done", None, paths(context.results, files), seconds)
+        return Outcome("done", None, relative_paths(context.results, files), seconds)
     except Interrupted:
         raise
     except DivergedError as error:
         remaining = [path for path in error.failure_files if path.is_file()] if cell.kind == "train" else []
         seconds = time.perf_counter() - start
-        return Outcome("diverged", error.reason, paths(context.results, remaining), seconds)
+        return Outcome("diverged", error.reason, relative_paths(context.results, remaining), seconds)
     except _NotApplicableError as error:
         return Outcome("skipped", str(error))
     except _PartialFailureError as error:
-        return Outcome("failed", str(error), paths(context.results, error.files), time.perf_counter() - start)
+        return Outcome("failed", str(error), relative_paths(context.results, error.files), time.perf_counter() - start)
     except (Exception, SystemExit) as error:
         return Outcome("failed", one_line(as_plugin_error(error)), seconds=time.perf_counter() - start)
 
 
 @contextmanager
-def _warnings() -> Iterator[list[str]]:
+def _collect_warnings() -> Iterator[list[str]]:
     """The warnings that are logged within the block."""
     messages: list[str] = []
 
@@ -259,7 +259,7 @@ def _language(cell: LanguageCell, context: Context) -> list[Path]:
     return list(dict.fromkeys([*_files(context.results, results), *filter(Path.is_file, means)]))
 
 
-_WORK: dict[str, Callable[[Any, Context], list[Path]]] = {
+_WORK_FUNCTIONS: dict[str, Callable[[Any, Context], list[Path]]] = {
     "train": _train,
     "evaluate": _evaluate,
     "probe": _probe,

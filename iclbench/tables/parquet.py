@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from iclbench.core import digests, limits
 from iclbench.core.files import atomic
-from iclbench.core.memory import IN_TABLES, memory_advice
+from iclbench.core.memory import RESULT_TABLE_REMEDY, memory_advice
 from iclbench.tables.schema import SCHEMA, SCHEMAS, TableError, TableName, frame, union, validate
 
 log = logging.getLogger("iclbench")
@@ -59,7 +59,7 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     with pq.ParquetWriter(sink, arrow.schema, store_schema=False, **options) as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({**arrow.schema.metadata, **entries, digests.KEY: digests.BLANK})
-    content = digests.sealed(sink.getvalue().to_pybytes())
+    content = digests.with_digest(sink.getvalue().to_pybytes())
     with atomic(path) as temporary:
         temporary.write_bytes(content)
 
@@ -95,7 +95,7 @@ def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) ->
     """The rows of one file, not validated (default: all columns)."""
     try:
         # The file is opened once, without threads: for thousands of small files this takes half the time.
-        with memory_advice(IN_TABLES), _open_checked(path) as file:
+        with memory_advice(RESULT_TABLE_REMEDY), _open_checked(path) as file:
             entries = _iclbench_entries(file.metadata.metadata)
             if entries.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table", code="unreadable-file")
@@ -119,7 +119,7 @@ def _open_checked(path: Path) -> pq.ParquetFile:
     Raises:
         DamagedError: the bytes do not match the digest, or the file has no digest.
     """
-    with memory_advice(IN_TABLES):
+    with memory_advice(RESULT_TABLE_REMEDY):
         content = path.read_bytes()
         digests.check(content)
         return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)

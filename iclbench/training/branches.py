@@ -3,8 +3,8 @@
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a run of n steps equals a longer run until
 its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
 written (`Run.branch`), and the training continues from the copied state, bit for bit as without branches. A branch has
-the episodes, the curriculum and the scheduled noise of the training at the same steps. If these are functions of the
-share of steps, a branch therefore ends at an earlier point of them than a separate run of its length.
+the episodes, the curriculum and the scheduled noise of the training at the same steps. If these depend on the share of
+finished steps, a branch therefore ends at an earlier stage of them than a separate run of its length.
 
 A branch that is interrupted continues from its own checkpoints. Until it is finished, the newest checkpoint of the
 training is that of the step at which the branch starts. A later checkpoint is not used while a branch is missing.
@@ -25,12 +25,12 @@ Weights = dict[str, Tensor]
 
 
 @contextmanager
-def restored_after(training: Training) -> Iterator[Progress]:
+def restore_after(training: Training) -> Iterator[Progress]:
     """Restore the weights, the optimiser and the progress after the block.
 
     Yields a copy of the progress, from which a branch continues.
     """
-    progress, end, weights = training.progress, training.end, _copied_weights(training)
+    progress, end, weights = training.progress, training.end, _copy_weights(training)
     optimiser_state = copy.deepcopy(training.optimiser.state_dict())
     try:
         yield replace(
@@ -58,8 +58,8 @@ def train_branch(training: Training, progress: Progress, steps: int, callbacks: 
         training.check()
     except TrainingDivergedError as error:
         raise TrainingDivergedError(error.step, f"{error.problem}, on the branch of {steps} steps") from None
-    return _copied_weights(training)
+    return _copy_weights(training)
 
 
-def _copied_weights(training: Training) -> Weights:
+def _copy_weights(training: Training) -> Weights:
     return {name: tensor.detach().clone() for name, tensor in training.backbone.state_dict().items()}

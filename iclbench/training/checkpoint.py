@@ -18,10 +18,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from iclbench.config.cards import decay_begins
+from iclbench.config.cards import decay_start
 from iclbench.core.errors import IclbenchError
 from iclbench.core.files import save_tensors
-from iclbench.core.memory import IN_TRAINING, memory_advice
+from iclbench.core.memory import TRAINING_REMEDY, memory_advice
 from iclbench.store.runs import Run
 from iclbench.training.fit import Progress
 
@@ -74,7 +74,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
     for path in reversed(run.checkpoints_of(branch)):
         _check_readable(path)
         try:
-            with memory_advice(IN_TRAINING), safe_open(path, framework="pt") as file:
+            with memory_advice(TRAINING_REMEDY), safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 try:
                     run.check_signature(metadata)
@@ -91,7 +91,7 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
                 raise ValueError(f"it is past the branch of {missing[0]} steps, whose weights are missing")
             if path.name != _name(progress.step):
                 raise ValueError(f"it belongs to step {progress.step}")
-            with memory_advice(IN_TRAINING):
+            with memory_advice(TRAINING_REMEDY):
                 _load(model, optimiser, tensors)
         except (SafetensorError, OSError, LookupError, ValueError, TypeError, ArithmeticError, RuntimeError) as error:
             renamed = path.replace(path.with_suffix(".unusable"))
@@ -126,7 +126,7 @@ def _branch_metadata(branch: int | None) -> dict[str, str]:
 
 def _missing_branches(run: Run, step: int) -> list[int]:
     """The branches that start before this step and whose weights are missing."""
-    return [end for end in run.config.train.branch_steps if decay_begins(end) < step and not run.has_branch(end)]
+    return [end for end in run.config.train.branch_steps if decay_start(end) < step and not run.has_branch(end)]
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

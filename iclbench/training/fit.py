@@ -23,7 +23,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.config.cards import TrainSettings
 from iclbench.config.resolution import TaskConfig
 from iclbench.core.answers import check_loss
-from iclbench.core.denormals import flushed
+from iclbench.core.denormals import flush_denormals
 from iclbench.core.errors import NonFiniteError, UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import Measure
@@ -43,7 +43,7 @@ class TrainingDivergedError(NonFiniteError):
 
     Args:
         step: number of finished steps.
-        problem: the value that is not finite, as a clause.
+        problem: a clause that names the value that is not finite.
     """
 
     code = "diverged"
@@ -66,7 +66,7 @@ class Progress:
         steps: the logged steps.
         losses: mean loss of the interval that ends at each logged step.
         scored: rows of the evaluations so far, see `iclbench.evaluation.monitor`.
-        bytes: peak memory, the maximum over processes; None if it is not known for all of them.
+        bytes: peak memory, the maximum over processes; None if it is unknown for one of them.
     """
 
     step: int = 0
@@ -122,9 +122,7 @@ def fit(
     if settings.evaluate_every:
         raise UsageError("fit does not evaluate: set evaluate_every to 0 and give a callback", code="bad-value")
     if settings.branches:
-        raise UsageError(
-            "fit does not train branches: leave branches empty, or train a run in a folder", code="bad-value"
-        )
+        raise UsageError("fit does not train branches: remove branches, or train a run in a folder", code="bad-value")
     if isinstance(task, TaskConfig):
         data = TrainingData.of(task, task.build(data_dir))
     elif points is None:
@@ -144,7 +142,7 @@ def fit(
 
 
 class Training:
-    """A training run in progress, which callbacks get as their argument.
+    """A training run in progress, the argument of callbacks.
 
     Attributes:
         backbone: the backbone, on the device.
@@ -181,9 +179,9 @@ class Training:
         self._loss = torch.compile(self.backbone.loss) if settings.compile else self.backbone.loss
         self.processes = processes
         self.stop_requested: Callable[[], bool] = lambda: False
-        self._stopping = False
+        self._should_stop = False
         processes.check(self.backbone, settings.batch)
-        self._initially_infinite = not_finite(self.backbone)  # such as a mask that is added to scores
+        self._initially_nonfinite = nonfinite_names(self.backbone)  # such as a mask that is added to scores
         self.resume(Progress())
 
     def resume(self, progress: Progress, end: int | None = None) -> None:
@@ -199,7 +197,7 @@ class Training:
         Raises:
             TrainingDivergedError: a logged loss is NaN or infinite.
         """
-        with self._meter, flushed():
+        with self._meter, flush_denormals():
             while self.progress.step < (self.end if until is None else until):
                 self.step()
                 self.log()
@@ -227,7 +225,7 @@ class Training:
             loss = loss.detach()
         else:
             descend(loss * share, self.backbone, self.optimiser, settings.clip, processes.sum_gradients)
-            loss, self._stopping = processes.summed(loss.detach() * share, self.stop_requested())
+            loss, self._should_stop = processes.sum_losses(loss.detach() * share, self.stop_requested())
         self.progress.pending += loss
         self.progress.step = step + 1
 
@@ -240,13 +238,13 @@ class Training:
             self.progress.pending.zero_()
 
     def is_due(self, every: int) -> bool:
-        """Whether an action is due that happens every `every` steps and after the last step."""
+        """Whether an action is due now that is due every `every` steps and after the last step."""
         return self.progress.step % every == 0 or self.is_last
 
     @property
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether a stop was requested, in any of the processes, at the end of the last step."""
-        return self.stop_requested() if self.processes.is_single else self._stopping
+        return self.stop_requested() if self.processes.is_single else self._should_stop
 
     @property
     def is_last(self) -> bool:
@@ -272,15 +270,15 @@ class Training:
             TrainingDivergedError: the loss is NaN or infinite, or a weight that was finite at the start.
         """
         self.mean_loss()
-        if diverged := not_finite(self.backbone) - self._initially_infinite:
+        if diverged := nonfinite_names(self.backbone) - self._initially_nonfinite:
             raise self.diverged(f"weights are not finite ({min(diverged)})")
         self._meter.read()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within the block, the backbone is in eval mode, and time does not count as training time."""
+        """Within the block, the backbone is in eval mode, and the time does not count as training time."""
         self.mean_loss()
-        with self._meter.stopped():
+        with self._meter.paused():
             self.backbone.eval()
             try:
                 yield
@@ -292,7 +290,7 @@ class Training:
         return TrainingDivergedError(self.progress.step, problem)
 
 
-def not_finite(backbone: Backbone) -> set[str]:
+def nonfinite_names(backbone: Backbone) -> set[str]:
     """The names of weights and buffers with an element that is NaN or infinite."""
     return {
         name
@@ -315,7 +313,7 @@ class _Meter:
     def __enter__(self) -> None:
         self._memory.__enter__()
         # The start, shifted by the seconds of the initial progress and of pauses.
-        self._started = time.perf_counter() - self._progress.seconds
+        self._start = time.perf_counter() - self._progress.seconds
 
     def __exit__(self, *raised: object) -> None:
         if raised[0] is None:
@@ -324,7 +322,7 @@ class _Meter:
 
     def read(self) -> None:
         """Update seconds and bytes of the progress."""
-        self._progress.seconds = time.perf_counter() - self._started
+        self._progress.seconds = time.perf_counter() - self._start
         self._read_peak()
 
     def _read_peak(self) -> None:
@@ -332,7 +330,7 @@ class _Meter:
         self._progress.bytes = None if before is None or current is None else max(before, current)
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Within the block, neither time nor memory counts."""
         self._read_peak()
         pause_start = time.perf_counter()
@@ -340,4 +338,4 @@ class _Meter:
             yield
         finally:
             self._memory.restart_peak()
-            self._started += time.perf_counter() - pause_start
+            self._start += time.perf_counter() - pause_start

@@ -2,8 +2,8 @@
 
 All processes draw the complete batch from the same counted stream and take their share. Losses are weighted by the
 share and gradients are summed, so the training equals that of one process up to rounding. This does not hold if
-the loss draws random numbers or is not a mean over episodes; several processes are then refused. Only the first process
-writes files.
+the loss draws random numbers or is not a mean over episodes, so several processes are then refused. Only the first
+process writes files.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from iclbench.core.signals import end_with_parent
 
 log = logging.getLogger("iclbench")
 
-# Environment variables with the rank of a process, set by torchrun and by `started`.
-_RANK, _WORLD, _LOCAL = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+# Environment variables with the rank of a process, set by torchrun and by `start_processes`.
+_RANK, _WORLD_SIZE, _LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 # Environment variable with the process id of the first process; the other processes end with it.
 _PARENT = "ICLBENCH_PARENT"
-# Timeouts for the start of the other processes, and for their answers (the first process may evaluate for hours).
+# Timeouts for the start of the other processes and for their answers. The first process may evaluate for hours.
 _START_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(hours=4)
 # Seconds after which a process logs that it waits for the start of the others.
 _SECONDS_BEFORE_NOTE = 5.0
-# Seconds after which this process is ended if it does not notice that another one has ended.
+# Seconds after the end of another process at which this process is ended if it has not noticed.
 _SECONDS_TO_NOTICE = 10.0
 
 
@@ -80,34 +80,34 @@ class Processes:
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             same_dtype = [gradient for gradient in gradients if gradient.dtype == dtype]
             flat = torch.cat([gradient.reshape(-1) for gradient in same_dtype])
-            with self.connected():
+            with self._connection_errors():
                 dist.all_reduce(torch.view_as_real(flat) if flat.is_complex() else flat)
             for gradient, summed in zip(
                 same_dtype, flat.split([gradient.numel() for gradient in same_dtype]), strict=True
             ):
                 gradient.copy_(summed.view_as(gradient))
 
-    def summed(self, loss: Tensor, stop: bool) -> tuple[Tensor, bool]:
+    def sum_losses(self, loss: Tensor, stop: bool) -> tuple[Tensor, bool]:
         """The sum of the losses of all processes, and whether any of them should stop."""
         values = torch.stack([loss, loss.new_full((), float(stop))])
-        with self.connected():
+        with self._connection_errors():
             dist.all_reduce(values)
         return values[0], bool(values[1] > 0)
 
     def agree(self, word: str | None = None) -> str:
         """Return the word of the first process in all processes."""
-        return str(self.same(lambda: word))
+        return str(self.from_first(lambda: word))
 
-    def same(self, compute: Callable[[], Any]) -> Any:
-        """A value that the first process computes for all, because the others may see changes of files later."""
+    def from_first(self, compute: Callable[[], Any]) -> Any:
+        """A value that the first process computes for all processes. The others may see changes of files too late."""
         objects = [compute() if self.is_first else None]
         if not self.is_single:
-            with self.connected():
+            with self._connection_errors():
                 dist.broadcast_object_list(objects, src=0)
         return objects[0]
 
     @contextmanager
-    def connected(self) -> Iterator[None]:
+    def _connection_errors(self) -> Iterator[None]:
         """Within the block, raise `IclbenchError` if another process has ended."""
         try:
             yield
@@ -157,16 +157,17 @@ def this_process() -> Processes:
     Raises:
         UsageError: the variables are inconsistent.
     """
-    settings = [os.environ.get(name, default) for name, default in ((_RANK, "0"), (_WORLD, "1"))]
+    settings = [os.environ.get(name, default) for name, default in ((_RANK, "0"), (_WORLD_SIZE, "1"))]
     if not all(setting.isdigit() for setting in settings) or not int(settings[0]) < max(1, int(settings[1])):
         raise UsageError(
-            f"{_RANK}={settings[0]} and {_WORLD}={settings[1]} are not a rank and a number of processes; unset them",
+            f"{_RANK}={settings[0]} and {_WORLD_SIZE}={settings[1]} are not a rank and a number of processes; unset "
+            "them",
             code="bad-value",
         )
     count = int(settings[1])
     if count > 1 and not os.environ.get("MASTER_ADDR"):
         raise UsageError(
-            f"{_WORLD}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD}",
+            f"{_WORLD_SIZE}={count} without MASTER_ADDR: start the command with torchrun, or unset {_WORLD_SIZE}",
             code="missing-value",
         )
     return Processes(int(settings[0]), count) if count > 1 else SINGLE_PROCESS
@@ -178,7 +179,7 @@ def check_count(count: int, device: str) -> None:
         raise UsageError(
             f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
         )
-    available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.available())
+    available = torch.cuda.device_count() if device.startswith("cuda") else max(2, cores.count_available())
     if count > available:
         resource = "GPUs of this machine" if device.startswith("cuda") else "available cores"
         raise UsageError(f"--processes {count} is more than the {available} {resource}", code="bad-value")
@@ -186,12 +187,12 @@ def check_count(count: int, device: str) -> None:
 
 def device_of_process(device: str) -> str:
     """The device of this process; with `cuda` and several processes, each has its own GPU."""
-    return f"cuda:{os.environ.get(_LOCAL, '0')}" if device == "cuda" and not this_process().is_single else device
+    return f"cuda:{os.environ.get(_LOCAL_RANK, '0')}" if device == "cuda" and not this_process().is_single else device
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Processes]:
-    """Within the block, the processes that torchrun or `started` has started are connected.
+def join_processes(device: str) -> Iterator[Processes]:
+    """Within the block, the processes that torchrun or `start_processes` has started are connected.
 
     Raises:
         IclbenchError: not all processes start within two minutes.
@@ -204,7 +205,7 @@ def joined(device: str) -> Iterator[Processes]:
         end_with_parent(int(parent))
     backend = "gloo"
     if device.startswith("cuda"):
-        torch.cuda.set_device(int(os.environ.get(_LOCAL, "0")))
+        torch.cuda.set_device(int(os.environ.get(_LOCAL_RANK, "0")))
         backend = "cpu:gloo,cuda:nccl"
     store = _rendezvous(process)
     dist.init_process_group(backend, store=store, rank=process.rank, world_size=process.count, timeout=_TIMEOUT)
@@ -242,7 +243,7 @@ def _rendezvous(process: Processes) -> dist.Store:
     except (RuntimeError, ValueError) as error:
         raise IclbenchError(
             f"waited {timeout_text} for {other_processes}; start all {process.count} with the same address, or unset "
-            f"{_WORLD} to train in one process ({str(error).splitlines()[0]:.80})",
+            f"{_WORLD_SIZE} to train in one process ({str(error).splitlines()[0]:.80})",
             code="worker-died",
         ) from None
     finally:
@@ -252,7 +253,7 @@ def _rendezvous(process: Processes) -> dist.Store:
 
 
 @contextmanager
-def started(count: int, arguments: Sequence[str]) -> Iterator[None]:
+def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
     """Within the block, this process is the first of `count` processes; the others run `iclbench` with these
     arguments.
 
@@ -262,27 +263,27 @@ def started(count: int, arguments: Sequence[str]) -> Iterator[None]:
     if count == 1 or not this_process().is_single:
         if count > 1 and this_process().count != count:
             raise UsageError(
-                f"torchrun has started {this_process().count} processes; leave out --processes {count}", code="conflict"
+                f"torchrun has started {this_process().count} processes; remove --processes {count}", code="conflict"
             )
         yield
         return
     with socket.socket() as free_socket:
         free_socket.bind(("127.0.0.1", 0))
         port = free_socket.getsockname()[1]
-    shared_variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD: str(count)}
+    shared_variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _WORLD_SIZE: str(count)}
     command = [sys.executable, "-m", "iclbench", *arguments]
     errors = TemporaryFile()  # noqa: SIM115  # closed with the process
     others: list[subprocess.Popen[bytes]] = []
     finished = Event()
-    previous = {name: os.environ.get(name) for name in (*shared_variables, _RANK, _LOCAL)}
+    previous = {name: os.environ.get(name) for name in (*shared_variables, _RANK, _LOCAL_RANK)}
     try:
         for rank in range(1, count):
-            variables = shared_variables | {_RANK: str(rank), _LOCAL: str(rank), _PARENT: str(os.getpid())}
+            variables = shared_variables | {_RANK: str(rank), _LOCAL_RANK: str(rank), _PARENT: str(os.getpid())}
             others.append(
                 subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.DEVNULL, stderr=errors)
             )
         Thread(target=_watch, args=(others, errors, finished), daemon=True).start()
-        os.environ |= shared_variables | {_RANK: "0", _LOCAL: "0"}
+        os.environ |= shared_variables | {_RANK: "0", _LOCAL_RANK: "0"}
         yield
         finished.set()
         for other in others:
@@ -301,7 +302,7 @@ def started(count: int, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
-    """End this process if another one has failed and this one does not notice because it waits for the other one."""
+    """End this process if another one has failed and this one does not notice because it waits for an answer."""
     while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:

@@ -43,15 +43,16 @@ def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Fami
         "values", _curve(run, normaliser, progress) + score_rows, run.path / "values.parquet", {"config": run.hash}
     )
     cost_columns = _identifying_columns(run) | {
-        "device": devices.label(device),
+        "device": devices.device_label(device),
         "threads": threads,
         "version": __version__,
     }
     costs = [
         cost_columns | {"phase": "model", "metric": "parameters", "value": float(backbone.parameter_count)},
-        cost_columns | {"phase": "train", "metric": "steps", "value": float(config.train.all_steps)},
+        cost_columns | {"phase": "train", "metric": "steps", "value": float(config.train.total_steps)},
         cost_columns | {"phase": "train", "metric": "seconds", "value": progress.seconds},
-        cost_columns | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.all_steps},
+        cost_columns
+        | {"phase": "train_step", "metric": "seconds", "value": progress.seconds / config.train.total_steps},
     ]
     if encoder_parameters := backbone.encoder_parameter_count:
         costs.append(

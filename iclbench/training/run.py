@@ -10,16 +10,16 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from iclbench.config.cards import decay_begins
+from iclbench.config.cards import decay_start
 from iclbench.config.resolution import RunConfig
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.core.guard import guarded
-from iclbench.core.memory import IN_TRAINING, memory_advice
+from iclbench.core.memory import TRAINING_REMEDY, memory_advice
 from iclbench.families.base import Family
-from iclbench.store.runs import DivergedError, Run, RunLock, writing
+from iclbench.store.runs import DivergedError, Run, RunLock, write_errors
 from iclbench.training import checkpoint, record
-from iclbench.training.branches import restored_after, train_branch
+from iclbench.training.branches import restore_after, train_branch
 from iclbench.training.fit import Callback, Progress, Training, TrainingDivergedError
 from iclbench.training.processes import SINGLE_PROCESS, Processes
 from iclbench.training.step import TrainingData
@@ -27,11 +27,11 @@ from iclbench.training.step import TrainingData
 log = logging.getLogger("iclbench")
 
 # Called with the number of finished steps and the mean loss since the last call.
-Report = Callable[[int, float], None]
-# Called with the number of steps of the branch, followed by the arguments of `Report`.
-ReportOfBranch = Callable[[int, int, float], None]
+StepReport = Callable[[int, float], None]
+# Called with the number of steps of the branch, followed by the arguments of `StepReport`.
+BranchReport = Callable[[int, int, float], None]
 # Creates the callback that evaluates a model during training, see `iclbench.evaluation.monitor`.
-MonitorOf = Callable[[RunConfig, Family], Callback]
+MonitorFactory = Callable[[RunConfig, Family], Callback]
 
 # This number of signals ends a training run at once, without a checkpoint, because a step may take minutes.
 _SIGNALS_TO_END = 3
@@ -41,13 +41,13 @@ _SIGNALS_TO_END = 3
 def train(
     run: Run,
     context: Context | None = None,
-    report: Report | None = None,
-    monitor: MonitorOf | None = None,
+    report: StepReport | None = None,
+    monitor: MonitorFactory | None = None,
     wait: bool = False,
-    report_branch: ReportOfBranch | None = None,
+    report_branch: BranchReport | None = None,
     processes: Processes = SINGLE_PROCESS,
 ) -> None:
-    """Train a run to its last step from its newest checkpoint; does nothing if the run is finished.
+    """Train a run from its newest checkpoint to its last step. If the run is finished, do nothing.
 
     Args:
         run: a run folder with its configuration.
@@ -72,7 +72,7 @@ def train(
         if processes.agree() == "train":
             _train(run, None, context, None, None, None, processes)
         return
-    with run.lock(wait) as run_lock, memory_advice(IN_TRAINING):
+    with run.lock(wait) as run_lock, memory_advice(TRAINING_REMEDY):
         if run.finished:
             processes.agree("finished")
             return
@@ -89,9 +89,9 @@ def _train(
     run: Run,
     run_lock: RunLock | None,
     context: Context,
-    report: Report | None,
-    monitor: MonitorOf | None,
-    report_branch: ReportOfBranch | None,
+    report: StepReport | None,
+    monitor: MonitorFactory | None,
+    report_branch: BranchReport | None,
     processes: Processes,
 ) -> None:
     """Train in one process; only the first process has a `run_lock` and writes."""
@@ -111,8 +111,10 @@ def _train(
             training.stop_requested = lambda: bool(stop)
             callbacks = [*evaluation_callbacks, *report_callbacks, _checkpoint_callback(run, run_lock, stop)]
             for steps in config.train.branch_steps:
-                training.run(callbacks, until=decay_begins(steps))
-                if training.progress.step == decay_begins(steps) and not processes.same(partial(run.has_branch, steps)):
+                training.run(callbacks, until=decay_start(steps))
+                if training.progress.step == decay_start(steps) and not processes.from_first(
+                    partial(run.has_branch, steps)
+                ):
                     branch_callbacks = []
                     if report_branch is not None:
                         branch_callbacks.append(_report_callback(partial(report_branch, steps)))
@@ -145,7 +147,7 @@ def _restore(run: Run, training: Training, branch: int | None = None) -> Progres
 
     if processes.is_single:
         return checkpoint.restore(run, training.backbone, training.optimiser, branch)
-    progress, weights, optimiser_state = processes.same(restore)
+    progress, weights, optimiser_state = processes.from_first(restore)
     if not processes.is_first:
         training.backbone.load_state_dict(weights)
         training.optimiser.load_state_dict(optimiser_state)
@@ -153,7 +155,7 @@ def _restore(run: Run, training: Training, branch: int | None = None) -> Progres
     return restored
 
 
-def _report_callback(report: Report) -> Callback:
+def _report_callback(report: StepReport) -> Callback:
     """A callback that reports each logged loss."""
 
     def report_step(training: Training) -> None:
@@ -164,7 +166,12 @@ def _report_callback(report: Report) -> Callback:
 
 
 def _train_and_write_branch(
-    run: Run, run_lock: RunLock | None, stop: _Stop, training: Training, steps: int, callbacks: Sequence[Callback] = ()
+    run: Run,
+    run_lock: RunLock | None,
+    stop: _StopFlag,
+    training: Training,
+    steps: int,
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """Train the branch that ends after `steps` steps, write its weights, and restore the training.
 
@@ -174,7 +181,7 @@ def _train_and_write_branch(
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
     _save(run, run_lock, stop, training)
-    with restored_after(training) as progress:
+    with restore_after(training) as progress:
         restored = _restore(run, training, steps)
         all_callbacks = [*callbacks, _checkpoint_callback(run, run_lock, stop, steps)]
         weights = train_branch(training, restored if restored.step else progress, steps, all_callbacks)
@@ -182,26 +189,26 @@ def _train_and_write_branch(
     training.progress.seconds, training.progress.bytes = branch_progress.seconds, branch_progress.bytes
     _save(run, run_lock, stop, training)
     if run_lock is not None:
-        with stop.held(), _writing_to_run(run, run_lock):
+        with stop.defer_interrupt(), _writing_to_run(run, run_lock):
             record.write_branch(run, steps, weights)
 
 
-def _save(run: Run, run_lock: RunLock | None, stop: _Stop, training: Training, branch: int | None = None) -> None:
-    """Write a checkpoint, if this process writes."""
+def _save(run: Run, run_lock: RunLock | None, stop: _StopFlag, training: Training, branch: int | None = None) -> None:
+    """Write a checkpoint, unless this is not the first process."""
     if run_lock is None:
         return
-    with stop.held(), _writing_to_run(run, run_lock):
+    with stop.defer_interrupt(), _writing_to_run(run, run_lock):
         checkpoint.save(run, training.backbone, training.optimiser, training.progress, branch)
 
 
-def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _Stop, branch: int | None = None) -> Callback:
+def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _StopFlag, branch: int | None = None) -> Callback:
     """A callback that checks the training, writes checkpoints, and raises `Interrupted` after a signal."""
 
     def write_checkpoint(training: Training) -> None:
-        if training.stopping or training.is_due(training.settings.checkpoint_every):
+        if training.should_stop or training.is_due(training.settings.checkpoint_every):
             training.check()
             _save(run, run_lock, stop, training, branch)
-        if training.stopping and not training.is_last:
+        if training.should_stop and not training.is_last:
             position = f"step {training.progress.step}" + (f" of its branch of {branch} steps" if branch else "")
             raise Interrupted(f"interrupted; the same command continues run '{run.name}' from {position}")
 
@@ -210,13 +217,14 @@ def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _Stop, branch
 
 @contextlib.contextmanager
 def _writing_to_run(run: Run, run_lock: RunLock) -> Iterator[None]:
-    """In the block, write files to the folder of the run, which is restored first if it was deleted or moved."""
-    with writing(run.path):
+    """Within the block, files are written to the folder of the run, which is restored first if it was deleted or
+    moved."""
+    with write_errors(run.path):
         run_lock.restore()
         yield
 
 
-class _Stop:
+class _StopFlag:
     """True after the first SIGINT or SIGTERM.
 
     Args:
@@ -224,35 +232,35 @@ class _Stop:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self._signals_seen, self._held = run, 0, False
+        self._run, self._signals_seen, self._is_deferred = run, 0, False
 
     def __bool__(self) -> bool:
         return self._signals_seen > 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Count a signal; raise `Interrupted` at the third one, for users who do not want to wait for a long step."""
+        """Count a signal. The third signal raises `Interrupted`, so that users need not wait for a long step."""
         self._signals_seen += 1
-        if self._signals_seen >= _SIGNALS_TO_END and not self._held:
+        if self._signals_seen >= _SIGNALS_TO_END and not self._is_deferred:
             step = self._run.checkpoint_step
             raise Interrupted(
                 f"interrupted at once; the same command continues run '{self._run.name}' from step {step}"
             )
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Within the block, signals do not interrupt, because a checkpoint is written."""
-        self._held = True
+    def defer_interrupt(self) -> Iterator[None]:
+        """Within the block, signals do not interrupt the training, because a checkpoint is written."""
+        self._is_deferred = True
         try:
             yield
         finally:
-            self._held = False
+            self._is_deferred = False
 
 
 @contextlib.contextmanager
-def _count_signals(run: Run) -> Iterator[_Stop]:
+def _count_signals(run: Run) -> Iterator[_StopFlag]:
     """Within the block, SIGINT and SIGTERM are counted instead of ending the process, so that the training stops
     between two steps."""
-    stop = _Stop(run)
+    stop = _StopFlag(run)
     try:
         previous = {s: signal.signal(s, stop.handle) for s in (signal.SIGINT, signal.SIGTERM)}
     except ValueError:  # not in the main thread, the only one that can set signal handlers

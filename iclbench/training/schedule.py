@@ -2,7 +2,7 @@
 
 import math
 
-from iclbench.config.cards import TrainSettings, decay_begins
+from iclbench.config.cards import TrainSettings, decay_start
 
 
 def learning_rate(settings: TrainSettings, step: int, end: int | None = None) -> float:
@@ -20,7 +20,7 @@ def learning_rate(settings: TrainSettings, step: int, end: int | None = None) ->
     """
     if settings.schedule == "warmup-stable-decay":
         end = settings.steps if end is None else end
-        remaining = (end - step) / max(1, end - decay_begins(end))
+        remaining = (end - step) / max(1, end - decay_start(end))
         return settings.lr * min(1.0, (step + 1) / max(1, settings.warmup), remaining)
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup

@@ -46,7 +46,7 @@ class TensorBoard:
         writer: Any = import_module("torch.utils.tensorboard")
         self._writer = writer.SummaryWriter(str(run.path / "tensorboard"), purge_step=finished_steps + 1)
         if not finished_steps:
-            lines = "\n".join(f"    {key} = {value}" for key, value in _flat(run.config.dump()).items())
+            lines = "\n".join(f"    {key} = {value}" for key, value in _flatten(run.config.dump()).items())
             self._writer.add_text("configuration", lines)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -71,7 +71,7 @@ class WandB:
             resume="allow",
             dir=str(run.path),
             mode=os.environ.get("WANDB_MODE", "offline"),
-            config=_flat(run.config.dump()),
+            config=_flatten(run.config.dump()),
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -99,7 +99,7 @@ class MLflow:
         else:
             tags = {"mlflow.runName": run.name, "iclbench.run": run.name, "iclbench.config": run.hash}
             self._id = self._client.create_run(experiment_id, tags=tags).info.run_id
-            for key, value in _flat(run.config.dump()).items():
+            for key, value in _flatten(run.config.dump()).items():
                 self._client.log_param(self._id, key, str(value)[:500])
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -132,7 +132,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 @contextmanager
-def tracked(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
+def open_trackers(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
     """Within the block, the trackers of these names are open for a run.
 
     Raises:
@@ -148,14 +148,14 @@ def tracked(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
         yield trackers
 
 
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables with keys `a.b`, without published numbers, which are not settings of the run."""
+def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables with keys `a.b`, without published numbers, which are not settings of the run."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         if key == "published":
             continue
         if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= _flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -21,7 +21,7 @@ from iclbench.core import locks
 from iclbench.core.files import write_text
 from iclbench.core.formats import slug
 from iclbench.core.settings import validate
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.tuning.trials import Trial
 
 _HEADER = """\
@@ -92,7 +92,7 @@ class Curve:
         """The trials of some settings, one for every seed."""
         return [Trial.of(self.base, settings, seed) for seed in range(self.seeds)]
 
-    def missing(self, settings: Mapping[str, Any]) -> list[Trial]:
+    def missing_trials(self, settings: Mapping[str, Any]) -> list[Trial]:
         """The trials of some settings that are not finished."""
         scores = self._scores()
         return [trial for trial in self.trials(settings) if (trial.variant, trial.config.seed) not in scores]
@@ -119,7 +119,7 @@ class Curve:
         points = (self._point(settings, scores) for settings in self._choices())
         return [point for point in points if point is not None]
 
-    def rates(self) -> list[Point]:
+    def rate_points(self) -> list[Point]:
         """The points at which only the learning rate differs from the preset."""
         return [point for point in self.points() if point.settings.keys() == {"lr"}]
 
@@ -143,7 +143,7 @@ class Curve:
         return dict(zip(zip(rows["variant"], rows["seed"].astype(int), strict=True), values, strict=True))
 
 
-def choose(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
+def write_choice(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
     """Write the choice for a contestant on a task into the table of the results folder. It replaces earlier choices
     for this task and for the tasks that use its rate. `objective_text` describes the objective."""
     base = curve.base
@@ -169,8 +169,8 @@ def choose(curve: Curve, choice: TunedSettings, objective_text: str) -> None:
 
 
 def follower_tasks(curve: Curve) -> list[str]:
-    """The other tasks that use the rate of this one in the shipped table, such as other function classes that use the
-    rate of linear functions. Tasks on which the contestant was tuned directly are omitted."""
+    """The other tasks that use the rate of this one in the shipped table, such as function classes that use the rate of
+    linear functions. Tasks on which the contestant was tuned directly are omitted."""
     base, preset = curve.base, curve.base.preset
     task, contestant = base.task.name, base.backbone.name
     shipped = read_table(shipped_path(preset)).tuned
@@ -206,9 +206,9 @@ def _merged(tunings: Sequence[Tuning]) -> list[Tuning]:
 
 @contextmanager
 def _rates_lock(results: Path) -> Iterator[None]:
-    """Keep other commands from writing to the folder of rates within the block."""
+    """Prevent other commands from writing to the folder of rates within the block."""
     folder = results / "rates"
-    with writing(results):
+    with write_errors(results):
         folder.mkdir(parents=True, exist_ok=True)
         lock = locks.lock(folder / ".lock")
         lock.acquire(wait=True)

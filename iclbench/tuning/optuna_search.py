@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # The ranges of a draw: learning rate, warm-up as a share of the steps, AdamW's weight decay, 1 - beta_2.
 RANGES = {"lr": (1e-4, 3e-2), "warmup": (0.0, 0.2), "weight_decay": (1e-4, 0.3), "forgetting": (1e-3, 1e-1)}
 # Number of choices before the estimator proposes one: the preset's settings, then random ones.
-STARTUP = 10
-# If this number of proposals were all tried before, a choice is drawn at random.
+STARTUP_CHOICES = 10
+# If this number of proposals has been tried before, a choice is drawn at random.
 _MAX_PROPOSALS = 10
 
 
@@ -29,9 +29,9 @@ _MAX_PROPOSALS = 10
 class OptunaSearch:
     """A number of choices of settings, each trained from every seed. The preset's settings are one of them.
 
-    No study is stored. Every choice is a function of the set of points. So an interrupted search continues as if it
-    had not been interrupted, and a search with more trials continues one with fewer. Points of earlier commands count,
-    and the estimator learns from them.
+    No study is stored, and every choice is a function of the set of points. So an interrupted search continues as if
+    it had not been interrupted, and a search with more trials continues one with fewer. Points of earlier commands
+    count, and the estimator learns from them.
 
     Attributes:
         trials: number of choices.
@@ -48,7 +48,7 @@ class OptunaSearch:
         return curve.points()
 
     def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """The first `STARTUP` choices in parallel, then one after the other."""
+        """The first `STARTUP_CHOICES` choices in parallel, then one after the other."""
         finished = [dict(point.settings) for point in points]
         if missing := [choice for choice in self._startup() if choice not in finished]:
             return missing
@@ -58,7 +58,7 @@ class OptunaSearch:
         return [next((choice for choice in proposals if choice not in finished), self._draw(len(points)))]
 
     def _startup(self) -> list[dict[str, Any]]:
-        return [{"lr": self.base.lr}, *(self._draw(seed) for seed in range(1, min(self.trials, STARTUP)))]
+        return [{"lr": self.base.lr}, *(self._draw(seed) for seed in range(1, min(self.trials, STARTUP_CHOICES)))]
 
     def _draw(self, seed: int) -> dict[str, Any]:
         """A random choice."""

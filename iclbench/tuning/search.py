@@ -25,8 +25,8 @@ class Search(Protocol):
         """Settings to try in parallel; empty if the search is over."""
 
 
-def best(points: Sequence[Point], sign: int) -> Point | None:
-    """The point with the best mean, with the smallest rate in case of a tie; None if all failed.
+def find_best(points: Sequence[Point], sign: int) -> Point | None:
+    """The point with the best mean, and among ties the one with the smallest rate; None if all failed.
 
     Args:
         points: the points of a search.
@@ -36,25 +36,25 @@ def best(points: Sequence[Point], sign: int) -> Point | None:
     return min(candidates, key=lambda each: each[:2])[-1] if candidates else None
 
 
-def choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
+def find_choice(points: Sequence[Point], sign: int, seeds: int) -> Point | None:
     """The point with the smallest rate whose mean is within one standard error of the best mean; None if all failed.
 
-    The largest good rate is often next to one at which training fails, and some seeds then fail at it too. The
-    standard error is that of the best point over its seeds, zero with one seed: the one-standard-error rule of Breiman
-    et al. (1984).
+    The largest good rate is often next to a rate at which training fails, and some seeds may fail at it too. This is
+    the one-standard-error rule of Breiman et al. (1984). The standard error is that of the best point over its seeds,
+    and 0 with one seed.
 
     Args:
         points: the points of a search.
         sign: 1 if lower is better, else -1.
         seeds: number of seeds of every point.
     """
-    best_point = best(points, sign)
+    best_point = find_best(points, sign)
     if best_point is None or best_point.value is None:
         return None
     worst = sign * best_point.value + (best_point.sd or 0.0) / sqrt(seeds)
     good_points = [point for point in points if point.value is not None and sign * point.value <= worst]
     smallest = min(point.lr for point in good_points)
-    return best([point for point in good_points if point.lr == smallest], sign)
+    return find_best([point for point in good_points if point.lr == smallest], sign)
 
 
 def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Point]:
@@ -78,7 +78,7 @@ def not_different(points: Sequence[Point], choice: Point, seeds: int) -> list[Po
 
 @dataclass(frozen=True)
 class RateSearch:
-    """Some learning rates, and further ones if the best is at the edge of the tried range.
+    """A search over some learning rates, and over further ones if the best is at the edge of the tried range.
 
     Attributes:
         rates: learning rates that are always tried.
@@ -90,15 +90,15 @@ class RateSearch:
 
     def points(self, curve: Curve) -> list[Point]:
         """The points at which only the rate differs from the preset, including those of earlier commands."""
-        return curve.rates()
+        return curve.rate_points()
 
     def next(self, points: Sequence[Point]) -> list[dict[str, Any]]:
-        """The rates of the search. Then, if the smallest or the largest tried rate is best, the rate beyond it, at most
-        `MAX_EXTENSIONS` times at either end. If all rates diverged, a rate below the smallest."""
+        """The rates of the search first. Then, if the smallest or the largest tried rate is best, the rate beyond it,
+        at most `MAX_EXTENSIONS` times at either end. If all rates diverged, a rate below the smallest."""
         tried_rates = sorted({point.lr for point in points})
         if missing := [rate for rate in self.rates if rate not in tried_rates]:
             return [{"lr": rate} for rate in missing]
-        best_point = best(points, self.sign)
+        best_point = find_best(points, self.sign)
         low, high = min(self.rates), max(self.rates)
         if best_point is None or best_point.lr == tried_rates[0]:
             below = sum(rate < low for rate in tried_rates)
@@ -110,7 +110,7 @@ class RateSearch:
 
     def is_at_edge(self, points: Sequence[Point]) -> bool:
         """Whether the best rate is the smallest or the largest tried rate."""
-        best_point, tried_rates = best(points, self.sign), [point.lr for point in points]
+        best_point, tried_rates = find_best(points, self.sign), [point.lr for point in points]
         return best_point is not None and best_point.lr in (min(tried_rates), max(tried_rates))
 
 

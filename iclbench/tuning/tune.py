@@ -16,24 +16,24 @@ from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
 from iclbench.core.plugins import as_plugin_error
-from iclbench.sweep.engine import ATTEMPTS, GRACE
+from iclbench.sweep.engine import GRACE_SECONDS, MAX_ATTEMPTS
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
-from iclbench.tuning.curves import Curve, Point, choose, follower_tasks
-from iclbench.tuning.search import Search, choice, not_different
+from iclbench.tuning.curves import Curve, Point, follower_tasks, write_choice
+from iclbench.tuning.search import Search, find_choice, not_different
 from iclbench.tuning.trials import Trial
 from iclbench.tuning.validation import Objective
 
 
 @dataclass
-class Pair:
-    """A contestant on a task while it is tuned.
+class TuningPair:
+    """A contestant that is tuned on a task.
 
     Attributes:
         curve: the trials so far.
         objective: the score that decides.
         search: the source of the next settings.
-        problems: errors of trials. A pair with problems gets no choice.
+        problems: errors of trials. No choice is written for a pair with problems.
     """
 
     curve: Curve
@@ -64,11 +64,11 @@ class Pair:
 
     def choice_of_search(self) -> Point | None:
         """The choice among the points of this search so far; None if all failed."""
-        return choice(self.points(), self.objective.sign, self.curve.seeds)
+        return find_choice(self.points(), self.objective.sign, self.curve.seeds)
 
     def choice(self) -> Point | None:
         """The choice among the points of all searches on these episodes; None if all failed."""
-        return choice(self.curve.points(), self.objective.sign, self.curve.seeds)
+        return find_choice(self.curve.points(), self.objective.sign, self.curve.seeds)
 
     def not_different(self) -> list[Point]:
         """The points that are not significantly different from the choice."""
@@ -83,37 +83,39 @@ class Pair:
     def next_trials(self) -> list[Trial]:
         """The trials to run now; empty if the search is over."""
         settings = self.search.next(self.points())
-        return [trial for each in settings for trial in self.curve.missing(each)]
+        return [trial for each in settings for trial in self.curve.missing_trials(each)]
 
-    def choose(self) -> Point | None:
+    def write_choice(self) -> Point | None:
         """Write the choice into the table of rates and return it; None if all points failed."""
         chosen_point = self.choice()
         if chosen_point is not None:
             tried_rates = sorted({point.lr for point in self.curve.points()})
-            choose(self.curve, TunedSettings(**chosen_point.settings, tried=tried_rates), self.objective.words)
+            write_choice(
+                self.curve, TunedSettings(**chosen_point.settings, tried=tried_rates), self.objective.description
+            )
         return chosen_point
 
 
-class Report(Protocol):
+class TuningObserver(Protocol):
     """An observer of a search."""
 
-    def scheduled(self, pair: Pair, todo: Sequence[Trial]) -> None:
-        """These trials run next."""
+    def on_schedule(self, pair: TuningPair, todo: Sequence[Trial]) -> None:
+        """Called before these trials are submitted."""
 
-    def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
-        """A trial is finished and stored."""
+    def on_finish(self, pair: TuningPair, trial: Trial, row: dict[str, Any]) -> None:
+        """Called when a trial is finished and stored."""
 
-    def retried(self, pair: Pair, trial: Trial, reason: str) -> None:
-        """The worker of a trial died, and the trial runs again."""
+    def on_retry(self, pair: TuningPair, trial: Trial, reason: str) -> None:
+        """Called when the worker of a trial has died, before the trial runs again."""
 
-    def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
-        """A trial cannot be run."""
+    def on_failure(self, pair: TuningPair, trial: Trial, reason: str) -> None:
+        """Called when a trial cannot be run."""
 
-    def decided(self, pair: Pair, choice: Point | None) -> None:
-        """A pair has its choice; None if all trials failed."""
+    def on_choice(self, pair: TuningPair, choice: Point | None) -> None:
+        """Called when the choice for a pair is written; None if all trials failed."""
 
 
-def curves(
+def objective_and_curves(
     task: str, contestants: Sequence[str], preset: str, seeds: int, context: Context
 ) -> tuple[Objective, list[Curve]]:
     """The objective of a task, which reads its data, and the curve of each contestant.
@@ -132,29 +134,29 @@ def curves(
     return objective, contestant_curves
 
 
-def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Report) -> None:
+def tune(pairs: Sequence[TuningPair], executor: Executor, context: Context, observer: TuningObserver) -> None:
     """Run the trials of all pairs, as many at a time as the executor has slots, and write every choice at once.
 
     Raises:
         KeyboardInterrupt: after all workers have ended. Finished trials are stored.
         WorkerStartError: no worker can be set up.
     """
-    running: dict[Future[dict[str, Any]], tuple[Pair, Trial]] = {}
+    running: dict[Future[dict[str, Any]], tuple[TuningPair, Trial]] = {}
     attempts: dict[tuple[Path, str, int], int] = {}
 
-    def submit(pair: Pair, trial: Trial) -> None:
+    def submit(pair: TuningPair, trial: Trial) -> None:
         running[executor.submit(trials.run, trial, pair.curve.budget, context)] = (pair, trial)
 
-    def advance(pair: Pair) -> None:
+    def advance(pair: TuningPair) -> None:
         """Submit the next trials of a pair without running trials, or write its choice."""
         if pair.problems:
             return
         if todo := pair.next_trials():
-            report.scheduled(pair, todo)
+            observer.on_schedule(pair, todo)
             for trial in todo:
                 submit(pair, trial)
         else:
-            report.decided(pair, pair.choose())
+            observer.on_choice(pair, pair.write_choice())
 
     def settle(future: Future[dict[str, Any]]) -> None:
         """Store the row of a trial, or repeat or report the trial, and advance its pair after its last trial."""
@@ -167,15 +169,15 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             reason = one_line(as_plugin_error(error))
             key = (pair.curve.path, trial.variant, trial.config.seed)
             attempts[key] = attempts.get(key, 0) + 1
-            if isinstance(error, WorkerDiedError) and attempts[key] < ATTEMPTS:
-                report.retried(pair, trial, reason)
+            if isinstance(error, WorkerDiedError) and attempts[key] < MAX_ATTEMPTS:
+                observer.on_retry(pair, trial, reason)
                 submit(pair, trial)
                 return
             pair.problems.append(reason)
-            report.failed(pair, trial, reason)
+            observer.on_failure(pair, trial, reason)
         else:
             pair.curve.add(row)
-            report.finished(pair, trial, row)
+            observer.on_finish(pair, trial, row)
         if not any(other is pair for other, _ in running.values()):
             advance(pair)
 
@@ -186,7 +188,7 @@ def tune(pairs: Sequence[Pair], executor: Executor, context: Context, report: Re
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 settle(future)
     except BaseException:
-        executor.stop(GRACE)
+        executor.stop(GRACE_SECONDS)
         for future in [f for f in running if f.done() and not f.cancelled() and f.exception() is None]:
             running[future][0].curve.add(future.result())
         raise

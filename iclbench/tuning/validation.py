@@ -27,8 +27,8 @@ from iclbench.tables.evaluators import HEADLINE
 
 @dataclass(frozen=True)
 class ValidationSet(PromptSet):
-    """Validation episodes, drawn like a prompt set, but from a separate random stream and, if the family has them, from
-    separate validation data."""
+    """Validation episodes. They are drawn like a prompt set, but from a separate random stream and from separate
+    validation data if the family has such data."""
 
     stream: ClassVar[str] = "validation"
 
@@ -95,7 +95,7 @@ class Objective:
         return 1 if metric(self.metric).lower_is_better else -1
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The objective in words, for a table of rates."""
         tests = [meaning(each.evaluator).title for each in self.sets if each.evaluator]
         mean = f"mean {metric(self.metric).label} of {', '.join(tests)}" if tests else metric(self.metric).label

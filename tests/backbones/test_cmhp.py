@@ -9,7 +9,7 @@ import torch
 
 from iclbench.backbones.base import mean_by_event
 from iclbench.backbones.cmhp import CMHP
-from iclbench.config.cards import TOLERANCE
+from iclbench.config.cards import BUDGET_TOLERANCE
 from iclbench.config.sizes import budget_settings
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.events import GAP, MARK, TIME
@@ -196,7 +196,7 @@ def test_a_loaded_state_gives_the_same_bits_before_and_after_an_update(tmp_path:
 def test_budgets_are_met_for_any_number_of_marks(budget: int, marks: int) -> None:
     settings = budget_settings("cmhp", CMHP, budget, shape(marks), {})
     backbone: CMHP = CMHP(CMHP.Settings(**settings), shape(marks))
-    assert abs(backbone.parameter_count / budget - 1) <= TOLERANCE
+    assert abs(backbone.parameter_count / budget - 1) <= BUDGET_TOLERANCE
     mark_weights = backbone.read_out.mark.weight.numel()
     assert mark_weights <= 0.75 * budget
 

@@ -65,13 +65,13 @@ def test_paths_equal_a_loop_over_targets_given_their_draws(permute: bool) -> Non
     """Compares all paths of one episode of a masked batch, each in its order and with its random numbers."""
     model, episodes = build("tnp-a", {"samples": 4, "permute": permute}), batch()
     actual = model.predict_targets(episodes.context, episodes.queries.x)
-    assert isinstance(actual, Paths) and actual.drawn.shape == (3, 6, 4, 2)
+    assert isinstance(actual, Paths) and actual.drawn_outputs.shape == (3, 6, 4, 2)
     order, _, normal = model._fixed_path_numbers(episodes.queries.x)
     assert torch.equal(order.sort(1).values, torch.arange(6).expand(4, 6))
     assert (order == torch.arange(6)).all() != permute
     x, y, *_ = unpadded_episode(episodes, 0)
     for s, targets in enumerate(order):
-        draws = actual.drawn[0, targets, s]
+        draws = actual.drawn_outputs[0, targets, s]
         expected = predict_one_by_one(model, x, y, episodes.queries.x[0, targets], draws)
         torch.testing.assert_close(actual.means[0, targets, s, 0], expected.mean[0], rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(actual.stds[0, targets, s, 0], expected.std[0], rtol=1e-9, atol=1e-9)
@@ -136,7 +136,7 @@ def test_paths_do_not_depend_on_the_portions_of_episodes(monkeypatch: pytest.Mon
     expected = model.predict_targets(episodes.context, episodes.queries.x)
     monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 1)
     actual = model.predict_targets(episodes.context, episodes.queries.x)
-    torch.testing.assert_close(actual.drawn, expected.drawn, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(actual.drawn_outputs, expected.drawn_outputs, rtol=1e-12, atol=1e-12)
 
 
 @torch.no_grad()
@@ -177,9 +177,9 @@ def test_every_sample_is_a_separate_path(portions: bool, monkeypatch: pytest.Mon
     if portions:
         monkeypatch.setattr(tnp_a, "_MAX_ELEMENTS", 2**16)
     draws = model.sample_targets(*query, 500, torch.Generator().manual_seed(0))
-    assert draws.shape == (500, *answer.drawn.shape[:2], 2) and len(draws.flatten(1).unique(dim=0)) == 500
+    assert draws.shape == (500, *answer.drawn_outputs.shape[:2], 2) and len(draws.flatten(1).unique(dim=0)) == 500
     error = draws.std(0) * (2 / 500) ** 0.5
-    assert ((draws.mean(0) - answer.drawn.mean(2)) / error).abs().max() < 6
+    assert ((draws.mean(0) - answer.drawn_outputs.mean(2)) / error).abs().max() < 6
     first, repeated, other = (
         model.sample_targets(*query, 3, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
     )

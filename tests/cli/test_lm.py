@@ -20,7 +20,7 @@ from iclbench.cli.lm.eval_models import remarks
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.lm.tables import orders_board, passes_board, print_summaries, task_board
 from iclbench.cli.main import main
-from iclbench.language.models.loading import quiet
+from iclbench.language.models.loading import quiet_logs
 from tests.cli.test_main import heavy_imports
 from tests.conftest import restore_ctrl_c
 from tests.language.tiny_models import save_tiny_model
@@ -33,7 +33,7 @@ MISSING = "/missing/my-model"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory):
     def model(kind: str) -> Path:
-        with quiet():
+        with quiet_logs():
             return save_tiny_model(kind, tmp_path_factory.mktemp("lm") / f"tiny-{kind}", "chars")
 
     return cache(model)

@@ -9,7 +9,7 @@ import pytest
 from iclbench.cli.check_class import classes, oracle_claims
 from iclbench.cli.main import main
 from iclbench.cli.show_backbone import values_of
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import card_names, load_task
 from iclbench.registry import BACKBONES, FAMILIES
 
 
@@ -18,7 +18,7 @@ def show(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("task", names("tasks"))
+@pytest.mark.parametrize("task", card_names("tasks"))
 def test_a_task_fits_one_screen(task: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = show(task, capsys=capsys).splitlines()

@@ -21,7 +21,7 @@ from iclbench.cli.lm import tables as lm_tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_task
 from iclbench.core.context import Context
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.verify import VerifiedCell
@@ -203,7 +203,7 @@ def show_costs(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def show_verified(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(sweep_results, "verify", verified)
-    sweep_results.print_verified([], Store(folder), 1, 0, Context(folder))
+    sweep_results.print_verified([], CellStore(folder), 1, 0, Context(folder))
 
 
 def show_doctor(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -243,7 +243,7 @@ def show_outcomes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     from iclbench.sweep import plan as plans
     from iclbench.sweep.cells import grid_cells
 
-    plan = plans.plan(grid_cells([str(grid(folder))]), Store(folder))
+    plan = plans.make_plan(grid_cells([str(grid(folder))]), CellStore(folder))
     print_outcomes(plan, {c.hash: Outcome("failed", f"{c.run} [of 12345] " * 9) for c in plan.cells})
 
 

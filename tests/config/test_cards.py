@@ -19,9 +19,9 @@ from iclbench.config.cards import (
     Ramp,
     TaskCard,
     card_name,
+    card_names,
     load_baseline,
     load_task,
-    names,
     read_similar_toml,
     read_toml,
 )
@@ -60,7 +60,7 @@ def write(folder, card, name="mine.toml"):
     return str(path)
 
 
-SHIPPED_TASKS = names("tasks")
+SHIPPED_TASKS = card_names("tasks")
 
 
 def test_the_tasks_of_the_papers_are_shipped():
@@ -109,7 +109,7 @@ def test_a_shipped_card_is_complete_and_fits_its_family(name):
 
 @pytest.mark.parametrize("name", SHIPPED_TASKS)
 def test_shipped_cards_name_baselines_that_exist(name):
-    if not names("baselines"):
+    if not card_names("baselines"):
         pytest.skip("no baseline cards")
     _, card = load_task(name)
     for baseline in (*card.baselines, *card.oracles):

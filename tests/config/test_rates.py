@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 
 from iclbench.cli.main import main
-from iclbench.config.cards import card_file, load_task, names
+from iclbench.config.cards import card_file, card_names, load_task
 from iclbench.config.rates import Rates, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run
 from iclbench.registry import BACKBONES
@@ -33,7 +33,7 @@ def test_tasks_and_backbones_of_shipped_tables_exist() -> None:
     for path in paths:
         for tuning in read_table(path).tuned:
             assert all(path.stem in load_task(task)[1].presets for task in tuning.tasks)
-            assert tuning.on in ("", *tuning.tasks) or tuning.on in names("tasks")
+            assert tuning.on in ("", *tuning.tasks) or tuning.on in card_names("tasks")
             assert tuning.train.keys() <= BACKBONES.entries.keys()
 
 
@@ -112,7 +112,7 @@ def test_a_started_run_does_not_change_its_rate(tmp_path: Path, card_path: Path)
     grid = {"summary": "", "tasks": [str(card_path)], "backbones": ["gpt2"], "presets": ["smoke"], "seeds": [0, 1]}
     (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
     started_run, new_run = grid_runs(str(tmp_path / "grid.toml"), results=tmp_path)
-    assert started_run.config.trained == started.trained and new_run.config.train.lr == 0.25
+    assert started_run.config.trained_part == started.trained_part and new_run.config.train.lr == 0.25
     assert create(tmp_path, started_run.config).finished
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iclbench.config.cards import Curriculum, read_toml
-from iclbench.config.resolution import ROOTS, RunConfig, difference, parse_overrides, resolve_run
-from iclbench.config.sizes import missing_size
+from iclbench.config.resolution import ROOTS, RunConfig, differences, parse_overrides, resolve_run
+from iclbench.config.sizes import missing_size_message
 from iclbench.core.errors import UsageError
 from iclbench.core.settings import validate
 from iclbench.store.identity import variant_id
@@ -81,7 +81,7 @@ def test_a_configuration_written_as_toml_is_read_unchanged(card_path: Path, tmp_
     (tmp_path / "c.toml").write_text(tomli_w.dumps(config.dump()))
     read_config = validate(RunConfig, read_toml(tmp_path / "c.toml"), "c.toml")
     assert read_config == config
-    assert read_config.trained == config.trained
+    assert read_config.trained_part == config.trained_part
 
 
 def test_a_config_file_overrides_the_card_and_options_override_both(card_path: Path, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_backbones_in_a_card_may_have_any_spelling(tmp_path: Path) -> None:
     path.write_text(tomli_w.dumps(card))
     config = resolve_run(str(path), "gpt2-learned", "smoke")
     assert (config.backbone.settings["width"], config.train.lr) == (24, 0.125)
-    assert missing_size(str(path), "gpt2-learned", "smoke", {}) is None
+    assert missing_size_message(str(path), "gpt2-learned", "smoke", {}) is None
     preset["train_for"]["gpt2-learned"] = {"lr": 0.25}
     path.write_text(tomli_w.dumps(card))
     with refused("bad-value", "train_for", "'gpt2_learned'", "'gpt2-learned'"):
@@ -257,7 +257,7 @@ def test_context_targets_change_the_training_only() -> None:
         resolve_run("gp-mixture", "tnp", "smoke", overrides=[f"task.context_targets={v}"]) for v in ("false", "true")
     )
     assert default.dump() == resolve_run("gp-mixture", "tnp", "smoke").dump()
-    assert difference(default.dump(), with_context_targets.dump()) == ["task.context_targets: False -> True"]
+    assert differences(default.dump(), with_context_targets.dump()) == ["task.context_targets: False -> True"]
     assert variant_id(default) != variant_id(with_context_targets)
 
 
@@ -269,4 +269,4 @@ def test_a_latent_that_reads_targets_does_not_read_the_context_twice(backbone: s
 
 
 def test_differences_have_old_and_new_values() -> None:
-    assert difference({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == ["a.c: 2 -> 3", "d: None -> 4"]
+    assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3}, "d": 4}) == ["a.c: 2 -> 3", "d: None -> 4"]

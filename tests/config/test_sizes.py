@@ -13,9 +13,9 @@ from iclbench.backbones.base import Backbone
 from iclbench.backbones.s4 import S4
 from iclbench.cli.main import main
 from iclbench.config import sizes
-from iclbench.config.cards import TOLERANCE, deviation, load_task, names
+from iclbench.config.cards import BUDGET_TOLERANCE, card_names, deviation, load_task
 from iclbench.config.resolution import backbone_class, resolve_run
-from iclbench.config.sizes import budget_settings, check_size, missing_size
+from iclbench.config.sizes import budget_settings, check_size, missing_size_message
 from iclbench.core import bounds
 from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.core.task import TaskShape
@@ -72,7 +72,7 @@ def _marks(preset: str, name: str) -> list[pytest.MarkDecorator]:
 def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) -> None:
     budget = load_task(task)[1].presets[preset].budget  # type: ignore[index]
     assert budget == (200_000 if preset == "small" else 25_000)
-    assert abs(settings_and_size(task, backbone, preset)[1] / budget - 1) <= TOLERANCE == 0.03
+    assert abs(settings_and_size(task, backbone, preset)[1] / budget - 1) <= BUDGET_TOLERANCE == 0.03
 
 
 @pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries])
@@ -81,7 +81,7 @@ def test_sizes_with_and_without_memory_are_equal_and_use_no_random_numbers(backb
     shape, state = config.shape(config.task.build()), torch.get_rng_state()
     cls, settings = backbone_class(backbone), config.backbone.settings
     counts = [
-        sizes._parameters(backbone, cls, shape, settings, budget)
+        sizes._parameter_count(backbone, cls, shape, settings, budget)
         for budget in (sizes._MEMORY_BUDGET, sizes._MEMORY_BUDGET + 1)
     ]
     assert torch.equal(torch.get_rng_state(), state)
@@ -96,8 +96,10 @@ def test_large_backbones_are_counted_without_memory(
 ) -> None:
     """A mistyped setting with a small budget would need gigabytes."""
     calls = []
-    monkeypatch.setattr(bounds, "measured", lambda build, what, memory: calls.append(memory) or build())
-    sizes._parameters("lbanp", backbone_class("lbanp"), SHAPE, {"width": 8, "latents": 2, **settings}, budget)
+    monkeypatch.setattr(
+        bounds, "build_to_measure", lambda build, description, allocate: calls.append(allocate) or build()
+    )
+    sizes._parameter_count("lbanp", backbone_class("lbanp"), SHAPE, {"width": 8, "latents": 2, **settings}, budget)
     assert calls == [has_memory]
 
 
@@ -122,14 +124,16 @@ def test_errors_of_a_head_and_of_a_backbone_for_events_differ() -> None:
 
 
 def test_all_presets_except_paper_have_a_budget_and_reasons_for_further_settings() -> None:
-    for task in names("tasks"):
+    for task in card_names("tasks"):
         card = load_task(task)[1]
         for name, preset in card.presets.items():
             assert (preset.budget is None) == (name == "paper")
             if preset.budget is not None:
                 size = {"layers", "width", "heads", "hidden", "latents", "pseudo_tokens", "state", "size"}
                 assert not size & {key for settings in preset.backbones.values() for key in settings}, (task, name)
-    entries = sum(len(p.backbones) for t in names("tasks") for n, p in load_task(t)[1].presets.items() if n != "paper")
+    entries = sum(
+        len(p.backbones) for t in card_names("tasks") for n, p in load_task(t)[1].presets.items() if n != "paper"
+    )
     folder = Path(__file__).parents[2] / "tasks"
     reasons = [
         line for path in folder.glob("*.toml") for line in path.read_text().splitlines() if line.startswith(_REASONS)
@@ -144,7 +148,7 @@ def test_finer_settings_are_used_if_no_width_is_near_the_budget() -> None:
     assert settings["feedforward"] != settings["width"]
     width_settings, width_size = settings_and_size("linear", "tnp", "grid", f"backbone.width={settings['width']}")
     assert "feedforward" not in width_settings
-    assert abs(width_size / 25_000 - 1) > TOLERANCE >= abs(parameters / 25_000 - 1)
+    assert abs(width_size / 25_000 - 1) > BUDGET_TOLERANCE >= abs(parameters / 25_000 - 1)
 
 
 def test_the_search_finds_the_nearest_of_all_widths() -> None:
@@ -178,7 +182,7 @@ def test_the_search_ends_if_the_size_no_longer_grows() -> None:
 def test_given_settings_do_not_change_and_a_width_prevents_the_search() -> None:
     settings, parameters = settings_and_size("linear", "mamba", "grid", "backbone.state=4", "backbone.layers=3")
     assert (settings["state"], settings["layers"]) == (4, 3)
-    assert abs(parameters / 25_000 - 1) <= TOLERANCE
+    assert abs(parameters / 25_000 - 1) <= BUDGET_TOLERANCE
     assert settings_and_size("linear", "mamba", "grid", "backbone.width=8")[0]["width"] == 8
     assert settings_and_size("linear", "gpt2", "grid", "backbone.size=tiny")[0] | {"width": None} == {
         "size": "tiny", "layers": 2, "heads": 4, "init_std": 0.12, "positions": "none", "width": None,
@@ -269,21 +273,21 @@ def test_the_error_of_a_missing_size_lists_presets_with_a_size(tmp_path: Path) -
     path = tmp_path / "two.toml"
     presets = {**card["presets"], "small": sized, "grid": budget}  # type: ignore[dict-item]
     path.write_text(tomli_w.dumps(card | {"presets": presets}))
-    assert "--preset small or grid" in str(missing_size(str(path), "tnp", "smoke", {}))
-    assert missing_size(str(path), "tnp", "small", {}) is None
-    assert missing_size(str(path), "tnp", "grid", {}) is None
+    assert "--preset small or grid" in str(missing_size_message(str(path), "tnp", "smoke", {}))
+    assert missing_size_message(str(path), "tnp", "small", {}) is None
+    assert missing_size_message(str(path), "tnp", "grid", {}) is None
 
 
 @pytest.mark.parametrize(
     ("settings", "has_size"), [({"layers": 2}, True), ({"encoder": "linear"}, False), ({"residual": "none"}, False)]
 )
 def test_a_size_must_be_given_by_an_integer_setting(settings: dict[str, Any], has_size: bool, card_path: Path) -> None:
-    assert (missing_size(str(card_path), "lbanp", "smoke", settings) is None) == has_size
+    assert (missing_size_message(str(card_path), "lbanp", "smoke", settings) is None) == has_size
 
 
 def test_the_preset_paper_has_published_sizes_only() -> None:
-    assert missing_size("linear", "gpt2", "paper", {}) is None
-    message = str(missing_size("linear", "tnp", "paper", {}))
+    assert missing_size_message("linear", "gpt2", "paper", {}) is None
+    message = str(missing_size_message("linear", "tnp", "paper", {}))
     assert all(name in message for name in ("'paper'", "'linear'", "'tnp'", "--preset smoke or grid or small"))
 
 
@@ -329,33 +333,33 @@ def test_a_budget_does_not_change_the_state_and_the_blocks_of_a_mixer() -> None:
     for conv in ([], ["backbone.conv=0"]):
         for name in ("mamba2", "mlstm"):
             settings, count = settings_and_size("linear", name, "grid", *conv)
-            assert "state" not in settings and abs(deviation(count, 25_000)) <= TOLERANCE
+            assert "state" not in settings and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE
     config = resolve_run("linear", "mlstm", "grid")
     mixer = config.build(config.task.build()).layers[0].mixer
     assert mixer.q.shape[1:] == (4, 4) and len(mixer.q) == len(mixer.skip) // 4
     for state in (8, 32):
         settings, count = settings_and_size("linear", "mamba2", "grid", f"backbone.state={state}")
-        assert settings["state"] == state and abs(deviation(count, 25_000)) <= TOLERANCE
+        assert settings["state"] == state and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE
 
 
 @pytest.mark.parametrize("mixers", [["retnet"], ["retnet", "attention"], ["gla", "retnet"]])
 def test_a_hybrid_has_widths_that_fit_all_its_mixers(mixers: list[str]) -> None:
     settings, count = settings_and_size("linear", "hybrid", "smoke", f"backbone.mixers={mixers}".replace("'", '"'))
-    assert settings["width"] // settings["heads"] % 2 == 0 and abs(deviation(count, 25_000)) <= TOLERANCE
+    assert settings["width"] // settings["heads"] % 2 == 0 and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE
     assert "state" not in settings
 
 
 @pytest.mark.parametrize(("backbone", "override"), [("attention", "backbone.mlp=none"), ("mlstm", "backbone.heads=8")])
 def test_a_finer_setting_is_searched_at_neighbouring_widths(backbone: str, override: str) -> None:
     settings, count = settings_and_size("linear", backbone, "grid", override)
-    assert abs(deviation(count, 25_000)) <= TOLERANCE and settings["inner"] % settings["heads"] == 0
+    assert abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE and settings["inner"] % settings["heads"] == 0
 
 
 def test_mixers_without_heads_fit_every_width() -> None:
     settings, count = settings_and_size("linear", "hybrid", "grid", 'backbone.mixers=["lstm", "gru"]')
-    assert settings["width"] % settings["heads"] and abs(deviation(count, 25_000)) <= TOLERANCE
+    assert settings["width"] % settings["heads"] and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE
 
 
 def test_retnet_without_a_channel_mlp_has_the_size_of_the_budget() -> None:
     settings, count = settings_and_size("linear", "retnet", "smoke", "backbone.mlp=none")
-    assert settings["inner"] % settings["heads"] == 0 and abs(deviation(count, 25_000)) <= TOLERANCE
+    assert settings["inner"] % settings["heads"] == 0 and abs(deviation(count, 25_000)) <= BUDGET_TOLERANCE

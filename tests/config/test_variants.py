@@ -13,7 +13,7 @@ from iclbench.cli.main import main
 from iclbench.config import cards, codes
 from iclbench.config.rates import Rates, learning_rate
 from iclbench.config.resolution import resolve_run
-from iclbench.config.sizes import missing_size
+from iclbench.config.sizes import missing_size_message
 from iclbench.registry import BACKBONES, VARIANTS, Backbones, Entry, Variant
 from iclbench.store.runs import run_name
 from tests.conftest import small_card
@@ -37,7 +37,7 @@ def test_a_variant_differs_from_its_backbone_in_frozen_settings_only(name: str) 
     )
     assert settings == backbone_settings | frozen
     assert config.train == backbone_config.train, "without a rate for the variant, the rate of the backbone is used"
-    assert missing_size("linear", name, "small", {}) is None
+    assert missing_size_message("linear", name, "small", {}) is None
     assert codes.of_backbone(name) == codes.of_backbone(backbone)
     model = config.build(config.task.build())
     assert type(model) is BACKBONES.get(backbone)
@@ -89,7 +89,7 @@ def test_a_class_by_its_path_has_no_frozen_settings() -> None:
 
 
 def test_no_card_sets_a_frozen_setting() -> None:
-    for task in cards.names("tasks"):
+    for task in cards.card_names("tasks"):
         for preset in cards.load_task(task)[1].presets.values():
             for name, settings in preset.backbones.items():
                 assert not settings.keys() & BACKBONES.variant(name).frozen.keys(), (task, name)

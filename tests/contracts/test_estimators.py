@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from iclbench.config.cards import load_baseline, names
+from iclbench.config.cards import card_names, load_baseline
 from iclbench.contracts import Contract, Tolerance, example_episodes
 from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction
@@ -29,7 +29,7 @@ OF_ONE_FAMILY = (
     "bayes-kalman-oracle",
     "chain-",
 )
-BASELINES = [name for name in names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
+BASELINES = [name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.
 LOOSE = {"mlp": Tolerance(1e-3, 1e-3)}
 # The contracts do not depend on the length of the fit.
@@ -75,7 +75,7 @@ def test_contracts(baseline: str, contracts: list[Contract]) -> None:
 
 
 def test_every_estimator_has_a_card() -> None:
-    assert set(ESTIMATORS.names()) <= {load_baseline(name)[1].estimator for name in names("baselines")}
+    assert set(ESTIMATORS.names()) <= {load_baseline(name)[1].estimator for name in card_names("baselines")}
 
 
 def test_the_prediction_from_an_empty_context_is_zero_or_uniform() -> None:

@@ -7,7 +7,7 @@ import tomli_w
 
 from iclbench.cli.check_class import oracle_claims
 from iclbench.cli.main import main
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import card_names, load_task
 from iclbench.config.resolution import family_class
 from iclbench.contracts.families import no_baseline_beats_a_listed_oracle
 from iclbench.families.linear import Linear, SparseLinear
@@ -25,7 +25,7 @@ class Claiming(Sine):
     oracles = frozenset({"ridge"})
 
 
-@pytest.mark.parametrize("task", names("tasks"))
+@pytest.mark.parametrize("task", card_names("tasks"))
 def test_every_shipped_oracle_is_confirmed_by_its_family(task: str) -> None:
     card = load_task(task)[1]
     assert all(family_class(card.family).lists_oracle(oracle) for oracle in card.oracles)

@@ -1,4 +1,4 @@
-"""Denormal numbers count as 0 in the block `flushed`, in recurrences and in training."""
+"""Denormal numbers count as 0 in the block `flush_denormals`, in recurrences and in training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from iclbench.config.resolution import resolve_run
-from iclbench.core.denormals import flushed
+from iclbench.core.denormals import flush_denormals
 from iclbench.layers.linear_recurrence import Terms, full_pass
 from iclbench.training.fit import Training, fit
 
@@ -21,13 +21,13 @@ def has_denormals() -> bool:
 
 def test_the_mode_of_the_thread_is_restored() -> None:
     assert has_denormals()
-    with flushed():
+    with flush_denormals():
         assert not has_denormals()
-        with flushed():
+        with flush_denormals():
             assert not has_denormals()
         assert not has_denormals()
     assert has_denormals()
-    with pytest.raises(KeyError), flushed():
+    with pytest.raises(KeyError), flush_denormals():
         raise KeyError
     assert has_denormals()
 

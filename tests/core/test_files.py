@@ -84,9 +84,9 @@ def test_weights_match_their_digest_wherever_the_writer_was_killed(
     with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
         patched.setattr(Path, "replace", replace_or_interrupt)
         save_tensors(path, {"a": torch.ones(3)}, {}, digest=True)
-    assert recorded_digest(path) == digests.of_file(path)
+    assert recorded_digest(path) == digests.file_digest(path)
     save_tensors(path, {"a": torch.full((3,), 2.0)}, {}, digest=True)
-    assert digest_path(path).read_text() == f"{digests.of_file(path)}  {path.name}\n"
+    assert digest_path(path).read_text() == f"{digests.file_digest(path)}  {path.name}\n"
 
 
 def test_equal_weights_are_not_rewritten(tmp_path: Path) -> None:
@@ -97,5 +97,5 @@ def test_equal_weights_are_not_rewritten(tmp_path: Path) -> None:
     assert [file.stat().st_ino for file in (path, digest_path(path))] == inodes
     path.write_bytes(path.read_bytes()[:-1])
     save_tensors(path, {"a": torch.zeros(3)}, {"b": "c"}, digest=True)
-    assert recorded_digest(path) == digests.of_file(path), "a damaged file is rewritten"
+    assert recorded_digest(path) == digests.file_digest(path), "a damaged file is rewritten"
     assert sorted(file.name for file in tmp_path.iterdir()) == [path.name, digest_path(path).name]

@@ -7,7 +7,7 @@ from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import MultivariateNormal, Normal
 
 from iclbench.core.events import LogNormalEvent
-from iclbench.core.joint import JointGaussian, Paths, SampledEvent, Samples, over_samples
+from iclbench.core.joint import JointGaussian, Paths, SampledEvent, Samples, mix_samples
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
 from iclbench.core.predictor import join_positions
 from tests.refusals import refused
@@ -82,7 +82,7 @@ def test_draws_of_a_joint_gaussian_have_its_moments():
 
 def test_marginal_scores_of_samples_are_log_mean_exp_at_each_point_and_joint_scores_of_the_sums():
     by_sample = gaussians()
-    prediction = over_samples(by_sample)
+    prediction = mix_samples(by_sample)
     log = Normal(by_sample.mean, by_sample.std).log_prob(Y.unsqueeze(2)).sum(-1)
     torch.testing.assert_close(prediction.scores(Y)["log_likelihood"], log.logsumexp(2) - math.log(5))
     summed = (log * MASK.unsqueeze(2)).sum(1)
@@ -91,7 +91,7 @@ def test_marginal_scores_of_samples_are_log_mean_exp_at_each_point_and_joint_sco
 
 def test_scores_of_samples_of_mixtures_are_log_mean_exp():
     by_sample = Mixture(random(3, 4, 5, 2), random(3, 4, 5, 2, 2), random(3, 4, 5, 2, 2).exp())
-    prediction = over_samples(by_sample)
+    prediction = mix_samples(by_sample)
     log = by_sample.log_likelihood(Y.unsqueeze(2))
     torch.testing.assert_close(prediction.scores(Y)["log_likelihood"], log.logsumexp(2) - math.log(5))
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, ALL), log.sum(1).logsumexp(1) - math.log(5))
@@ -101,7 +101,7 @@ def test_scores_of_samples_of_mixtures_are_log_mean_exp():
 
 def test_a_sample_is_one_function_at_all_positions():
     levels = torch.tensor([-10.0, 0.0, 10.0]).view(1, 1, 3, 1).expand(2, 6, 3, 1)
-    draws = over_samples(Gaussian(levels, torch.full_like(levels, 0.1))).sample(300, torch.Generator().manual_seed(1))
+    draws = mix_samples(Gaussian(levels, torch.full_like(levels, 0.1))).sample(300, torch.Generator().manual_seed(1))
     level = (draws / 10).round()
     assert (level == level[:, :, :1]).all()
     shares = torch.stack([(level[:, :, 0] == value).float().mean() for value in (-1, 0, 1)])
@@ -111,7 +111,7 @@ def test_a_sample_is_one_function_at_all_positions():
 def test_one_sample_is_the_prediction_itself():
     one = gaussians(samples=1)
     single = Gaussian(one.mean[:, :, 0], one.std[:, :, 0])
-    prediction = over_samples(one)
+    prediction = mix_samples(one)
     for name, expected in single.scores(Y).items():
         torch.testing.assert_close(prediction.scores(Y)[name], expected)
     torch.testing.assert_close(prediction.joint_log_likelihood(Y, MASK), single.joint_log_likelihood(Y, MASK))
@@ -119,16 +119,16 @@ def test_one_sample_is_the_prediction_itself():
 
 def test_points_are_averaged_and_probabilities_mixed():
     mean = random(3, 4, 5, 2)
-    torch.testing.assert_close(over_samples(Point(mean)).mean, mean.mean(2))
+    torch.testing.assert_close(mix_samples(Point(mean)).mean, mean.mean(2))
     logits = random(3, 4, 5, 6)
-    prediction = over_samples(Categorical(logits)).logits.softmax(-1)
+    prediction = mix_samples(Categorical(logits)).logits.softmax(-1)
     torch.testing.assert_close(prediction, TorchCategorical(logits=logits).probs.mean(2))
 
 
 def test_events_of_samples_are_their_mixture():
     parts = [random(3, 4, 5, k) for k in (2, 2, 2, 3)]
     by_sample = LogNormalEvent(parts[0], parts[1], parts[2].exp(), parts[3])
-    prediction = over_samples(by_sample)
+    prediction = mix_samples(by_sample)
     assert isinstance(prediction, SampledEvent)
     gap, mark = Y[..., 0].exp(), torch.ones(3, 4)
     y = torch.stack([gap, mark, gap], -1)
@@ -143,24 +143,24 @@ def test_events_of_samples_are_their_mixture():
 
 def test_predictions_that_cannot_be_averaged_are_refused():
     with refused("not-applicable", "Prediction"):
-        over_samples(object.__new__(Prediction))
+        mix_samples(object.__new__(Prediction))
 
 
 def test_paths_are_sampled_as_they_were_drawn_and_have_no_joint_density():
     by_sample, drawn = gaussians(), random(3, 4, 5, 2)
-    prediction = Paths(*(getattr(over_samples(by_sample), name) for name in ("logits", "means", "stds")), drawn)
+    prediction = Paths(*(getattr(mix_samples(by_sample), name) for name in ("logits", "means", "stds")), drawn)
     assert prediction.joint_log_likelihood(Y, ALL) is None
     draws = prediction.sample(7, torch.Generator().manual_seed(1))
     assert {tuple(path.flatten().tolist()) for path in draws} == {
         tuple(path.flatten().tolist()) for path in drawn.unbind(2)
     }
     torch.testing.assert_close(
-        prediction.scores(Y)["log_likelihood"], over_samples(by_sample).scores(Y)["log_likelihood"]
+        prediction.scores(Y)["log_likelihood"], mix_samples(by_sample).scores(Y)["log_likelihood"]
     )
 
 
 def test_joined_predictions_have_no_joint_distribution():
-    first, second = over_samples(gaussians()), over_samples(gaussians())
+    first, second = mix_samples(gaussians()), mix_samples(gaussians())
     joined = join_positions([first, second])
     assert isinstance(joined, Mixture) and not isinstance(joined, Samples)
     torch.testing.assert_close(joined.means[:, :4], first.marginals.means)

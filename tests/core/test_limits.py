@@ -25,7 +25,7 @@ from iclbench.cli.main import main
 from iclbench.config.cards import load_task, read_toml
 from iclbench.config.resolution import backbone_class, resolve_run
 from iclbench.core import limits
-from iclbench.core.bounds import bounded
+from iclbench.core.bounds import build_within_limit
 from iclbench.core.errors import DataError, IclbenchError
 from iclbench.core.seeds import global_stream
 from iclbench.families.images.array_cache import cached_array
@@ -223,7 +223,7 @@ def test_the_memory_of_a_plug_in_class_is_counted_while_it_is_built() -> None:
         return nn.ModuleList(layers)
 
     with refused("too-large", "'theirs'", *LIMIT_SETTINGS):
-        bounded(build, "backbone 'theirs'", trusted=False)
+        build_within_limit(build, "backbone 'theirs'", is_ours=False)
     assert len(layers) < MEGA / (4 * 100 * 100) + 2
 
 

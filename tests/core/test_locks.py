@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iclbench.core import locks
-from iclbench.core.locks import FolderLock, Lock, lock, reaches_all_machines
+from iclbench.core.locks import FolderLock, Lock, flock_reaches_all_machines, lock
 
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
@@ -51,11 +51,11 @@ def is_blocked(lock: Lock) -> bool:
 def test_a_second_process_waits_for_the_lock(path: Path) -> None:
     first, second = lock(path), lock(path)
     first.acquire(wait=False)
-    assert first.held and not second.held and is_blocked(second)
+    assert first.is_held and not second.is_held and is_blocked(second)
     first.release()
-    assert not first.held
+    assert not first.is_held
     second.acquire(wait=True)
-    assert second.held and is_blocked(first)
+    assert second.is_held and is_blocked(first)
     second.release()
 
 
@@ -64,7 +64,7 @@ def test_a_lock_whose_file_is_deleted_is_lost(path: Path) -> None:
     deleted_lock.acquire(wait=False)
     for file in (path, path.with_name("lock.d") / "owner.json"):
         file.unlink(missing_ok=True)
-    assert not deleted_lock.held
+    assert not deleted_lock.is_held
 
 
 def test_the_lock_of_a_dead_owner_can_be_acquired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_the_lock_of_a_dead_owner_can_be_acquired(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "lock.d" / "owner.json").is_file()
     new_lock = lock(tmp_path / "lock")
     new_lock.acquire(wait=False)
-    assert new_lock.held
+    assert new_lock.is_held
     new_lock.release()
 
 
@@ -87,10 +87,10 @@ def test_the_lock_of_another_machine_is_stale_after_its_last_heartbeat(tmp_path:
     owner.write_text(json.dumps({"token": "x", "machine": "elsewhere", "pid": 1}))
     new_lock = FolderLock(tmp_path / "lock")
     assert is_blocked(new_lock)
-    last_beat = time.time() - locks.STALE - 1
+    last_beat = time.time() - locks.STALE_SECONDS - 1
     os.utime(owner, (last_beat, last_beat))
     new_lock.acquire(wait=False)
-    assert new_lock.held
+    assert new_lock.is_held
     new_lock.release()
     assert list(tmp_path.iterdir()) == []
 
@@ -105,12 +105,12 @@ def test_only_one_process_takes_a_stale_lock(tmp_path: Path) -> None:
     assert first._is_stale() and second._is_stale()
     first.acquire(wait=False)
     second._remove_if_stale()  # after its check
-    assert first.held and not second.held and is_blocked(second)
+    assert first.is_held and not second.is_held and is_blocked(second)
     first.release()
 
 
 def test_a_lock_has_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "BEAT", 0.01)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.01)
     beating_lock = FolderLock(tmp_path / "lock")
     beating_lock.acquire(wait=False)
     owner = tmp_path / "lock.d" / "owner.json"
@@ -137,4 +137,4 @@ REACHES = {
 def test_mount_options_say_whether_a_lock_reaches_all_machines(path: str, reaches: bool, tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
-    assert reaches_all_machines(Path(path), mounts) is reaches
+    assert flock_reaches_all_machines(Path(path), mounts) is reaches

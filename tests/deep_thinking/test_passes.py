@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from iclbench.deep_thinking.memory import Memory
 from iclbench.deep_thinking.passes import Thought, think
 from iclbench.deep_thinking.settings import DeepThinking, slots_needed
-from iclbench.language.answering.rounds import reader
+from iclbench.language.answering.rounds import make_reader
 from iclbench.language.models.model import load
 from tests.language.tiny_models import CONTEXT_LENGTH, WITH_MEMORY, cache_argument, save_tiny_model, scale_weights
 
@@ -58,7 +58,7 @@ def forward(bare: Any, ids: Tensor, positions: Tensor | None = None, mask: Tenso
 
 def thoughts(model: Any, ids: Tensor = DEMONSTRATIONS, passes: int = 2, **settings: Any) -> list[Thought]:
     thinking = DeepThinking(**settings)
-    return list(think(reader(model, ids, thinking.positions), thinking, passes))
+    return list(think(make_reader(model, ids, thinking.positions), thinking, passes))
 
 
 def flat(memory: Memory) -> list[Tensor]:

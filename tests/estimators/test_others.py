@@ -58,7 +58,7 @@ def test_nearest_neighbours_do_not_depend_on_the_origin_of_inputs() -> None:
 def test_networks_trained_together_equal_autograd_and_adam(dtype: torch.dtype, tolerance: float) -> None:
     points = draw(3, 9, 5).to(dtype=dtype)
     x, y, counts = points.x, points.y[..., 0], torch.tensor([4, 9, 1])
-    start = tuple(p.to(dtype) for p in mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=16)).initial(counts, 5))
+    start = tuple(p.to(dtype) for p in mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=16)).initial_weights(counts, 5))
     trained = mlp.train(start, x, y, counts, steps=100, lr=5e-3)
     for i, n in enumerate(counts):
         network = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 1)).to(dtype)
@@ -77,13 +77,13 @@ def test_networks_trained_together_equal_autograd_and_adam(dtype: torch.dtype, t
 
 def test_initial_weights_are_distributed_as_in_torch_linear_and_depend_on_the_seed() -> None:
     counts = torch.tensor([3, 3, 7])
-    hidden, bias, output, offset = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400)).initial(counts, 25)
+    hidden, bias, output, offset = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400)).initial_weights(counts, 25)
     for p, bound in ((hidden, 1 / 5), (bias, 1 / 5), (output, 1 / 20), (offset, 1 / 20)):
         assert p.abs().max() <= bound
     assert hidden.std() == pytest.approx(1 / 5 / 3**0.5, rel=0.05)
     assert torch.equal(hidden[0], hidden[1]), "the initial weights of a prefix are the same in all episodes"
     assert not torch.equal(hidden[0], hidden[2])
-    other = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400), seed=1).initial(counts, 25)[0]
+    other = mlp.TwoLayerNetwork(facts=TaskFacts(hidden_width=400), seed=1).initial_weights(counts, 25)[0]
     assert not torch.equal(hidden, other)
 
 
@@ -110,7 +110,7 @@ def test_a_killed_worker_does_not_stop_the_work() -> None:
             return n * n
 
         workers._MIN_SECONDS = 0.0
-        print(workers.over_episodes(work, [(n, os.getpid()) for n in range(4)], 1.0))
+        print(workers.map_episodes(work, [(n, os.getpid()) for n in range(4)], 1.0))
     """
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],

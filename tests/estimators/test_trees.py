@@ -116,13 +116,13 @@ def test_the_base_score_is_rounded_as_in_xgboost() -> None:
 def test_the_library_fits_more_than_128_points(estimator: LibraryEstimator, monkeypatch: pytest.MonkeyPatch) -> None:
     points, prefixes = draw("continuous", episodes=1, points=131, dim=3), [20, 127, 128, 129, 130]
     job_lengths: list[np.ndarray] = []
-    original = trees.over_episodes
+    original = trees.map_episodes
 
-    def over_episodes(function, jobs, seconds):
+    def map_episodes(function, jobs, seconds):
         job_lengths.extend(lengths for *_, lengths, _ in jobs)
         return original(function, jobs, seconds)
 
-    monkeypatch.setattr(trees, "over_episodes", over_episodes)
+    monkeypatch.setattr(trees, "map_episodes", map_episodes)
     prediction = estimator.predict_next(points, prefixes=prefixes).mean[..., 0].numpy()
     np.testing.assert_array_equal(prediction, loop_answers(estimator, points, prefixes))
     assert [n for lengths in job_lengths for n in lengths if n > 0] == [129, 130]

@@ -6,7 +6,7 @@ import pytest
 import tomli_w
 
 from iclbench import tables
-from iclbench.config.cards import load_task, names
+from iclbench.config.cards import card_names, load_task
 from iclbench.config.resolution import family_class, resolve_run, resolve_task
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.evaluate import write_published
@@ -19,7 +19,7 @@ from tests.refusals import refused
 
 def test_every_published_number_of_a_task_on_images_names_its_data() -> None:
     n_numbers = 0
-    for name in names("tasks"):
+    for name in card_names("tasks"):
         card = load_task(name)[1]
         parameters = family_class(card.family).data_parameters
         n_numbers += len(card.published) if parameters else 0

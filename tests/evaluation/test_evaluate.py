@@ -253,7 +253,7 @@ def test_the_identity_of_a_run_depends_on_its_configuration_and_weights(config: 
         "torch": torch.__version__
     }
     assert model.order == "causal" and not model.predictor.training
-    assert model.identity == content_hash({"config": identity.training(config)})
+    assert model.identity == content_hash({"config": identity.training_settings(config)})
     other = config.model_copy(update={"seed": 1})
     assert contestants.untrained(run.name, other).identity != model.identity
     loaded_runs = []
@@ -263,7 +263,7 @@ def test_the_identity_of_a_run_depends_on_its_configuration_and_weights(config: 
         loaded_runs.append(contestants.backbone(run))
     assert loaded_runs[0].identity == loaded_runs[1].identity
     assert len({model.identity, loaded_runs[0].identity, loaded_runs[2].identity}) == 3
-    expected = content_hash({"config": run.hash, "weights": digests.of_file(run.weights)})
+    expected = content_hash({"config": run.hash, "weights": digests.file_digest(run.weights)})
     assert loaded_runs[2].identity == expected
     assert all(float(t.detach().abs().max()) == 1 for t in loaded_runs[2].predictor.parameters())
 

@@ -13,7 +13,7 @@ from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.errors import UsageError
 from iclbench.core.hashing import content_hash
-from iclbench.core.memory import IN_EVALUATION
+from iclbench.core.memory import EVALUATION_REMEDY
 from iclbench.core.predictions import Gaussian, Point
 from iclbench.core.predictor import Predictor
 from iclbench.core.version import provenance
@@ -300,7 +300,7 @@ def test_an_out_of_memory_error_names_the_settings_to_reduce(
 
     contestant = make_contestant(predictor=OutOfMemory())
     reason = evaluate_cell(tmp_path, contestant, PromptSet(task, "smoke") if question == "next" else related)
-    assert reason is not None and "out of memory" in reason and IN_EVALUATION in reason
+    assert reason is not None and "out of memory" in reason and EVALUATION_REMEDY in reason
 
 
 def test_the_chance_level_is_written_as_a_row(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from iclbench.backbones.base import Backbone, TaskShape
 from iclbench.config import codes
-from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.contracts import example_episodes
 from iclbench.core.episodes import Episodes
@@ -156,7 +156,7 @@ def estimator(name: str, data_dir: Path) -> Answers:
 
 def _cards_of(estimator: str) -> list[str]:
     """The baseline cards of an estimator."""
-    return [card for card in names("baselines") if canonical(load_baseline(card)[1].estimator) == estimator]
+    return [card for card in card_names("baselines") if canonical(load_baseline(card)[1].estimator) == estimator]
 
 
 def backbone(name: str, data_dir: Path) -> Answers:
@@ -206,7 +206,7 @@ def _tasks() -> list[str]:
     """Tasks, those with the question `next` first, in the order of families in the registry. A family that is added at
     its end changes no golden answer of an estimator."""
     families = list(FAMILIES.builtin_entries)
-    cards = {name: load_task(name)[1] for name in names("tasks")}
+    cards = {name: load_task(name)[1] for name in card_names("tasks")}
     return sorted(
         cards, key=lambda name: (cards[name].question != "next", families.index(canonical(cards[name].family)))
     )
@@ -214,7 +214,7 @@ def _tasks() -> list[str]:
 
 def _task_of(family: str) -> str:
     """The task of this name, or the first that needs no data set."""
-    of_family = [task for task in names("tasks") if canonical(load_task(task)[1].family) == family]
+    of_family = [task for task in card_names("tasks") if canonical(load_task(task)[1].family) == family]
     if not of_family:
         raise SystemExit(f"no card names the family '{family}': write tasks/{family}.toml, like tasks/gp-mixture.toml")
     return family if family in of_family else of_family[0]

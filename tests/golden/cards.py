@@ -6,7 +6,7 @@ The card of a family of functions is that of `linear` without oracles. The card 
 import re
 from pathlib import Path
 
-from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.families.base import FunctionFamily
 from iclbench.registry import ESTIMATORS, FAMILIES, canonical
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 def write_missing() -> list[str]:
     """Write a card for every family of functions and every estimator without one, and return their paths."""
-    of_tasks = {canonical(load_task(name)[1].family) for name in names("tasks")}
-    of_baselines = {canonical(load_baseline(name)[1].estimator) for name in names("baselines")}
+    of_tasks = {canonical(load_task(name)[1].family) for name in card_names("tasks")}
+    of_baselines = {canonical(load_baseline(name)[1].estimator) for name in card_names("baselines")}
     families = [
         name
         for name in FAMILIES.builtin_entries
@@ -28,7 +28,7 @@ def write_missing() -> list[str]:
     }
     for path, text in cards.items():
         (ROOT / path).write_text(text)
-    names.cache_clear()
+    card_names.cache_clear()
     return list(cards)
 
 

@@ -49,7 +49,7 @@ class Scripted(LanguageModel):
         )
         self.name, self.identity, self.model_type = "scripted", "0", "scripted"
         self.device, self.dtype, self.end_tokens, self.uses_positions = "cpu", torch.float32, frozenset({0}), True
-        self.generates = False
+        self.can_generate = False
         self.max_rows, self.tokens_read = max_rows, 0
 
     def tokens(self, text: str) -> Tokens:

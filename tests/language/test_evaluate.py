@@ -199,7 +199,7 @@ def test_the_cost_of_deep_thinking_excludes_answers_after_earlier_passes(
     monkeypatch.setattr("iclbench.language.cell.Measure", Counted)
     for name, settings in (("icl", {}), ("deep-thinking", {"passes": 4, "trace": trace})):
         run(tmp_path / name, model, [reviews], name, settings=settings, controls=False)
-    demonstrations = len(PromptCache().tokenised(model, prompts(reviews)).questions[0].demonstrations)
+    demonstrations = len(PromptCache().tokenise(model, prompts(reviews)).questions[0].demonstrations)
     assert spent[1] - spent[0] == 3 * demonstrations, "three more readings of the demonstrations"
 
 
@@ -307,7 +307,7 @@ def test_the_reason_says_whether_development_prompts_have_other_demonstrations(t
     (task,) = language_tasks([str(tmp_path / "lengthy.train.jsonl")])
     test_prompts = prompts(task)
     model = correct_model([test_prompts, replace(test_prompts, split="development")])
-    tokenised = PromptCache().tokenised(model, test_prompts)
+    tokenised = PromptCache().tokenise(model, test_prompts)
     model.longest = max(len(q.demonstrations) + q.query_length for q in tokenised.questions) - 1
     settings = {"passes": "dev", "max_passes": 2}
     run(tmp_path, model, [task], "deep-thinking", settings=settings, shots=[4], controls=False, overlength="drop")

@@ -13,7 +13,7 @@ from iclbench import tables
 from iclbench.evaluation import cells
 from iclbench.evaluation.contestant import Contestant
 from iclbench.language.answering.answers import Answers
-from iclbench.language.answering.session import Outcome, Pass
+from iclbench.language.answering.session import LanguageOutcome, Pass
 from iclbench.language.cell import shared_columns, value_rows
 from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.summary import summary_path, write_summary
@@ -40,7 +40,9 @@ def write_cell(
     trace = {
         t: Pass(answers, np.full(EPISODES, t - 1.0), np.full(EPISODES, np.nan if t == 1 else 0.1 * t)) for t in (1, 2)
     }
-    outcome = Outcome(answers, f"found in {prompts.demo_seed % 2}", trace if traced else {}, trace if traced else {})
+    outcome = LanguageOutcome(
+        answers, f"found in {prompts.demo_seed % 2}", trace if traced else {}, trace if traced else {}
+    )
 
     def work() -> cells.Tables:
         errors = cells.error_rows(contestant, prompts, {"accuracy": correct[:, None]}, n_context=np.asarray([5]))

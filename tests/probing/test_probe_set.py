@@ -51,7 +51,7 @@ def test_names_on_disk_do_not_change() -> None:
 
 
 def test_probing_evaluating_and_tuning_draw_different_episodes() -> None:
-    probed, tuning = probe_set().episodes, probe_set().tuning
+    probed, tuning = probe_set().episodes, probe_set().tuning_episodes
     prompts = PromptSet(TASK, "smoke").episodes
     assert tuning.queries.x.shape == probed.queries.x.shape
     assert not torch.equal(probed.context.x, tuning.context.x)
@@ -89,6 +89,6 @@ def test_a_family_with_targets_has_contexts_of_the_given_size_and_its_first_targ
     prompts = ProbeSet(task, "smoke", context=7, fit=4, test=6, tasks=5)
     assert prompts.episodes.context.counts.tolist() == [7] * 5
     assert prompts.episodes.queries.counts.tolist() == [10] * 5
-    assert not torch.equal(prompts.episodes.queries.y, prompts.tuning.queries.y)
+    assert not torch.equal(prompts.episodes.queries.y, prompts.tuning_episodes.queries.y)
     with refused("bad-value", 30, "--fit", "--test"):
         ProbeSet(task, "smoke", context=7, fit=10, test=40, tasks=5).episodes  # noqa: B018

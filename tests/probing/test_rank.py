@@ -180,7 +180,7 @@ def test_predictions_that_are_all_zero_have_rank_zero_and_no_singular_values(tmp
     prompts = RankSet(resolve_task("linear", "smoke")[0], "smoke", context=4, contexts=8, queries=6)
     (zero,) = contestants.baselines(prompts, ["zero"])
     shared = cells.shared_columns(zero, prompts, "rank")
-    assert cached_cell(tmp_path, zero, prompts, shared, lambda: module._ranks(zero, prompts)).reason is None
+    assert cached_cell(tmp_path, zero, prompts, shared, lambda: module._rank_tables(zero, prompts)).reason is None
     rows = tables.read_all("values", tmp_path)
     assert set(rows["metric"]) == {"rank", "effective_rank"}
     assert rows["value"].tolist() == [0] * 4 and (rows["status"] == "ok").all()
@@ -234,6 +234,6 @@ def test_the_examples_of_a_classifier_are_those_of_its_test(classifier: Run, tmp
 def test_classification_without_sequences_of_two_labels_is_refused(
     classifier: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_TWO_LABELS", "no_such_test")
+    monkeypatch.setattr(module, "_TWO_LABEL_EVALUATOR", "no_such_test")
     with refused("not-applicable", "'bursty'", "'no_such_test'"):
         list(probe_rank(Context(tmp_path), classifier))

@@ -11,11 +11,11 @@ def test_a_table_with_a_changed_number_has_no_rows(tmp_path: Path) -> None:
     required = {name: "a" for name, (_, optional, _) in tables.SCHEMAS["values"].items() if not optional}
     row = required | {"kind": "backbone", "status": "ok", "value": 0.5}
     tables.write("values", [row], path, {})
-    assert list(inventory.rows(path, ("run", "value"))) == [{"run": "a", "value": 0.5}]
+    assert list(inventory.read_rows(path, ("run", "value"))) == [{"run": "a", "value": 0.5}]
     content, half = path.read_bytes(), b"\x00\x00\x00\x00\x00\x00\xe0\x3f"
     assert half in content
     path.write_bytes(content.replace(half, b"\x00\x00\x00\x00\x00\x00\xc0\x3f"))  # 0.125
-    assert list(inventory.rows(path, ("run", "value"))) == []
+    assert list(inventory.read_rows(path, ("run", "value"))) == []
 
 
 def test_scores_on_another_table_are_separate(tmp_path: Path) -> None:

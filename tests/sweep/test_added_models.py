@@ -10,10 +10,10 @@ import tomli_w
 from iclbench import tables
 from iclbench.config.cards import load_task
 from iclbench.core.context import Context
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 
 SHIFTS = ("none", "ood-lengthscale")
@@ -42,7 +42,7 @@ def cells_of(folder: Path, *backbones: str) -> list[GridCell]:
 
 
 def sweep(cells: list[GridCell], results: Path) -> None:
-    for cell in plan(cells, Store(results)).todo:
+    for cell in make_plan(cells, CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status == "done", (cell.run, outcome)
 
@@ -61,7 +61,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pd.DataFrame
     cells = cells_of(folder, "cnp", "icicl-cnp")
     sweep(cells, folder / "swept")
     scores = comparisons(folder / "swept")
-    pack(cells, Store(folder / "swept"), folder / "swept" / "reference")
+    pack(cells, CellStore(folder / "swept"), folder / "swept" / "reference")
     (folder / "clean").mkdir()
     (folder / "swept" / "reference").rename(folder / "clean" / "reference")
     return folder / "clean", scores
@@ -72,10 +72,10 @@ def test_only_the_added_model_and_the_summary_are_computed(packed: tuple[Path, p
     clean, before = packed
     cells = cells_of(clean.parent, "cnp", "icicl-cnp", "two-path-cnp")
     added = [cell for cell in cells if cell.run == SUMMARY or cell.contestant == "two-path-cnp"]
-    assert list(plan(cells, Store(clean)).todo) == added and len(added) == 3
+    assert list(make_plan(cells, CellStore(clean)).todo) == added and len(added) == 3
     sweep(cells, clean)
-    assert plan(cells, Store(clean)).todo == ()
-    pack(cells, Store(clean), clean / "reference")
+    assert make_plan(cells, CellStore(clean)).todo == ()
+    pack(cells, CellStore(clean), clean / "reference")
     after = comparisons(clean / "reference")
     runs = after.index.get_level_values("run")
     assert {"score", "gap", "log_likelihood_adjusted"} <= set(before.index.get_level_values("metric"))
@@ -88,7 +88,7 @@ def test_only_the_added_model_and_the_summary_are_computed(packed: tuple[Path, p
 
 
 @pytest.mark.slow
-def test_a_cell_has_episodes_if_all_likelihood_metrics_have_errors(
+def test_a_cell_has_episode_scores_if_all_likelihood_metrics_have_errors(
     packed: tuple[Path, pd.DataFrame], tmp_path: Path
 ) -> None:
     clean = Path(shutil.copytree(packed[0], tmp_path / "clean"))
@@ -101,12 +101,12 @@ def test_a_cell_has_episodes_if_all_likelihood_metrics_have_errors(
         prompt_set="another", status="skipped", value=None, low=None, high=None, reason="not applicable"
     )
     tables.write("values", tables.union("values", [rows, skipped]), values, {"packed": "few-processes-smoke"})
-    assert all(Store(clean).has_episodes(cell) for cell in cells) and len(cells) == 5
+    assert all(CellStore(clean).has_episode_scores(cell) for cell in cells) and len(cells) == 5
     error_rows = tables.read("errors", errors)
     tables.write(
         "errors", error_rows[error_rows["metric"].ne("log_likelihood_joint")], errors, {"packed": "few-processes-smoke"}
     )
-    incomplete = {cell.contestant for cell in cells if not Store(clean).has_episodes(cell)}
+    incomplete = {cell.contestant for cell in cells if not CellStore(clean).has_episode_scores(cell)}
     assert incomplete == {"cnp", "icicl-cnp", "oracle-kernel"}
 
 

@@ -13,7 +13,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, Registry
 from iclbench.store.outcome import Outcome
-from iclbench.sweep.bundle import Bundle, other_commit, read_outcomes, work_through, write_outcomes
+from iclbench.sweep.bundle import Bundle, commit_mismatch, read_outcomes, work_through, write_outcomes
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import language_cells
 from tests.conftest import raise_code
@@ -79,10 +79,10 @@ def test_a_file_of_another_schema_is_refused_and_one_of_another_commit_is_not(tm
     path = tmp_path / "one.json"
     bundle = Bundle((make_cell("train", "a"),), Context(tmp_path))
     bundle.write(path)
-    assert other_commit(path) is None
+    assert commit_mismatch(path) is None
     change(path, code={"version": "0.0.1", "commit": "0123456789abcdef"})
     assert Bundle.read(path) == bundle
-    message = other_commit(path)
+    message = commit_mismatch(path)
     assert message is not None and "0.0.1" in message and "0123456789ab" in message
     change(path, schema=tables.SCHEMA + 1)
     with refused("code-changed", tables.SCHEMA, tables.SCHEMA + 1, exit_code=1):

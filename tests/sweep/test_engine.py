@@ -13,14 +13,14 @@ import pytest
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 from iclbench.sweep.makespan import Makespan, simulate
-from iclbench.sweep.plan import Plan, only
+from iclbench.sweep.plan import Plan, select_cells
 
 LINEAR = resolve_task("linear", "smoke")[0]
 DONE = Outcome("done")
@@ -62,13 +62,13 @@ class Recorder:
         self.started_cells: list[str] = []
         self.retries: list[str] = []
 
-    def started(self, cell: GridCell) -> None:
+    def on_start(self, cell: GridCell) -> None:
         self.started_cells.append(cell.hash)
 
-    def finished(self, cell: GridCell, outcome: Outcome) -> None:
+    def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
         pass
 
-    def retried(self, cell: GridCell, reason: str) -> None:
+    def on_retry(self, cell: GridCell, reason: str) -> None:
         self.retries.append(f"{cell.hash}: {reason}")
 
 
@@ -98,7 +98,7 @@ def sweep(
     states = {cell.hash: "done" if cell in done else "todo" for cell in cells}
     plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell not in done))
     context = Context(results)
-    return engine.run(plan, Store(results), executor or Threads(slots), context, recorder or Recorder(), work)
+    return engine.run(plan, CellStore(results), executor or Threads(slots), context, recorder or Recorder(), work)
 
 
 def test_a_cell_starts_after_its_needs_and_all_slots_are_busy(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_failed_run_fails_only_its_own_cells(tmp_path: Path) -> None:
         is_failed = (cell.kind, cell.run) == ("train", "cnp")
         return Outcome("failed", "the loss is nan at step 7") if is_failed else DONE
 
-    store = Store(tmp_path)
+    store = CellStore(tmp_path)
     outcomes = sweep(task_cells("t", ("gpt2", "cnp")), tmp_path, work)
     for kind in ("evaluate", "probe"):
         outcome = outcomes[f"{kind}-cnp-t"]
@@ -172,7 +172,7 @@ def test_a_cell_whose_worker_dies_is_repeated_once_and_then_fails(tmp_path: Path
             raise WorkerDiedError("the worker was killed by signal 9")
         return DONE
 
-    recorder, store = Recorder(), Store(tmp_path)
+    recorder, store = Recorder(), CellStore(tmp_path)
     cells = [cell("train", run) for run in ("large", "unlucky", "fine")]
     outcomes = sweep(cells, tmp_path, work, slots=2, recorder=recorder)
     assert outcomes["train-unlucky-t"] == outcomes["train-fine-t"] == DONE
@@ -191,7 +191,7 @@ def test_inapplicable_cells_are_rows_with_the_reason_and_without_work(tmp_path: 
         raise AssertionError(cell)
 
     assert set(sweep(cells, tmp_path, work).values()) == {Outcome("skipped", "no related datasets")}
-    assert set(Store(tmp_path).rows["reason"]) == {"no related datasets"}
+    assert set(CellStore(tmp_path).rows["reason"]) == {"no related datasets"}
 
 
 def test_finished_cells_are_not_repeated_and_cells_that_need_them_are_computed(tmp_path: Path) -> None:
@@ -207,10 +207,12 @@ def test_cells_that_need_cells_of_excluded_kinds_are_not_computed(tmp_path: Path
     done = {"train-gpt2-t"}
     states = {cell.hash: "done" if cell.hash in done else "todo" for cell in cells}
     full_plan = Plan(tuple(cells), states, tuple(cell for cell in cells if cell.hash not in done))
-    plan = only(full_plan, Store(tmp_path), ["evaluate"])
+    plan = select_cells(full_plan, CellStore(tmp_path), ["evaluate"])
     assert [cell.hash for cell in plan.todo] == ["evaluate-gpt2-t"]
     assert [cell.hash for cell in plan.waiting] == ["evaluate-cnp-t", "evaluate-summary-t"]
-    outcomes = engine.run(plan, Store(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda cell, context: DONE)
+    outcomes = engine.run(
+        plan, CellStore(tmp_path), Threads(1), Context(tmp_path), Recorder(), lambda cell, context: DONE
+    )
     assert set(outcomes) == {"evaluate-gpt2-t"}
 
 
@@ -226,7 +228,7 @@ def test_ctrl_c_stops_the_workers_and_finished_cells_are_reported(tmp_path: Path
     finished: list[str] = []
 
     class InterruptingReport(Recorder):
-        def finished(self, cell: GridCell, outcome: Outcome) -> None:
+        def on_finish(self, cell: GridCell, outcome: Outcome) -> None:
             finished.append(cell.hash)
             if len(finished) == 1:
                 raise KeyboardInterrupt
@@ -272,7 +274,7 @@ def sweep_bundles(
     executor = BundleRecorder()
     plan = Plan(tuple(cells), {cell.hash: "todo" for cell in cells}, tuple(cells))
     bundling = engine.Bundling(seconds, lambda cell: 1.0)
-    executor.outcomes = engine.run(plan, Store(results), executor, Context(results), Recorder(), work, bundling)
+    executor.outcomes = engine.run(plan, CellStore(results), executor, Context(results), Recorder(), work, bundling)
     return executor
 
 
@@ -334,11 +336,11 @@ def test_the_makespan_is_that_of_list_scheduling(tmp_path: Path) -> None:
     single = engine.Bundling(0.0, lambda cell: 6.0, is_grouped=False)
     assert simulate(plan, 1, single).seconds == 60 and simulate(plan, 4, single).seconds == 18
     assert simulate(plan, 512, single) == Makespan(6.0, (1,) * 10, 60.0, 512)
-    assert simulate(plan, 10, single, start=4.0).efficiency == pytest.approx(0.6)
+    assert simulate(plan, 10, single, start_seconds=4.0).efficiency == pytest.approx(0.6)
     pairs = engine.Bundling(12.0, lambda cell: 6.0)
-    assert simulate(plan, 1, pairs, start=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
-    with_failures = simulate(plan, 2, single, failures=0.3, seed=1)
-    assert len(with_failures.jobs) > 10 and with_failures.busy == 60 and with_failures.seconds > 30
+    assert simulate(plan, 1, pairs, start_seconds=4.0) == Makespan(80.0, (2,) * 5, 60.0, 1)
+    with_failures = simulate(plan, 2, single, failure_rate=0.3, seed=1)
+    assert len(with_failures.jobs) > 10 and with_failures.busy_seconds == 60 and with_failures.seconds > 30
 
 
 class AdoptingRecorder(BundleRecorder):
@@ -366,7 +368,7 @@ def test_bundles_of_an_earlier_sweep_are_collected_and_not_repeated(tmp_path: Pa
     foreign = Bundle((cell("train", "x", task="another"),), context)
     earlier_outcomes = {train.hash: DONE, evaluate.hash: DONE, probe.hash: DONE}
     executor = AdoptingRecorder([foreign, Bundle((train, evaluate, probe), context)], earlier_outcomes)
-    outcomes = engine.run(plan, Store(tmp_path), executor, context, Recorder(), lambda cell, context: DONE)
+    outcomes = engine.run(plan, CellStore(tmp_path), executor, context, Recorder(), lambda cell, context: DONE)
     assert set(outcomes) == {cell.hash for cell in cells[1:]}
     assert all(outcome.status == "done" for outcome in outcomes.values())
     assert [evaluate.hash] not in executor.bundles and len(executor.bundles) == len(other_cells)

@@ -17,7 +17,7 @@ import tomli_w
 from iclbench.backbones.coqe import CoQESettings
 from iclbench.cli.lazy import load
 from iclbench.cli.main import main
-from iclbench.config.cards import load_baseline, load_task, names
+from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import UsageError
 from iclbench.store.runs import check_name
@@ -28,7 +28,7 @@ from tests.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 # Grids of language models are in `test_language_grids.py`.
-SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
+SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
 # Grids whose commands take seconds to parse, which `make test-slow` checks.
 LARGE = ("reference", "steps", "cmab-table-2-celeba")
 CARD = {
@@ -324,17 +324,22 @@ def test_parts_of_a_grid_have_separate_evaluations_probes_and_costs(tmp_path: Pa
     assert first.shifts == (f"noisy-1+points-{2 * trained_length}", "orthants"), (
         "shifts in `shifts_of` are at the trained length"
     )
-    assert first.cost == tuple(sorted({4, 6, trained_length}))
+    assert first.cost_points == tuple(sorted({4, 6, trained_length}))
     assert (first.evaluation_seed, first.exclusion, first.contexts) == (1, None, None)
     assert excluded.exclusion == "no related datasets"
-    assert (other.name, other.evaluate, other.cost, other.evaluation_seed) == ("linear-mamba-smoke-s0", False, (), 0)
+    assert (other.name, other.evaluate, other.cost_points, other.evaluation_seed) == (
+        "linear-mamba-smoke-s0",
+        False,
+        (),
+        0,
+    )
     assert other.probes == ("layers", "rank")
 
 
 @pytest.mark.slow
 def test_an_added_model_is_trained_once_on_every_task_and_preset_of_a_grid() -> None:
     name = "iclbench.backbones.cnp:CNP"
-    plain, extended = resolved("reference"), grid_runs("reference", added=["GPT2", name, "deltanet"])
+    plain, extended = resolved("reference"), grid_runs("reference", added_backbones=["GPT2", name, "deltanet"])
     groups = {(run.config.task.name, run.config.preset) for run in plain if not run.overrides}
     added = [run for run in extended if run.backbone == name]
     assert {(run.config.task.name, run.config.preset) for run in added} == groups
@@ -552,7 +557,7 @@ def test_pairs_are_trained_from_the_seeds_that_no_part_has(tmp_path: Path) -> No
     assert len(runs) == len(expected) + 6
     pair_run = runs["linear-cnp-smoke-s4"]
     assert pair_run.shifts == runs["linear-cnp-smoke-s0"].shifts and pair_run.evaluate
-    assert pair_run.contexts is None and not pair_run.weights and runs["linear-cnp-smoke-s0"].weights
+    assert pair_run.contexts is None and not pair_run.packs_weights and runs["linear-cnp-smoke-s0"].packs_weights
     path.write_text(tomli_w.dumps(card | {"pairs": [card["pairs"][0] | {"tasks": ["quadratic"]}]}))
     with pytest.raises(UsageError) as error:
         grid_runs(str(path))
@@ -565,7 +570,7 @@ def test_all_spellings_of_a_name_in_a_grid_are_equal(tmp_path: Path) -> None:
     pair = {"a": "gpt2", "b": "CNP", "tasks": ["Skewed_Linear"], "preset": "smoke", "seeds": [0, 1, 2]}
     without = {"tasks": ["linear"], "backbones": ["CNP"], "reason": "no"}
     spellings = {"pairs": [pair], "without": [without], "evaluate": {"shifts_of": {"LINEAR": ["orthants"]}}}
-    runs = grid_runs(write(tmp_path, card | spellings), added=["gpt2", "Mamba", "mamba"])
+    runs = grid_runs(write(tmp_path, card | spellings), added_backbones=["gpt2", "Mamba", "mamba"])
     expected = {f"{task}-{name}-smoke-s0" for task in ("linear", "skewed-linear") for name in ("gpt2", "cnp", "mamba")}
     expected |= {f"skewed-linear-{name}-smoke-s{seed}" for name in ("gpt2", "cnp") for seed in (1, 2)}
     assert {run.name for run in runs} == expected and len(runs) == len(expected)

@@ -16,16 +16,16 @@ import typer
 from iclbench.cli.sweep_jobs import Cluster
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError, Interrupted
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import engine, slurm
 from iclbench.sweep.bundle import Bundle, work_through
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
-from iclbench.sweep.jobs import Clock, Files
+from iclbench.sweep.jobs import BundleFiles, ClockCheck
 from iclbench.sweep.plan import Plan
-from iclbench.sweep.slurm import Job, SlurmExecutor, State
+from iclbench.sweep.slurm import Job, JobState, SlurmExecutor
 from tests.refusals import refused
 from tests.sweep.test_engine import DONE, cell
 
@@ -47,9 +47,9 @@ def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iclbench.sweep.jobs.share_cores", lambda threads: None)
 
 
-def submit_bundle(folder: Path, name: str = "one", has_job_file: bool = True) -> Files:
+def submit_bundle(folder: Path, name: str = "one", has_job_file: bool = True) -> BundleFiles:
     """Write the files of a submitted bundle."""
-    files = Files(folder, name)
+    files = BundleFiles(folder, name)
     Bundle((CELL,), Context(folder)).write(files.bundle)
     if has_job_file:
         files.job.write_text("7")
@@ -65,7 +65,7 @@ def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         raise subprocess.SubprocessError("sbatch: error: Job violates accounting/QOS policy (job submit limit)")
 
     monkeypatch.setattr(slurm.shutil, "which", lambda program: program)
-    monkeypatch.setattr(slurm, "states", lambda jobs: {})
+    monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {})
     monkeypatch.setattr(slurm, "array_limit", lambda: 1000)
     monkeypatch.setattr(SlurmExecutor, "_submit", refuse)
     refusing_executor = SlurmExecutor(tmp_path, EngineSettings(poll=0.01), lambda bundle: None, lines.append)
@@ -117,15 +117,15 @@ def test_a_cancelled_job_is_not_requeued(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     for state in ("CANCELLED", "COMPLETING", "PENDING"):
         monkeypatch.setattr(slurm, "_call", lambda *words, state=state: f"JobId=7 JobState={state} Reason=None")
-        assert slurm._has_ended()
+        assert slurm._is_cancelled_or_requeued()
     monkeypatch.setattr(slurm, "_call", lambda *words: "JobId=7 JobState=RUNNING Reason=None")
-    assert not slurm._has_ended()
+    assert not slurm._is_cancelled_or_requeued()
 
     def unreachable(*words: str) -> str:
         raise subprocess.SubprocessError("Unable to contact slurm controller")
 
     monkeypatch.setattr(slurm, "_call", unreachable)
-    assert not slurm._has_ended()
+    assert not slurm._is_cancelled_or_requeued()
 
 
 def test_a_job_of_another_schema_fails_and_one_of_another_commit_warns(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_the_error_for_a_folder_that_nodes_do_not_share_names_the_node(
 ) -> None:
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
     submit_bundle(executor.folder)
-    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("FAILED", exit_code="1:0", node="n3")})
+    monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {"7": JobState("FAILED", exit_code="1:0", node="n3")})
     ((bundle, future),) = executor.adopted(lambda bundle: True)
     assert bundle.cells == (CELL,)
     error = failure(future)
@@ -168,7 +168,7 @@ def test_refused_bundles_wait_for_running_jobs_and_fail_without_any(
     assert "Job violates accounting/QOS policy" in str(failure(first))
     # While another job runs, the bundle waits, and one line is printed.
     files = submit_bundle(executor.folder)
-    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("RUNNING")})
+    monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {"7": JobState("RUNNING")})
     ((_, running),) = executor.adopted(lambda bundle: True)
     second = executor.submit(work_through, Bundle((CELL,), Context(executor.folder)), finish)
     time.sleep(0.2)
@@ -182,13 +182,13 @@ def test_refused_bundles_wait_for_running_jobs_and_fail_without_any(
 
 def test_a_wrong_clock_is_reported_once(tmp_path: Path) -> None:
     lines: list[str] = []
-    clock, files = Clock(lines.append), Files(tmp_path, "one")
+    clock, files = ClockCheck(lines.append), BundleFiles(tmp_path, "one")
     for skew in (0.0, 500.0, 900.0):
         files.start_file.write_text(json.dumps({"time": time.time() - skew, "node": "n3"}))
         clock.check(files)
     assert len(lines) == 1 and "n3" in lines[0] and "500 s" in lines[0]
     os.utime(files.start_file, (0, 0))
-    clock.check(Files(tmp_path, "missing"))
+    clock.check(BundleFiles(tmp_path, "missing"))
     assert len(lines) == 1
 
 
@@ -241,15 +241,15 @@ def test_jobs_that_cannot_be_polled_keep_their_files_and_can_be_cancelled(
     files = submit_bundle(executor.folder)
     calls: list[tuple[str, ...]] = []
 
-    def fail(jobs: Sequence[str]) -> dict[str, State]:
+    def fail(jobs: Sequence[str]) -> dict[str, JobState]:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(slurm, "states", fail)
+    monkeypatch.setattr(slurm, "query_job_states", fail)
     ((_, future),) = executor.adopted(lambda bundle: True)
     error = failure(future)
     assert isinstance(error, WorkerStartError) and "jobs" in str(error) and files.job.exists()
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": calls.append(words) or "")
-    monkeypatch.setattr(slurm, "states", lambda jobs: {})
+    monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {})
     executor.stop(0.1)
     assert calls == [("scancel", "7")] and files.cancel_file.exists() and not files.job.exists()
 
@@ -258,7 +258,7 @@ def test_three_jobs_that_fail_before_their_start_end_the_sweep(executor: Any, mo
     monkeypatch.setattr(slurm, "_FAILURE_SECONDS", 0.0)
     (executor.folder / "logs").mkdir()
     (executor.folder / "logs" / "7_0_log.out").touch()
-    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("FAILED", exit_code="3:0")})
+    monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {"7": JobState("FAILED", exit_code="3:0")})
     errors = []
     for name in ("a", "b", "c"):
         files = submit_bundle(executor.folder, name)
@@ -274,17 +274,17 @@ def test_three_jobs_that_fail_before_their_start_end_the_sweep(executor: Any, mo
 
 def test_a_status_is_available_with_damaged_or_missing_files(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     files = submit_bundle(executor.folder)
-    monkeypatch.setattr(slurm, "states", lambda jobs: {"7": State("RUNNING")})
+    monkeypatch.setattr(slurm, "query_job_states", lambda jobs: {"7": JobState("RUNNING")})
     assert executor.progress("one") == (0, 1)
     files.bundle.unlink()
-    assert executor.progress("one") == (0, 0) and executor.queue() == {"one": State("RUNNING")}
+    assert executor.progress("one") == (0, 0) and executor.queue() == {"one": JobState("RUNNING")}
     files.job.write_bytes(b"\xff\xfe")
     assert executor.job("one") == "" and executor.queue() == {}
 
-    def unreachable(jobs: Sequence[str]) -> dict[str, State]:
+    def unreachable(jobs: Sequence[str]) -> dict[str, JobState]:
         raise subprocess.SubprocessError("Unable to contact slurm controller")
 
-    monkeypatch.setattr(slurm, "states", unreachable)
+    monkeypatch.setattr(slurm, "query_job_states", unreachable)
     with refused("failed", "slurm controller", exit_code=1):
         executor.queue()
 
@@ -331,7 +331,7 @@ def test_only_accepted_jobs_count_as_submitted(executor: Any, monkeypatch: pytes
             raise subprocess.SubprocessError("sbatch: error: Job violates QOS")
         for future, bundle, _ in group:
             future.set_running_or_notify_cancel()
-            executor._running.append(slurm._SlurmBundle(future, Files.new(executor.folder, bundle.name), "7"))
+            executor._running.append(slurm._SlurmBundle(future, BundleFiles.new(executor.folder, bundle.name), "7"))
 
     monkeypatch.setattr(executor, "_minutes", lambda bundle: next(limits))
     monkeypatch.setattr(executor, "_submit", submit)
@@ -342,7 +342,7 @@ def test_only_accepted_jobs_count_as_submitted(executor: Any, monkeypatch: pytes
     todo = Plan(cells, dict.fromkeys((each.hash for each in cells), "todo"), cells)
     context = Context(tmp_path)
     bundling = engine.Bundling(0.0, lambda each: None)
-    submission = engine.submit(todo, Store(tmp_path), executor, context, bundling, finish)
+    submission = engine.submit(todo, CellStore(tmp_path), executor, context, bundling, finish)
     counts = (submission.jobs, submission.cells, submission.refused_jobs, submission.refused_cells)
     assert counts == (1, 1, 2, 2)
     assert "Job violates QOS" in submission.reason
@@ -355,7 +355,7 @@ def test_refused_jobs_are_reported_and_fail_the_command(
     monkeypatch.setattr("iclbench.cli.sweep_jobs.engine.submit", lambda *arguments: submission)
     todo, bundling = Plan((), {}, (CELL,) * 6), engine.Bundling(0.0, lambda each: None)
     with pytest.raises(typer.Exit) as exit_error:
-        Cluster("slurm", EngineSettings())._submit(executor, todo, Store(tmp_path), Context(tmp_path), bundling)
+        Cluster("slurm", EngineSettings())._submit(executor, todo, CellStore(tmp_path), Context(tmp_path), bundling)
     assert exit_error.value.exit_code == 1
     err = capsys.readouterr().err
     assert all(text in err for text in ("1 job", "2 cells", "1 more cell", "3 jobs", "3 cells", submission.reason))

@@ -13,9 +13,9 @@ import pytest
 
 from iclbench import tables
 from iclbench.core.context import Context
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import grid_cells
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.conftest import restore_ctrl_c
 from tests.forked import Command
@@ -81,7 +81,7 @@ def until(happened: Callable[[], object]) -> None:
 
 def compute_here(grid: Path, results: Path) -> None:
     """Compute the cells to do in this process, without an engine or workers."""
-    for cell in plan(grid_cells([str(grid)]), Store(results)).todo:
+    for cell in make_plan(grid_cells([str(grid)]), CellStore(results)).todo:
         outcome = work(cell, Context(results))
         assert outcome.status in ("done", "skipped"), outcome
 
@@ -105,7 +105,7 @@ def test_a_killed_sweep_is_continued_and_gives_the_same_tables(tmp_path: Path) -
     sweep.kill()
     assert sweep.code == -signal.SIGKILL and len(pids) == 1, sweep.errors
     until(lambda: not any(map(alive, pids)))
-    assert 0 < len(plan(grid_cells([str(grid)]), Store(killed)).todo) < len(row_files(tmp_path / "complete"))
+    assert 0 < len(make_plan(grid_cells([str(grid)]), CellStore(killed)).todo) < len(row_files(tmp_path / "complete"))
     compute_here(grid, killed)
     assert value_tables(killed) == value_tables(tmp_path / "complete")
 
@@ -127,7 +127,7 @@ def test_a_sweep_whose_workers_and_parent_are_killed_gives_the_same_tables(tmp_p
     until(lambda: not any(map(alive, pids)))
     finish(grid, killed)
     assert value_tables(killed) == value_tables(tmp_path / "complete")
-    assert {cell.hash for cell in plan(grid_cells([str(grid)]), Store(killed)).todo} == set()
+    assert {cell.hash for cell in make_plan(grid_cells([str(grid)]), CellStore(killed)).todo} == set()
 
 
 # Two workers are slow: one more process that imports torch.

@@ -13,20 +13,20 @@ import tomli_w
 from iclbench import tables
 from iclbench.cli.lazy import load
 from iclbench.cli.main import main
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.language.models.loading import DoesNotFitError
 from iclbench.language.tasks.cards import load_language_card
 from iclbench.language.tasks.ranges import as_text, parse
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.language_grids import commands, grid_tasks, is_language_grid, language_cells, load_language_grid
 from iclbench.sweep.order import Order
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import _LAST_MODEL, work
 from tests.language.tiny_models import save_tiny_model
 
-SHIPPED = [name for name in names("grids") if is_language_grid(name)]
+SHIPPED = [name for name in card_names("grids") if is_language_grid(name)]
 CARD = {"summary": "a test", "models": ["a model", "gpt2"], "tasks": ["to-upper"], "demo_seeds": [0, 1, 2]}
 CLASSIFICATION_TASKS = {"sst2", "sst5", "trec", "mr", "ag-news"}
 # Tasks and numbers of models, demonstration seeds and orders, from the text of the papers.
@@ -224,10 +224,10 @@ def test_a_cell_writes_the_same_tables_as_its_commands(tmp_path: Path) -> None:
     grid = grid_file(tmp_path, **changes, methods={"icl": {}, "deep-thinking": thinking})
     (cell,) = language_cells(grid)
     swept, command_results = tmp_path / "swept", tmp_path / "typed"
-    assert plan([cell], Store(swept)).todo == (cell,)
+    assert make_plan([cell], CellStore(swept)).todo == (cell,)
     outcome = work(cell, Context(swept))
     assert outcome.status == "done" and outcome.reason is None
-    assert plan([cell], Store(swept)).todo == ()
+    assert make_plan([cell], CellStore(swept)).todo == ()
     for line in commands(grid, command_results):
         assert main(shlex.split(line)[1:]) == 0
     values, expected = (tables.read_all("values", folder / "tables") for folder in (swept, command_results))
@@ -236,7 +236,7 @@ def test_a_cell_writes_the_same_tables_as_its_commands(tmp_path: Path) -> None:
         expected.sort_values(keys).reset_index(drop=True)
     )
     next(swept.glob("tables/*/lm.values.parquet")).unlink()
-    assert plan([cell], Store(swept)).todo == (cell,), "a deleted table is recomputed"
+    assert make_plan([cell], CellStore(swept)).todo == (cell,), "a deleted table is recomputed"
 
 
 def test_cell_hashes_depend_on_weights_and_settings_and_a_missing_model_fails_only_its_cell(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_worker_computes_all_tasks_of_one_model_and_reloads_it_if_memory_was_t
     calls: list[str] = []
     monkeypatch.setattr("iclbench.language.models.model.load", load)
     grid = grid_file(tmp_path, models=["a/one", "b/two"], tasks=["to-upper", "to-lower"])
-    order = Order(plan(list(language_cells(grid)), Store(tmp_path)), 1)
+    order = Order(make_plan(list(language_cells(grid)), CellStore(tmp_path)), 1)
     cells = [order.take() for _ in range(4)]
     assert [cell.run for cell in cells if cell] == ["one", "one", "two", "two"]
     assert all(work(cell, Context(tmp_path / "results")).status == "failed" for cell in cells if cell)

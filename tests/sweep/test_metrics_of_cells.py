@@ -19,10 +19,10 @@ from iclbench.evaluation import cells as evaluation_cells
 from iclbench.evaluation import contestants
 from iclbench.evaluation.evaluate import evaluate_cells
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import pack, value_rows
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.reference import PackedBaselines
 from iclbench.sweep.work import work
 from tests.conftest import small_card
@@ -33,7 +33,7 @@ NEW_METRIC = "added_error"
 
 def compute_all(cells: list[GridCell], results: Path) -> list[tuple[str, str]]:
     """Compute all unfinished cells and return their kinds and contestants."""
-    todo = plan(cells, Store(results)).todo
+    todo = make_plan(cells, CellStore(results)).todo
     for cell in todo:
         assert work(cell, Context(results)).status == "done"
     return sorted((cell.kind, cell.contestant) for cell in todo)
@@ -78,7 +78,7 @@ def test_a_new_metric_requires_new_evaluations_but_no_training(
     assert compute_all(cells, results) == []
     for cell in cells:
         if cell.kind == "evaluate" and cell.run != SUMMARY:
-            assert NEW_METRIC in set(value_rows(Store(results), cell)["metric"])
+            assert NEW_METRIC in set(value_rows(CellStore(results), cell)["metric"])
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     results, cells = finished_sweep
     clean = tmp_path / "clean"
     clean.mkdir()
-    pack(cells, Store(results), results / "reference")
+    pack(cells, CellStore(results), results / "reference")
     (results / "reference").rename(clean / "reference")
     (path,) = clean.glob("reference/*.cells.parquet")
     rows = tables.read("cells", path)
@@ -99,13 +99,13 @@ def test_a_new_metric_requires_new_evaluations_of_packed_runs(
     assert rows.loc[~is_evaluation, "metrics"].isna().all()
     if not has_column:
         tables.write("cells", rows.drop(columns="metrics"), path, tables.metadata(path) | {"older": "yes"})
-    assert plan(cells, Store(clean)).todo == ()
+    assert make_plan(cells, CellStore(clean)).todo == ()
     (task,) = {cell.task: cell.task_config for cell in cells}.values()
     prompts = PromptSet(task, "smoke")
     zero = contestants.baselines(prompts, ["zero"])
     assert PackedBaselines(clean)(zero[0], prompts) is not None
     add_metric()
-    todo = [(cell.kind, cell.contestant) for cell in plan(cells, Store(clean)).todo]
+    todo = [(cell.kind, cell.contestant) for cell in make_plan(cells, CellStore(clean)).todo]
     assert sorted(todo) == sorted([*EVALUATIONS, ("train", "gpt2")]), "a sweep does not unpack weights"
     assert PackedBaselines(clean)(zero[0], prompts) is None
 

@@ -9,15 +9,15 @@ import pytest
 
 from iclbench.cli import sweep_summary
 from iclbench.cli.main import main
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.context import Context
 from iclbench.core.errors import IclbenchError
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.grids import grid_runs
 from iclbench.sweep.language_grids import is_language_grid
 from iclbench.sweep.outlook import Outlook, outlook_of
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from tests.sweep.conftest import tiny_grid
 
 RUN = "tiny-linear-gpt2-smoke-s0"
@@ -33,7 +33,7 @@ def run_command(*command: object, results: Path) -> None:
 
 
 def outlook(grid: Path, results: Path) -> Outlook:
-    return outlook_of(plan(grid_cells([str(grid)]), Store(results)), Context(results))
+    return outlook_of(make_plan(grid_cells([str(grid)]), CellStore(results)), Context(results))
 
 
 def dry_run(grid: Path, results: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -89,7 +89,7 @@ def test_parameters_are_counted_if_steps_are_not_measured(
 ) -> None:
     """When the time for measurements is used up, disk space and parameters still cover all training runs."""
     measured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
-    monkeypatch.setattr("iclbench.sweep.estimate.BUDGET", -1.0)
+    monkeypatch.setattr("iclbench.sweep.estimate.MEASUREMENT_SECONDS", -1.0)
     unmeasured = json.loads(dry_run(grid, tmp_path / "results", capsys, "--json"))["tasks"][0]
     assert unmeasured["seconds"] is None and measured["seconds"] > 0
     assert unmeasured["parameters"] == measured["parameters"] and unmeasured["bytes"] == measured["bytes"] > 0
@@ -114,7 +114,7 @@ def test_a_dry_run_names_missing_data(tmp_path: Path, capsys: pytest.CaptureFixt
     assert str(tmp_path / "omniglot" / "images_background.zip") in reason and tasks == ["bursty-omniglot"]
 
 
-SHIPPED = [name for name in names("grids") if not is_language_grid(name)]
+SHIPPED = [name for name in card_names("grids") if not is_language_grid(name)]
 
 
 @pytest.mark.slow
@@ -128,7 +128,9 @@ def test_a_dry_run_of_a_shipped_grid_fits_80_columns_and_names_its_missing_data(
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["sweep", grid, "--dry-run", "--results", str(tmp_path / "results"), "--device", "cpu"]) == 0
     out = capsys.readouterr().out
-    rows = [line for line in out.splitlines() if line.split() and line.split()[0] in (*names("tasks"), "task", "all")]
+    rows = [
+        line for line in out.splitlines() if line.split() and line.split()[0] in (*card_names("tasks"), "task", "all")
+    ]
     assert max(map(len, rows)) <= 80
     assert {tuple(row.split()[:2]) for row in rows if row.startswith("task")} == {("task", "preset")}, "every block"
     needed = {run.config.task.name for run in grid_runs(grid) if run.config.task.build().needs_data}

@@ -27,12 +27,12 @@ from iclbench.report import data
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.store import archives
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import _cell_kinds, _PairedErrors, _weights_to_pack, pack, value_rows
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.conftest import raise_code, small_card
 from tests.prototypes import prototype_card
@@ -43,11 +43,11 @@ FAILED = "tiny-linear-cnp-broken-smoke-s0"
 
 def sweep(cells: list[GridCell], results: Path) -> None:
     """Compute the cells to do; cells that are not applicable get the row that an engine writes."""
-    for cell in plan(cells, Store(results)).todo:
+    for cell in make_plan(cells, CellStore(results)).todo:
         if cell.reason:
-            Store(results).record(cell, Outcome("skipped", cell.reason), Context(results))
+            CellStore(results).record(cell, Outcome("skipped", cell.reason), Context(results))
         elif cell.run == FAILED:
-            Store(results).record(cell, Outcome("failed", "a reason"), Context(results))
+            CellStore(results).record(cell, Outcome("failed", "a reason"), Context(results))
         else:
             outcome = work(cell, Context(results))
             assert outcome.status != "failed", (cell.run, outcome)
@@ -106,7 +106,7 @@ def packed(swept: tuple[Path, list[GridCell]], tmp_path_factory: pytest.TempPath
     """A results folder with only packed files, like that of a clean checkout."""
     results, cells = swept
     clean = tmp_path_factory.mktemp("packed") / "clean"
-    pack(cells, Store(results), results / "reference")
+    pack(cells, CellStore(results), results / "reference")
     clean.mkdir()
     (results / "reference").rename(clean / "reference")
     return clean
@@ -119,12 +119,12 @@ def clean(packed: Path, tmp_path: Path) -> Path:
 
 
 def cells_to_do(cells: list[GridCell], results: Path) -> set[tuple[str, str, str]]:
-    return {(cell.group, cell.kind, cell.run) for cell in plan(cells, Store(results)).todo}
+    return {(cell.group, cell.kind, cell.run) for cell in make_plan(cells, CellStore(results)).todo}
 
 
 def test_a_clean_checkout_has_every_cell_done(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
     results, cells = swept
-    store, before = Store(packed), Store(results)
+    store, before = CellStore(packed), CellStore(results)
     states = {cell.hash: before.state(cell) for cell in cells}
     assert set(states.values()) == {"done", "failed", "skipped"}
     names = sorted(path.name for path in (packed / "reference").iterdir())
@@ -153,15 +153,15 @@ def test_packed_weights_are_those_that_were_evaluated(
     (cell,) = [cell for cell in cells if cell.run == run and cell.kind == "evaluate"]
     unpacked = archives.find(clean, run)
     assert unpacked.digest == Run(results / "runs" / run).digest
-    before = value_rows(Store(results), cell)
+    before = value_rows(CellStore(results), cell)
     for path in (clean / "reference").glob("*.parquet"):
         path.unlink()
     assert work(replace(cell, needs=()), Context(clean)).status == "done"
-    after = value_rows(Store(clean), cell)
+    after = value_rows(CellStore(clean), cell)
     # A sweep also needs the training curve and costs, so it trains the run.
     (train,) = [cell for cell in cells if cell.run == run and cell.kind == "train"]
     assert work(train, Context(clean)).status == "done"
-    assert Store(clean).state(train) == "done" and Run(unpacked.path).digest == unpacked.digest
+    assert CellStore(clean).state(train) == "done" and Run(unpacked.path).digest == unpacked.digest
     assert list(Run(unpacked.path).branch_digests.values()) == list(Run(results / "runs" / run).branch_digests.values())
     pd.testing.assert_frame_equal(after, before[before["axis"].ne("branch").fillna(True)].reset_index(drop=True))
 
@@ -178,8 +178,8 @@ def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
         path.unlink()
     for path in results.glob("cells/tiny-linear-smoke/summary.evaluate-*"):
         path.unlink()
-    pack(cells, Store(results), results / "reference")
-    summary = pd.concat(value_rows(Store(before), cell) for cell in cells if cell.run == SUMMARY)
+    pack(cells, CellStore(results), results / "reference")
+    summary = pd.concat(value_rows(CellStore(before), cell) for cell in cells if cell.run == SUMMARY)
     expected = summary[summary["metric"].isin(tables.COMPARISON_METRICS)]
     expected = expected[expected["run"].ne(missing_run) & expected["task"].eq("tiny-linear")]
     packed = results / "reference" / "tiny-linear-smoke.values.parquet"
@@ -195,7 +195,7 @@ def test_scores_of_finished_contestants_are_packed_before_the_summary_is_done(
     content = packed.read_bytes()
     for folder in ("tables", "cells", "runs", "costs"):
         shutil.rmtree(results / folder, ignore_errors=True)
-    pack(cells, Store(results), results / "reference")
+    pack(cells, CellStore(results), results / "reference")
     assert packed.read_bytes() == content
 
 
@@ -206,18 +206,18 @@ def test_packed_weights_are_retained_and_without_their_archive_runs_are_to_do(
     _, cells = swept
     (archive,) = clean.glob("reference/*.weights.safetensors")
     before = archive.read_bytes()
-    assert archive in pack(cells, Store(clean), clean / "reference")
+    assert archive in pack(cells, CellStore(clean), clean / "reference")
     assert archive.read_bytes() == before
     damaged = bytearray(before)
     damaged[-1] ^= 1
     archive.write_bytes(damaged)
     with pytest.raises(UsageError) as error:
-        pack(cells, Store(clean), clean / "reference")
+        pack(cells, CellStore(clean), clean / "reference")
     assert archive.name in str(error.value)
     archive.unlink()
     run = "tiny-linear-gpt2-few-smoke-s0"
     assert ("tiny-linear-smoke", "train", run) in cells_to_do(cells, clean)
-    pack(cells, Store(clean), clean / "reference", replace=True)
+    pack(cells, CellStore(clean), clean / "reference", replace=True)
     assert not archive.exists()
 
 
@@ -246,11 +246,11 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
     for cell in cells:
         if cell.run == SUMMARY and cell.group == evaluation.group:
             work(cell, Context(results))
-    pack(cells, Store(results), results / "reference", replace=True)
+    pack(cells, CellStore(results), results / "reference", replace=True)
     clean = tmp_path / "clean"
     clean.mkdir()
     (results / "reference").rename(clean / "reference")
-    recorded = Store(clean).rows.loc[evaluation.hash]
+    recorded = CellStore(clean).rows.loc[evaluation.hash]
     assert recorded["status"] == "failed" and "squared_error is nan" in recorded["reason"]
     values = tables.read("values", clean / "reference" / "tiny-linear-smoke.values.parquet")
     rows = values[values["run"].eq(broken) & values["shift"].eq("none") & values["evaluator"].eq("next")]
@@ -279,9 +279,9 @@ def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
 ) -> None:
     """Summaries, runs whose weights are needed, and failed cells are to do, too."""
     cells = swept[1]
-    before = plan(cells, Store(clean))
+    before = make_plan(cells, CellStore(clean))
     (clean / "reference" / name).unlink()
-    after = plan(cells, Store(clean))
+    after = make_plan(cells, CellStore(clean))
     group = name.split(".")[0]
     lost = {c.hash for c in cells if c.group == group and before.states[c.hash] == "done" and is_affected(c)}
     changed = {c.hash for c in cells if before.states[c.hash] != after.states[c.hash]}
@@ -297,10 +297,10 @@ def test_a_summary_of_packed_rows_equals_that_of_the_sweep(swept: tuple[Path, li
     """Scores compare all contestants, those with packed rows and those with single files."""
     for cell in (cell for cell in swept[1] if cell.run == SUMMARY):
         assert work(cell, Context(clean)).status == "done"
-        new_rows, swept_rows = (value_rows(Store(results), cell) for results in (clean, swept[0]))
+        new_rows, swept_rows = (value_rows(CellStore(results), cell) for results in (clean, swept[0]))
         assert len(new_rows) and new_rows["metric"].eq("score").any()
         pd.testing.assert_frame_equal(new_rows, swept_rows)
-        assert any(not tables.is_packed(path, clean) for path in Store(clean).files(cell)), "the summary is new"
+        assert any(not tables.is_packed(path, clean) for path in CellStore(clean).files(cell)), "the summary is new"
 
 
 def test_packed_values_and_costs_are_complete_to_the_last_digit(
@@ -440,9 +440,9 @@ def test_packing_again_gives_the_same_bytes_also_from_packed_files(
 ) -> None:
     results, cells = swept
     expected = {path.name: path.read_bytes() for path in (packed / "reference").iterdir()}
-    pack(list(reversed(cells)), Store(results), results / "reference")
+    pack(list(reversed(cells)), CellStore(results), results / "reference")
     (results / "reference").rename(tmp_path / "again")
-    pack(cells, Store(clean), clean / "reference")
+    pack(cells, CellStore(clean), clean / "reference")
     for folder in (tmp_path / "again", clean / "reference"):
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == expected
 
@@ -450,7 +450,7 @@ def test_packing_again_gives_the_same_bytes_also_from_packed_files(
 @pytest.mark.slow
 def test_cells_that_are_not_in_the_grid_are_not_packed(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
     fewer = [cell for cell in swept[1] if cell.kind != "cost" and cell.seed != 1 and cell.run != SUMMARY]
-    pack(fewer, Store(clean), clean / "fewer")
+    pack(fewer, CellStore(clean), clean / "fewer")
     shutil.rmtree(clean / "reference")
     for table in ("values", "costs", "errors", "cells"):
         assert not tables.read_all(table, clean)["run"].str.endswith("-s1").any(), table
@@ -460,7 +460,7 @@ def test_cells_that_are_not_in_the_grid_are_not_packed(swept: tuple[Path, list[G
 def test_packing_fewer_cells_does_not_remove_finished_ones(swept: tuple[Path, list[GridCell]], clean: Path) -> None:
     before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
     with refused("exists", clean / "reference", "--replace"):
-        pack([cell for cell in swept[1] if cell.seed != 1], Store(clean), clean / "reference")
+        pack([cell for cell in swept[1] if cell.seed != 1], CellStore(clean), clean / "reference")
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 
@@ -474,13 +474,13 @@ def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
     cells = [replace(cell, needs=tuple(new_hashes[need] for need in cell.needs)) for cell in cells]
     changed = {cell.hash for cell in cells} - {cell.hash for cell in swept[1]}
     assert {cell.run for cell in cells if cell.hash in changed} == {"decision-tree-2", SUMMARY}
-    pack(cells, Store(clean), clean / "reference", replace=True)
+    pack(cells, CellStore(clean), clean / "reference", replace=True)
     assert set(tables.read_all("cells", clean)["cell"]) == {cell.hash for cell in cells} - changed
     values = tables.read_all("values", clean)
     assert not values["run"].eq("decision-tree-2").any() and values["run"].eq("knn-3").any()
-    assert changed <= {cell.hash for cell in plan(cells, Store(clean)).todo}
+    assert changed <= {cell.hash for cell in make_plan(cells, CellStore(clean)).todo}
     before = {path.name: path.read_bytes() for path in (clean / "reference").iterdir()}
-    pack(cells, Store(clean), clean / "reference")
+    pack(cells, CellStore(clean), clean / "reference")
     assert {path.name: path.read_bytes() for path in (clean / "reference").iterdir()} == before
 
 
@@ -488,7 +488,7 @@ def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
 def test_the_rows_of_a_cell_are_equal_in_single_and_packed_files(
     swept: tuple[Path, list[GridCell]], packed: Path
 ) -> None:
-    single_store, packed_store = Store(swept[0]), Store(packed)
+    single_store, packed_store = CellStore(swept[0]), CellStore(packed)
     row_count = 0
     for cell in swept[1]:
         if single_store.state(cell) == "done":
@@ -503,20 +503,20 @@ def training_cell(results: Path, name: str) -> GridCell:
     config = resolve_run("linear", "gpt2", "smoke")
     run = create(results, config, name)
     save_tensors(run.weights, {"weight": torch.zeros(2)}, run.signature, digest=True)
-    cell = GridCell("train", name, "gpt2", config.task, "smoke", config, weights=True)
-    Store(results).record(cell, Outcome("done"), Context(results))
+    cell = GridCell("train", name, "gpt2", config.task, "smoke", config, packs_weights=True)
+    CellStore(results).record(cell, Outcome("done"), Context(results))
     return cell
 
 
 def test_packed_weights_that_a_card_does_not_name_are_removed_only_with_replace(tmp_path: Path) -> None:
     cells = [training_cell(tmp_path, name) for name in ("a", "b")]
     archive = archives.archive_path(tmp_path / "mine", "linear", "smoke")
-    assert archive in pack(cells, Store(tmp_path), tmp_path / "mine")
-    fewer = [cells[0], replace(cells[1], weights=False)]
+    assert archive in pack(cells, CellStore(tmp_path), tmp_path / "mine")
+    fewer = [cells[0], replace(cells[1], packs_weights=False)]
     with refused("exists", archive, "'b'", "--replace"):
-        pack(fewer, Store(tmp_path), tmp_path / "mine")
+        pack(fewer, CellStore(tmp_path), tmp_path / "mine")
     assert list(archives.entries(archive)) == ["a", "b"]
-    pack(fewer, Store(tmp_path), tmp_path / "mine", replace=True)
+    pack(fewer, CellStore(tmp_path), tmp_path / "mine", replace=True)
     assert list(archives.entries(archive)) == ["a"]
 
 
@@ -525,30 +525,30 @@ def test_other_weights_of_equal_settings_do_not_replace_packed_ones(tmp_path: Pa
     cell, out = training_cell(tmp_path, "a"), tmp_path / "reference"
     (row,) = tmp_path.glob("cells/*/a.train-*")
     run = Run(tmp_path / "runs" / "a")
-    Store(tmp_path).record(cell, Outcome("done", None, ("runs/a/model.safetensors",)), Context(tmp_path))
+    CellStore(tmp_path).record(cell, Outcome("done", None, ("runs/a/model.safetensors",)), Context(tmp_path))
     archive = archives.archive_path(out, "linear", "smoke")
-    assert archive in pack([cell], Store(tmp_path), out)
+    assert archive in pack([cell], CellStore(tmp_path), out)
     before = archive.read_bytes()
     row.unlink()
-    pack([cell], Store(tmp_path), out)
+    pack([cell], CellStore(tmp_path), out)
     assert archive.read_bytes() == before, "the weights are equal"
     save_tensors(run.weights, {"weight": torch.ones(2)}, run.signature, digest=True)
     with refused("exists", "'a'", "'reference/a'", "--replace"):
-        pack([cell], Store(tmp_path), out)
+        pack([cell], CellStore(tmp_path), out)
     assert archive.read_bytes() == before
-    pack([cell], Store(tmp_path), out, replace=True)
+    pack([cell], CellStore(tmp_path), out, replace=True)
     assert archives.entries(archive)["a"].tensors()["weight"].tolist() == [1, 1]
 
 
 def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
     cell = training_cell(tmp_path, "a")
-    weights, store = archives.of_run(Run(tmp_path / "runs" / "a")), Store(tmp_path)
+    weights, store = archives.of_run(Run(tmp_path / "runs" / "a")), CellStore(tmp_path)
     assert cell.config is not None and weights is not None
     newer = cell.config.model_copy(update={"backbone": cell.config.backbone.model_copy(update={"code": 2})})
-    assert _weights_to_pack("a", cell.config.trained, store, dict) == weights
-    assert _weights_to_pack("a", newer.trained, store, dict) is None
+    assert _weights_to_pack("a", cell.config.trained_part, store, dict) == weights
+    assert _weights_to_pack("a", newer.trained_part, store, dict) is None
     packed = replace(weights, config=tomli_w.dumps(newer.dump()))
-    assert _weights_to_pack("a", newer.trained, store, lambda: {"a": packed}) == packed
+    assert _weights_to_pack("a", newer.trained_part, store, lambda: {"a": packed}) == packed
 
 
 def test_results_are_packed_only_into_a_subfolder_of_the_results_folder(tmp_path: Path) -> None:
@@ -556,14 +556,14 @@ def test_results_are_packed_only_into_a_subfolder_of_the_results_folder(tmp_path
     results = tmp_path / "results"
     for out in (tmp_path / "lab", results / ".." / "lab", results / "deep" / "lab"):
         with refused("bad-value", f"--pack {results / 'lab'}"):
-            pack([], Store(results), out)
+            pack([], CellStore(results), out)
     assert not (tmp_path / "lab").exists()
 
 
 @pytest.mark.parametrize("name", ["tables", "cells", "runs", "rates", "jobs", "report", ".hidden", "a b", "a\x1b[31m"])
 def test_results_are_not_packed_into_reserved_folders_or_under_invalid_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        pack([], Store(tmp_path), tmp_path / name)
+        pack([], CellStore(tmp_path), tmp_path / name)
 
 
 def test_packed_files_are_marked_and_name_only_existing_files(packed: Path) -> None:
@@ -581,7 +581,7 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
     rows = tables.read("values", path)
     guest = rows[rows["kind"].eq("backbone")].head(1).assign(run="guest", contestant="gpt2@other", trained_on="other")
     tables.write("values", pd.concat([rows, guest], ignore_index=True), path, {})
-    pack(swept[1], Store(results), results / "reference")
+    pack(swept[1], CellStore(results), results / "reference")
     packed = tables.read("values", results / "reference" / tables.packed_name("values", "tiny-linear", "smoke"))
     assert "score" in set(packed["metric"]) and packed["trained_on"].isna().all() and "guest" not in set(packed["run"])
 
@@ -595,7 +595,7 @@ def test_packed_rows_name_the_current_card(swept: tuple[Path, list[GridCell]], p
         for cell in swept[1]
         if cell.task == "tiny-linear"
     ]
-    pack(cells, Store(copied), copied / "reference")
+    pack(cells, CellStore(copied), copied / "reference")
     assert set(tables.read("values", copied / "reference" / "tiny-linear-smoke.values.parquet")["card"]) == {"changed"}
 
 

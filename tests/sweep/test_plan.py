@@ -8,11 +8,11 @@ import pytest
 from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
-from iclbench.store.cells import Store, record
+from iclbench.store.cells import CellStore, record
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
-from iclbench.sweep.plan import Plan, plan, weights
+from iclbench.sweep.plan import Plan, make_plan, weights_path
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
 OPTIONS = {"shifts": ["none"], "evaluators": [], "seed": 0}
@@ -32,7 +32,7 @@ def record_all(results: Path, status: str, *cells: GridCell) -> None:
 
 
 def plan_of(results: Path) -> Plan:
-    return plan(CELLS, Store(results))
+    return make_plan(CELLS, CellStore(results))
 
 
 def test_in_an_empty_folder_all_cells_are_to_do_in_the_order_of_the_grid(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_in_an_empty_folder_all_cells_are_to_do_in_the_order_of_the_grid(tmp_pat
 
 def test_finished_cells_are_not_to_do_even_without_weights(tmp_path: Path) -> None:
     record_all(tmp_path, "done", *CELLS)
-    assert not weights(tmp_path, TRAIN).exists()
+    assert not weights_path(tmp_path, TRAIN).exists()
     assert plan_of(tmp_path).todo == ()
 
 
@@ -50,8 +50,8 @@ def test_finished_cells_are_not_to_do_even_without_weights(tmp_path: Path) -> No
 def test_a_run_is_retrained_only_if_a_cell_needs_missing_weights(tmp_path: Path, has_weights: bool) -> None:
     record_all(tmp_path, "done", TRAIN, ZERO, SUMMARY_CELL)
     if has_weights:
-        weights(tmp_path, TRAIN).parent.mkdir(parents=True)
-        weights(tmp_path, TRAIN).touch()
+        weights_path(tmp_path, TRAIN).parent.mkdir(parents=True)
+        weights_path(tmp_path, TRAIN).touch()
     assert plan_of(tmp_path).todo == (() if has_weights else (TRAIN,)) + (EVALUATE, SUMMARY_CELL)
     assert plan_of(tmp_path).repeated == (() if has_weights else (TRAIN,)) + (SUMMARY_CELL,)
 
@@ -64,11 +64,11 @@ def test_a_run_from_an_archive_is_retrained_if_branches_are_evaluated(tmp_path: 
     train, evaluate = (replace(cell, config=config) for cell in (TRAIN, EVALUATE))
     evaluate = replace(evaluate, needs=(train.hash,))
     record_all(tmp_path, "done", train)
-    weights(tmp_path, train).parent.mkdir(parents=True)
-    weights(tmp_path, train).touch()
-    assert plan((train, evaluate), Store(tmp_path)).todo == (evaluate,)
-    (weights(tmp_path, train).parent / Run.UNPACKED).touch()
-    assert plan((train, evaluate), Store(tmp_path)).todo == ((train,) if has_branches else ()) + (evaluate,)
+    weights_path(tmp_path, train).parent.mkdir(parents=True)
+    weights_path(tmp_path, train).touch()
+    assert make_plan((train, evaluate), CellStore(tmp_path)).todo == (evaluate,)
+    (weights_path(tmp_path, train).parent / Run.UNPACKED).touch()
+    assert make_plan((train, evaluate), CellStore(tmp_path)).todo == ((train,) if has_branches else ()) + (evaluate,)
 
 
 @pytest.mark.parametrize(("task", "is_repeated"), [("linear", False), ("gp-mixture", True)])
@@ -87,10 +87,10 @@ def test_packed_evaluations_are_repeated_only_if_a_summary_compares_episodes(
     for cell in (train, evaluate, zero):
         record(tmp_path, cell, Outcome("done", files=("reference/packed.parquet",)), Context(tmp_path))
     cells = (zero, train, evaluate, summary)
-    assert plan(cells, Store(tmp_path)).todo == (cells if is_repeated else (summary,))
-    assert plan(cells, Store(tmp_path)).repeated == ((zero, train, evaluate) if is_repeated else ())
+    assert make_plan(cells, CellStore(tmp_path)).todo == (cells if is_repeated else (summary,))
+    assert make_plan(cells, CellStore(tmp_path)).repeated == ((zero, train, evaluate) if is_repeated else ())
     record(tmp_path, summary, Outcome("done"), Context(tmp_path))
-    assert plan(cells, Store(tmp_path)).todo == ()
+    assert make_plan(cells, CellStore(tmp_path)).todo == ()
 
 
 def test_a_failed_cell_and_its_summary_are_to_do(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.evaluate import evaluate_cells, summarise
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.pack import pack
 from iclbench.sweep.reference import PackedBaselines
@@ -44,7 +44,7 @@ def shipped(task: TaskConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple
     computed, packed = (tmp_path_factory.mktemp(name) for name in ("computed", "packed"))
     cells = [GridCell("evaluate", name, name, task, "smoke", options=OPTIONS, baseline=name) for name in NAMES]
     sweep(cells, computed)
-    pack(cells, Store(computed), computed / "reference")
+    pack(cells, CellStore(computed), computed / "reference")
     (computed / "reference").rename(packed / "reference")
     return packed, computed
 
@@ -85,7 +85,7 @@ def test_the_cell_of_a_baseline_without_fitting_is_copied(tmp_path: Path) -> Non
     name, options = "mean-image", OPTIONS | {"shifts": ["none"]}
     cell = GridCell("evaluate", name, name, images, "smoke", options=options, baseline=name)
     sweep([cell], tmp_path)
-    pack([cell], Store(tmp_path), tmp_path / "reference")
+    pack([cell], CellStore(tmp_path), tmp_path / "reference")
     shutil.rmtree(tmp_path / "tables")
     assert copied_baselines(tmp_path, PromptSet(images, "smoke"), [name]) == {name}
 

@@ -15,7 +15,7 @@ from iclbench.sweep import engines, slurm
 from iclbench.sweep.bundle import Bundle
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.grids import load_grid
-from iclbench.sweep.slurm import SlurmExecutor, State
+from iclbench.sweep.slurm import JobState, SlurmExecutor
 from tests.refusals import refused
 from tests.sweep.conftest import tiny_grid
 
@@ -29,11 +29,11 @@ JOB_OUTPUT = "JobId=20 JobName=iclbench JobState=FAILED Reason=NonZeroExitCode E
 def test_states_of_arrays_and_of_single_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = {"11": ARRAY_OUTPUT, "20": JOB_OUTPUT, "99": "slurm_load_jobs error: Invalid job id specified\n"}
     monkeypatch.setattr(slurm, "_call", lambda *words, ignored_error="": outputs[words[-1]])
-    assert slurm.states(["11_0", "11_3", "11_5", "20", "99"]) == {
-        "11_0": State("PENDING", "Resources", "0:0", "(null)"),
-        "11_3": State("RUNNING", "None", "0:0", "n7"),
-        "11_5": State("PENDING", "Resources", "0:0", "(null)"),
-        "20": State("FAILED", "NonZeroExitCode", "137:0", "n1"),
+    assert slurm.query_job_states(["11_0", "11_3", "11_5", "20", "99"]) == {
+        "11_0": JobState("PENDING", "Resources", "0:0", "(null)"),
+        "11_3": JobState("RUNNING", "None", "0:0", "n7"),
+        "11_5": JobState("PENDING", "Resources", "0:0", "(null)"),
+        "20": JobState("FAILED", "NonZeroExitCode", "137:0", "n1"),
     }
 
 
@@ -44,9 +44,9 @@ def test_an_unavailable_scheduler_is_an_error_and_an_unknown_job_is_not(monkeypa
 
     set_error("slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
     with pytest.raises(subprocess.SubprocessError, match="slurm controller"):
-        slurm.states(["7"])
+        slurm.query_job_states(["7"])
     set_error("slurm_load_jobs error: Invalid job id specified\n")
-    assert slurm.states(["7"]) == {}
+    assert slurm.query_job_states(["7"]) == {}
 
 
 def test_a_card_cannot_hold_text_for_a_shell(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from iclbench import tables
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
-from iclbench.store.cells import Store, record, row
+from iclbench.store.cells import CellStore, cell_row, record
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 
 CONFIG = resolve_run("linear", "gpt2", "smoke")
@@ -51,18 +51,18 @@ def test_a_cell_is_done_until_one_of_its_files_is_removed_or_truncated(
 ) -> None:
     names = ("tables/a.values.parquet", "tables/b.values.parquet")
     record(tmp_path, cell(), write_tables(tmp_path, *names), Context(tmp_path))
-    assert Store(tmp_path).state(cell()) == "done"
-    assert Store(tmp_path).files(cell()) == tuple(tmp_path / name for name in names)
+    assert CellStore(tmp_path).state(cell()) == "done"
+    assert CellStore(tmp_path).files(cell()) == tuple(tmp_path / name for name in names)
     content = (tmp_path / names[1]).read_bytes()
     for damaged in (b"", b"PAR", content[: len(content) // 2], content[:-1]):
         (tmp_path / names[1]).write_bytes(damaged)
         caplog.clear()
-        assert Store(tmp_path).state(cell()) == "todo"
+        assert CellStore(tmp_path).state(cell()) == "todo"
         assert [str(tmp_path / names[1]) in line for line in caplog.messages] == [True]
-        assert Store(tmp_path).files(cell()) == ()
+        assert CellStore(tmp_path).files(cell()) == ()
     (tmp_path / names[1]).unlink()
     caplog.clear()
-    assert Store(tmp_path).state(cell()) == "todo" and not caplog.messages
+    assert CellStore(tmp_path).state(cell()) == "todo" and not caplog.messages
 
 
 def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -71,11 +71,11 @@ def test_after_a_row_is_truncated_only_its_cell_is_to_do(tmp_path: Path, caplog:
     (path,) = tmp_path.glob("cells/*/a.train-*.parquet")
     path.write_bytes(path.read_bytes()[:-20])
     with caplog.at_level(logging.WARNING):
-        todo = plan([cell("a"), cell("b")], Store(tmp_path)).todo
+        todo = make_plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
     assert [each.run for each in todo] == ["a"]
     assert str(path) in caplog.text
     record(tmp_path, cell("a"), write_tables(tmp_path, "tables/a.values.parquet"), Context(tmp_path))
-    assert not plan([cell("a"), cell("b")], Store(tmp_path)).todo
+    assert not make_plan([cell("a"), cell("b")], CellStore(tmp_path)).todo
 
 
 @pytest.mark.parametrize("files", ["tables/a.parquet", '{"a": 1', "3"])
@@ -94,8 +94,8 @@ def test_a_row_whose_files_are_not_a_list_is_a_cell_to_do(
         "version": "0",
     }
     tables.write("cells", [row], tmp_path / "cells" / "a.cells.parquet", {})
-    assert Store(tmp_path).state(cell()) == "todo"
-    assert not Store(tmp_path).is_packed(cell().hash)
+    assert CellStore(tmp_path).state(cell()) == "todo"
+    assert not CellStore(tmp_path).is_packed(cell().hash)
     assert cell().hash in caplog.text
 
 
@@ -117,12 +117,12 @@ def test_the_row_with_existing_files_is_used_if_a_cell_has_two_rows(tmp_path: Pa
     tables.write("cells", [packed], tmp_path / "reference" / "x.cells.parquet", {})
     outcome = write_tables(tmp_path, "tables/single.values.parquet")
     record(tmp_path, cell(), outcome, Context(tmp_path))
-    assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0, "single rows come before packed ones"
+    assert CellStore(tmp_path).rows.loc[cell().hash, "seconds"] == 2.0, "single rows come before packed ones"
     (tmp_path / "tables/single.values.parquet").unlink()
-    assert Store(tmp_path).state(cell()) == "done"
-    assert Store(tmp_path).rows.loc[cell().hash, "seconds"] == 1.0
+    assert CellStore(tmp_path).state(cell()) == "done"
+    assert CellStore(tmp_path).rows.loc[cell().hash, "seconds"] == 1.0
     (tmp_path / "reference/x.values.parquet").unlink()
-    assert Store(tmp_path).state(cell()) == "todo"
+    assert CellStore(tmp_path).state(cell()) == "todo"
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_a_failed_row_does_not_hide_a_result_in_another_folder(
         files = {"removed": ["tables/none.values.parquet"], "done": ["tables/x.values.parquet"]}.get(status, [])
         outcome = Outcome("done" if status == "removed" else status, "why", tuple(files))  # type: ignore[arg-type]
         path = tmp_path / folder / "x.cells.parquet"
-        tables.write("cells", [row(cell(), outcome, Context(tmp_path))], path, {})
-    assert Store(tmp_path).rows.loc[cell().hash, "status"] == stronger
-    assert Store(tmp_path).state(cell()) == stronger
+        tables.write("cells", [cell_row(cell(), outcome, Context(tmp_path))], path, {})
+    assert CellStore(tmp_path).rows.loc[cell().hash, "status"] == stronger
+    assert CellStore(tmp_path).state(cell()) == stronger
 
 
 def test_single_rows_come_before_packed_ones_for_every_folder_name(tmp_path: Path) -> None:
@@ -151,12 +151,12 @@ def test_single_rows_come_before_packed_ones_for_every_folder_name(tmp_path: Pat
     (tmp_path / "archive").mkdir()
     row.rename(tmp_path / "archive" / row.name)
     record(tmp_path, cell(), Outcome("done", files=("tables/x.values.parquet",)), Context(tmp_path))
-    assert Store(tmp_path).state(cell()) == "done"
+    assert CellStore(tmp_path).state(cell()) == "done"
 
 
 def test_a_row_has_the_hardware_and_libraries_of_the_computation(tmp_path: Path) -> None:
     record(tmp_path, cell(), Outcome("failed", "a reason", seconds=3.0), Context(tmp_path, threads=2))
-    row = Store(tmp_path).rows.loc[cell().hash]
+    row = CellStore(tmp_path).rows.loc[cell().hash]
     columns = ("kind", "task", "contestant", "seed", "status", "reason", "device", "threads", "seconds")
     assert [row[name] for name in columns] == ["train", "linear", "gpt2", 0, "failed", "a reason", "cpu", 2, 3.0]
     cpu_info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
@@ -168,12 +168,12 @@ def test_a_row_has_the_hardware_and_libraries_of_the_computation(tmp_path: Path)
 
 def test_an_inapplicable_cell_is_settled_by_a_row_with_the_reason(tmp_path: Path) -> None:
     skipped = cell(reason="no related datasets")
-    assert Store(tmp_path).state(skipped) == "skipped"
-    assert plan([skipped], Store(tmp_path)).todo == (skipped,)
+    assert CellStore(tmp_path).state(skipped) == "skipped"
+    assert make_plan([skipped], CellStore(tmp_path)).todo == (skipped,)
     record(tmp_path, skipped, Outcome("skipped", skipped.reason), Context(tmp_path))
-    assert not plan([skipped], Store(tmp_path)).todo
-    assert Store(tmp_path).rows.loc[skipped.hash, "reason"] == "no related datasets"
-    assert plan([cell(reason="another reason")], Store(tmp_path)).todo
+    assert not make_plan([skipped], CellStore(tmp_path)).todo
+    assert CellStore(tmp_path).rows.loc[skipped.hash, "reason"] == "no related datasets"
+    assert make_plan([cell(reason="another reason")], CellStore(tmp_path)).todo
 
 
 def test_the_error_for_a_results_folder_that_cannot_be_written_names_it(tmp_path: Path) -> None:
@@ -188,6 +188,6 @@ def test_the_error_for_a_results_folder_that_cannot_be_written_names_it(tmp_path
 
 
 def test_empty_and_missing_folders_have_no_rows(tmp_path: Path) -> None:
-    assert Store(tmp_path).state(cell()) == "todo"
-    assert Store(tmp_path / "none").state(cell()) == "todo"
-    assert len(Store(tmp_path / "none").rows) == 0
+    assert CellStore(tmp_path).state(cell()) == "todo"
+    assert CellStore(tmp_path / "none").state(cell()) == "todo"
+    assert len(CellStore(tmp_path / "none").rows) == 0

@@ -24,13 +24,13 @@ from iclbench.cli.sweep_summary import print_dry_run, print_outcomes, untuned_li
 from iclbench.cli.sweep_view import label, view
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
-from iclbench.store.cells import Store, record
+from iclbench.store.cells import CellStore, record
 from iclbench.store.outcome import Outcome
 from iclbench.sweep import pack, verify
 from iclbench.sweep.cells import grid_cells
 from iclbench.sweep.engines import EngineSettings
 from iclbench.sweep.estimate import Estimates
-from iclbench.sweep.plan import Plan, plan
+from iclbench.sweep.plan import Plan, make_plan
 from tests.inline_executor import InlineExecutor
 from tests.sweep.conftest import tiny_grid
 
@@ -147,10 +147,10 @@ def test_a_dry_run_of_finished_cells_has_no_time(
 
 def test_warnings_of_workers_are_printed(grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = grid_cells([str(grid)])
-    store = Store(tmp_path / "results")
-    with view(plan(cells, store), store, 1) as report:
-        report.started(cells[0])
-        report.finished(cells[0], Outcome("done", warnings=("a warning",)))
+    store = CellStore(tmp_path / "results")
+    with view(make_plan(cells, store), store, 1) as report:
+        report.on_start(cells[0])
+        report.on_finish(cells[0], Outcome("done", warnings=("a warning",)))
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == f"WARNING: {label(cells[0])}: a warning"
 
@@ -278,7 +278,7 @@ def test_estimates_use_recorded_seconds_parameters_and_sizes(
     path = results / "runs" / "tiny-linear-gpt2-smoke-s0" / "costs.parquet"
     tables.write("costs", rows, path, {})
     finished = next(cell for cell in cells if cell.task == "tiny-linear" and cell.seed == 0)
-    Store(results).record(finished, Outcome("done", None, (str(path.relative_to(results)),), 2.0), Context(results))
+    CellStore(results).record(finished, Outcome("done", None, (str(path.relative_to(results)),), 2.0), Context(results))
     code, out, err = run(card, "--dry-run", "--json", "--workers", "2", "--results", results, capsys=capsys)
     assert code == 0, err
     linear = json.loads(out)["tasks"][0]
@@ -306,7 +306,7 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
     assert "train tiny-quadratic-gpt2-smoke-s0" in out
     assert "run 'tiny-quadratic-gpt2-smoke-s0'" in out.replace("\n", " ")
     assert "2 cells" in err
-    todo = plan(grid_cells([str(grid)]), Store(results)).todo
+    todo = make_plan(grid_cells([str(grid)]), CellStore(results)).todo
     assert {cell.run for cell in todo if cell.kind == "train"} == {"tiny-quadratic-gpt2-smoke-s0"}
     assert {cell.task for cell in todo} == {"tiny-quadratic"}, "the other task is done"
     finished_grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
@@ -343,13 +343,13 @@ def test_workers_may_use_every_visible_gpu(
 def test_diverged_cells_are_printed_once_and_have_a_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid = tiny_grid(tmp_path, backbones=("gpt2",), evaluate=None, probe=None)
     cells = grid_cells([str(grid)])
-    results = Store(tmp_path / "results")
-    before = plan(cells, results)
+    results = CellStore(tmp_path / "results")
+    before = make_plan(cells, results)
     print_outcomes(before, {})
     assert "diverged" not in capsys.readouterr().out
     outcome = Outcome("diverged", "diverged at step 3: the loss is nan")
     record(results.results, cells[0], outcome, Context(results.results))
-    after = plan(cells, Store(results.results))
+    after = make_plan(cells, CellStore(results.results))
     assert print_outcomes(after, {cells[0].hash: outcome}) == 0, "a diverged cell has not failed"
     assert f"train tiny-linear-gpt2-smoke-s0: {outcome.reason}" in capsys.readouterr().out
     print_dry_run(after, results, "cpu", None, 1)
@@ -363,8 +363,8 @@ def test_a_dry_run_counts_the_cells_of_added_models(tmp_path: Path, capsys: pyte
     assert "cnp: 4 cells (2 train 2 evaluate)" in run(*words, capsys=capsys)[1]
     records = json.loads(run(*words, "--json", capsys=capsys)[1])
     assert records["total"]["added"] == {"cnp": {"train": 2, "evaluate": 2}}
-    finished_plan = replace(plan(grid_cells([str(grid)], ["cnp"]), Store(tmp_path / "results")), todo=())
-    print_dry_run(finished_plan, Store(tmp_path / "results"), "cpu", None, 1, added=["cnp"])
+    finished_plan = replace(make_plan(grid_cells([str(grid)], ["cnp"]), CellStore(tmp_path / "results")), todo=())
+    print_dry_run(finished_plan, CellStore(tmp_path / "results"), "cpu", None, 1, added=["cnp"])
     assert "cnp: nothing" in capsys.readouterr().out
 
 
@@ -377,7 +377,7 @@ def test_missing_packed_results_are_reported_for_grids_that_have_them(tmp_path: 
     (tmp_path / "packed" / "tiny-linear-smoke.cells.parquet").touch()
     assert pack.missing_results_note(["reference"], cells, tmp_path) is None
     packed = {path.parent.name for path in (cards_folder("grids").parent / "results").glob("*/*.cells.parquet")}
-    assert packed == set(pack.PACKED)
+    assert packed == set(pack.PACKED_GRIDS)
 
 
 class ImmediateEngine:
@@ -407,7 +407,7 @@ def test_an_engine_of_another_package_computes_cells(
     code, _, err = run(grid, "--engine", "mine", "--results", tmp_path / "r", capsys=capsys)
     assert code == 0, err
     assert run(grid, "--engine", "mine", "--results", tmp_path / "r", capsys=capsys)[0] == 0
-    assert not plan(grid_cells([str(grid)]), Store(tmp_path / "r")).todo
+    assert not make_plan(grid_cells([str(grid)]), CellStore(tmp_path / "r")).todo
     for option in ("--detach", "--status"):
         code, _, err = run(grid, "--engine", "mine", option, "--results", tmp_path / "r", capsys=capsys)
         assert code == 2 and "'mine'" in err and option in err
@@ -419,13 +419,13 @@ def test_the_remaining_time_is_that_of_the_device_of_the_sweep(
     used_devices: list[str] = []
 
     class RecordingEstimates(Estimates):
-        def __init__(self, store: Store, device: str = "cpu") -> None:
+        def __init__(self, store: CellStore, device: str = "cpu") -> None:
             used_devices.append(device)
             super().__init__(store, device)
 
     monkeypatch.setattr("iclbench.cli.sweep_view.Estimates", RecordingEstimates)
     monkeypatch.setattr("iclbench.cli.sweep_run.engine.run", lambda *arguments, **options: {})
-    store = Store(tmp_path / "results")
+    store = CellStore(tmp_path / "results")
     sweep_run.run(Plan((), {}, ()), store, InlineExecutor, Context(store.results, device="cuda"), False, 1)
     assert used_devices == ["cuda"]
 
@@ -434,7 +434,7 @@ def test_packing_counts_the_cells_that_are_not_computed_yet(tmp_path: Path, caps
     cells = grid_cells([str(tiny_grid(tmp_path, backbones=("cnp",), evaluate=None, probe=None))])
     results = tmp_path / "results"
     record(results, cells[0], Outcome("failed", "a reason"), Context(results))
-    sweep_results.print_packed(cells, Store(results), results / "mine")
+    sweep_results.print_packed(cells, CellStore(results), results / "mine")
     assert "1 cell" in capsys.readouterr().err
 
 
@@ -446,8 +446,8 @@ def test_verification_counts_the_available_cells(
     for cell in baseline_cells:
         record(tmp_path, cell, Outcome("done"), Context(tmp_path))
     equal = lambda needed, *arguments: verify.VerifiedCell(needed[-1], 1, None, None, (), 0.0)  # noqa: E731
-    monkeypatch.setattr(verify, "_verified_cell", equal)
-    assert sweep_results.print_verified(cells, Store(tmp_path), 100, 0, Context(tmp_path))
+    monkeypatch.setattr(verify, "_verify_cell", equal)
+    assert sweep_results.print_verified(cells, CellStore(tmp_path), 100, 0, Context(tmp_path))
     assert f"{len(baseline_cells)}/{len(baseline_cells)} " in capsys.readouterr().err
 
 
@@ -461,11 +461,11 @@ def test_models_without_a_tuned_rate_are_named_with_the_command_that_tunes_them(
     model, card = f"{__name__}:UntunedModel", tmp_path / "grid.toml"
     grid = {"summary": "two", "tasks": ["linear", "decision-tree"], "backbones": ["gpt2"], "presets": ["grid"]}
     card.write_text(tomli_w.dumps(grid | {"seeds": [0]}))
-    store = Store(tmp_path)
-    (line,) = untuned_lines(plan(grid_cells([str(card)], [model]), store), tmp_path)
+    store = CellStore(tmp_path)
+    (line,) = untuned_lines(make_plan(grid_cells([str(card)], [model]), store), tmp_path)
     assert f"{model} " in line and f"iclbench tune {model} --preset grid --tasks linear " in line
-    assert list(untuned_lines(plan(grid_cells([str(card)]), store), tmp_path)) == []
+    assert list(untuned_lines(make_plan(grid_cells([str(card)]), store), tmp_path)) == []
     (tmp_path / "rates").mkdir()
     rates = {"tasks": ["linear", "decision-tree"], "steps": 3000, "seeds": 3, "train": {model: {"lr": 0.01}}}
     (tmp_path / "rates" / "grid.toml").write_text(tomli_w.dumps({"tuned": [rates]}))
-    assert list(untuned_lines(plan(grid_cells([str(card)], [model]), store), tmp_path)) == []
+    assert list(untuned_lines(make_plan(grid_cells([str(card)], [model]), store), tmp_path)) == []

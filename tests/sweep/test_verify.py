@@ -16,12 +16,12 @@ from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.core import kernels
 from iclbench.core.context import Context
-from iclbench.store.cells import Store
+from iclbench.store.cells import CellStore
 from iclbench.store.outcome import Outcome
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.pack import pack
-from iclbench.sweep.plan import plan
-from iclbench.sweep.verify import _has_data, _Workers, first_difference, sampled_cells, share_of_interval, verify
+from iclbench.sweep.plan import make_plan
+from iclbench.sweep.verify import _has_data, _Workers, first_difference, sample_cells, share_of_interval, verify
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 from tests.refusals import refused
@@ -46,9 +46,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[GridCell
     }
     (folder / "grid.toml").write_text(tomli_w.dumps(grid))
     cells, results = grid_cells([str(folder / "grid.toml")]), folder / "results"
-    for cell in plan(cells, Store(results)).todo:
+    for cell in make_plan(cells, CellStore(results)).todo:
         work(cell, Context(results))
-    pack(cells, Store(results), results / "reference")
+    pack(cells, CellStore(results), results / "reference")
     (folder / "clean").mkdir()
     (results / "reference").rename(folder / "clean" / "reference")
     return folder, cells
@@ -77,7 +77,7 @@ def shared_workers(workers: _Workers, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recomputed_cells_equal_single_and_packed_rows(swept: tuple[Path, list[GridCell]], folder: str) -> None:
     root, cells = swept
     before = sorted(root.rglob("*"))
-    verified = list(verify(cells, Store(root / folder), 9, 0, Context(root / folder)))
+    verified = list(verify(cells, CellStore(root / folder), 9, 0, Context(root / folder)))
     assert {each.cell.run for each in verified} == {RUN, "knn-3", "least-squares"}, "all evaluations except the summary"
     assert [each.difference for each in verified] == [None] * 3
     assert {each.environment for each in verified} == {()}
@@ -98,7 +98,7 @@ def test_a_damaged_file_is_reported_as_a_difference_with_its_path(
     content[4:200] = bytes(196)
     path.write_bytes(content)
     selected = [cell for cell in cells if cell.baseline == "knn-3"]
-    (verified,) = verify(selected, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
+    (verified,) = verify(selected, CellStore(tmp_path / "clean"), 1, 0, Context(tmp_path))
     assert str(path) in str(verified.difference)
 
 
@@ -106,11 +106,11 @@ def test_a_damaged_file_is_reported_as_a_difference_with_its_path(
 @pytest.mark.usefixtures("shared_workers")
 def test_the_random_choice_depends_only_on_the_seed(swept: tuple[Path, list[GridCell]]) -> None:
     root, cells = swept
-    store, context = Store(root / "clean"), Context(root / "clean")
+    store, context = CellStore(root / "clean"), Context(root / "clean")
     baseline_cells = [cell for cell in cells if cell.baseline]
 
     def choice(seed: int) -> str:
-        (cell,) = sampled_cells(baseline_cells, store, 1, seed, context)
+        (cell,) = sample_cells(baseline_cells, store, 1, seed, context)
         return cell.run
 
     assert choice(3) == choice(3)
@@ -135,10 +135,10 @@ def test_a_changed_digit_and_another_environment_are_reported(
             rows = rows.assign(hardware="another processor", threads=2)
         tables.write(table, rows, reference / path.name, tables.metadata(path))  # type: ignore[arg-type]
     baseline_cells = [cell for cell in cells if cell.baseline]
-    verified = {each.cell.run: each for each in verify(baseline_cells, Store(tmp_path), 2, 0, Context(tmp_path))}
-    assert verified["least-squares"].equal
+    verified = {each.cell.run: each for each in verify(baseline_cells, CellStore(tmp_path), 2, 0, Context(tmp_path))}
+    assert verified["least-squares"].is_equal
     changed_cell = verified["knn-3"]
-    assert not changed_cell.equal and changed_cell.agrees and 0 < float(changed_cell.share or 0) < 1e-9
+    assert not changed_cell.is_equal and changed_cell.agrees and 0 < float(changed_cell.share or 0) < 1e-9
     difference = str(changed_cell.difference)
     assert difference.startswith("low ")
     assert "orthants" in difference and "n_context 5" in difference
@@ -166,7 +166,7 @@ def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
 
     def record_kernels(self: _Workers, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
         outcome = work(self, cell, context, instruction_set)
-        kernels_of_cells.append(Store(context.results).rows.loc[cell.hash, "kernels"])
+        kernels_of_cells.append(CellStore(context.results).rows.loc[cell.hash, "kernels"])
         return outcome
 
     monkeypatch.setattr(_Workers, "work", record_kernels)
@@ -174,7 +174,7 @@ def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
     path = tmp_path / "clean" / "reference" / "tiny-smoke.cells.parquet"
     tables.write("cells", tables.read("cells", path).assign(kernels=recorded_kernels), path, tables.metadata(path))
     selected = [cell for cell in cells if cell.baseline == "knn-3"]
-    (verified,) = verify(selected, Store(tmp_path / "clean"), 1, 0, Context(tmp_path))
+    (verified,) = verify(selected, CellStore(tmp_path / "clean"), 1, 0, Context(tmp_path))
     assert kernels_of_cells == [used_kernels or kernels.current()]
     is_different = recorded_kernels and not used_kernels
     assert [line.split(":")[0] for line in verified.environment] == (["kernels"] if is_different else [])
@@ -182,7 +182,7 @@ def test_a_cell_is_recomputed_with_the_kernels_of_its_row(
 
 def test_verification_without_finished_cells_is_refused(swept: tuple[Path, list[GridCell]], tmp_path: Path) -> None:
     with refused("nothing-to-do", tmp_path, exit_code=1):
-        list(verify(swept[1], Store(tmp_path), 3, 0, Context(tmp_path)))
+        list(verify(swept[1], CellStore(tmp_path), 3, 0, Context(tmp_path)))
 
 
 def rows(**changes: object) -> pd.DataFrame:

@@ -13,12 +13,12 @@ from iclbench import tables
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs.costs import CostSizes, measure_costs
-from iclbench.store.cells import Store, record
+from iclbench.store.cells import CellStore, record
 from iclbench.store.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.order import Order
 from iclbench.sweep.pack import pack
-from iclbench.sweep.plan import plan
+from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
 from tests.conftest import small_card
 
@@ -47,7 +47,7 @@ def cells_of(
 
 def compute(results: Path, cells: dict[str, GridCell]) -> dict[str, str | None]:
     """Compute the cells to do; returns the reasons of failures (None for success) by kind."""
-    todo = plan(list(cells.values()), Store(results)).todo
+    todo = make_plan(list(cells.values()), CellStore(results)).todo
     return {cell.kind: work(cell, Context(results)).reason for cell in todo}
 
 
@@ -62,7 +62,7 @@ def test_a_cell_names_its_files_and_a_training_has_the_seconds_of_all_its_proces
     finished: tuple[Path, dict[str, GridCell]],
 ) -> None:
     results, cells = finished
-    store = Store(results)
+    store = CellStore(results)
     file_names = {path.relative_to(results).as_posix() for path in store.files(cells["train"])}
     assert file_names == {
         f"runs/{RUN}/{name}" for name in ("config.toml", "model.safetensors", "values.parquet", "costs.parquet")
@@ -92,7 +92,7 @@ def test_sizes_beyond_learned_positions_are_skipped_rows_of_finished_cells(tmp_p
     (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
     cells = grid_cells([str(tmp_path / "grid.toml")])
     assert {work(cell, Context(tmp_path)).status for cell in cells} == {"done"}
-    assert not plan(cells, Store(tmp_path)).todo
+    assert not make_plan(cells, CellStore(tmp_path)).todo
     values = tables.read_all("values", tmp_path / "tables")
     run_values = values[values["run"].eq("tiny-gpt2-learned-smoke-s0")]
     contexts = run_values.dropna(subset="n_context").groupby(["evaluator", "shift", "status"])["n_context"]
@@ -120,7 +120,7 @@ def test_the_cell_of_a_table_that_another_configuration_has_overwritten_is_to_do
         """Compute the cells to do; returns whether there are any."""
         card.write_text(tomli_w.dumps({"estimator": "knn", "summary": "mine", "settings": {"k": k}}))
         cells = [cell for cell in grid_cells([str(tmp_path / "grid.toml")]) if cell.run == "mine"]
-        todo = plan(cells, Store(results)).todo
+        todo = make_plan(cells, CellStore(results)).todo
         assert [work(cell, Context(results)).reason for cell in todo] == [None] * len(todo)
         return bool(todo)
 
@@ -145,10 +145,10 @@ def test_a_run_of_another_rate_is_not_overwritten(finished: tuple[Path, dict[str
         assert "train.lr: 0.001 -> 0.002" in reason
         assert len(reason.splitlines()) == 1
     assert (results / "runs" / RUN / "model.safetensors").read_bytes() == weights
-    assert plan(list(old_cells.values()), Store(results)).todo == (), "the old cells are still done"
+    assert make_plan(list(old_cells.values()), CellStore(results)).todo == (), "the old cells are still done"
     (results / "runs" / RUN).rename(results / "old")
     assert compute(results, changed) == {"train": None, "evaluate": None}
-    assert plan(list(changed.values()), Store(results)).todo == ()
+    assert make_plan(list(changed.values()), CellStore(results)).todo == ()
 
 
 @pytest.mark.parametrize("name", ["values.parquet", "costs.parquet", "model.safetensors"])
@@ -158,7 +158,7 @@ def test_a_truncated_file_of_a_training_is_rewritten(finished: tuple[Path, dict[
     weights, content = (results / "runs" / RUN / "model.safetensors").read_bytes(), path.read_bytes()
     path.write_bytes(content[:-10])
     assert compute(results, cells) == {"train": None}
-    assert plan(list(cells.values()), Store(results)).todo == ()
+    assert make_plan(list(cells.values()), CellStore(results)).todo == ()
     assert (results / "runs" / RUN / "model.safetensors").read_bytes() == weights
     if name != "costs.parquet":
         assert path.read_bytes() == content
@@ -211,7 +211,7 @@ def test_costs_are_measured_without_weights(tmp_path: Path) -> None:
     cells, results = cells_of(tmp_path, cost=[4]), tmp_path / "results"
     assert work(cells["cost"], Context(results)).status == "done"
     assert not (results / "runs").exists(), "no run folder is created"
-    (file,) = Store(results).files(cells["cost"])
+    (file,) = CellStore(results).files(cells["cost"])
     untrained = tables.read("costs", file)
     assert compute(results, cells) == {"train": None, "evaluate": None}
     run, sizes = find(results, RUN), CostSizes(cells["cost"].options["points"])
@@ -247,11 +247,11 @@ def test_a_failed_cell_has_a_row_with_the_reason_and_is_repeated(tmp_path: Path)
     outcome = work(cells["evaluate"], Context(tmp_path / "results"))
     assert outcome.status == "failed"
     assert outcome.reason and f"'{RUN}'" in outcome.reason and "iclbench train" in outcome.reason
-    store = Store(tmp_path / "results")
+    store = CellStore(tmp_path / "results")
     assert store.state(cells["evaluate"]) == "failed"
     assert store.rows.loc[cells["evaluate"].hash, "reason"] == outcome.reason
     assert compute(tmp_path / "results", cells) == {"train": None, "evaluate": None}
-    assert Store(tmp_path / "results").state(cells["evaluate"]) == "done"
+    assert CellStore(tmp_path / "results").state(cells["evaluate"]) == "done"
 
 
 def diverging_cells(folder: Path) -> dict[str, GridCell]:
@@ -264,15 +264,15 @@ def test_a_diverged_run_is_not_repeated(tmp_path: Path) -> None:
     outcome = work(cells["train"], Context(results))
     assert outcome.status == "diverged"
     assert re.search(r"step \d\b.*\b(nan|inf)\b", outcome.reason or "")
-    open_plan = plan(list(cells.values()), Store(results))
+    open_plan = make_plan(list(cells.values()), CellStore(results))
     assert open_plan.todo == (cells["evaluate"],), "the evaluation gets its row without work"
     ((cell, cell_outcome),) = Order(open_plan, 1).cells_without_work()
     assert (cell, cell_outcome.status) == (cells["evaluate"], "diverged")
     record(results, cell, cell_outcome, Context(results))
-    final_plan = plan(list(cells.values()), Store(results))
+    final_plan = make_plan(list(cells.values()), CellStore(results))
     assert final_plan.todo == ()
     assert set(final_plan.states.values()) == {"diverged"}
-    rows = Store(results).rows["reason"]
+    rows = CellStore(results).rows["reason"]
     assert rows[cells["train"].hash] == outcome.reason
     assert f"'{RUN}'" in rows[cells["evaluate"].hash]
 
@@ -282,9 +282,9 @@ def test_a_diverged_run_without_its_record_is_repeated_with_its_evaluation(tmp_p
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     for cell in cells.values():
         assert work(cell, Context(results)).status == "diverged"
-    assert plan(list(cells.values()), Store(results)).todo == ()
+    assert make_plan(list(cells.values()), CellStore(results)).todo == ()
     (results / "runs" / RUN / name).unlink()
-    assert plan(list(cells.values()), Store(results)).todo == tuple(cells.values())
+    assert make_plan(list(cells.values()), CellStore(results)).todo == tuple(cells.values())
 
 
 def test_a_diverged_run_is_packed_with_its_curve(tmp_path: Path) -> None:
@@ -292,11 +292,11 @@ def test_a_diverged_run_is_packed_with_its_curve(tmp_path: Path) -> None:
     cells, results = diverging_cells(tmp_path), tmp_path / "results"
     for cell in cells.values():
         work(cell, Context(results))
-    pack(list(cells.values()), Store(results), results / "reference")
+    pack(list(cells.values()), CellStore(results), results / "reference")
     for folder in ("runs", "cells"):
         shutil.rmtree(results / folder)
-    store = Store(results)
-    assert plan(list(cells.values()), store).todo == ()
+    store = CellStore(results)
+    assert make_plan(list(cells.values()), store).todo == ()
     curve = tables.read_all("values", results)
     assert curve["status"].tolist()[-1] == "failed" and set(curve["evaluator"]) == {"train"}
     assert curve["reason"].tolist()[-1] == store.rows.loc[cells["train"].hash, "reason"]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from iclbench import tables
 from iclbench.backbones.gpt2 import GPT2
-from iclbench.config.cards import TrainSettings, decay_begins
+from iclbench.config.cards import TrainSettings, decay_start
 from iclbench.config.resolution import resolve_run
 from iclbench.core.context import Context
 from iclbench.core.errors import Interrupted, UsageError
@@ -97,7 +97,7 @@ def test_a_run_with_branches_is_another_run_of_the_same_variant() -> None:
         resolve_run("linear", "gpt2", "smoke", 0, [STABLE, *overrides]) for overrides in ([], [BRANCHED[2]])
     )
     assert variant_id(plain) == variant_id(branched), "they are repetitions of one contestant"
-    assert plain.trained != branched.trained, "they have different folders"
+    assert plain.trained_part != branched.trained_part, "they have different folders"
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_the_run_is_the_same_bit_for_bit_with_and_without_branches(
     assert have_same_weights(uninterrupted, unbranched)
     curves = [tables.read("values", run.path / "values.parquet") for run in (uninterrupted, unbranched)]
     pd.testing.assert_frame_equal(*curves)
-    assert not list(unbranched.path.glob("branch-*")) and unbranched.config.train.all_steps == 40
+    assert not list(unbranched.path.glob("branch-*")) and unbranched.config.train.total_steps == 40
 
 
 @pytest.mark.parametrize("steps", [10, 20])
@@ -146,8 +146,8 @@ def test_branches_are_reported_separately_from_the_run(card_path: Path, tmp_path
     train_with_reports(run, Context(), lambda step, text: reports.append((step, text)))
     branch_reports = [(step, text) for step, text in reports if text.startswith("branch of")]
     steps = run.config.train.branch_steps
-    assert len(branch_reports) == sum(end - decay_begins(end) for end in steps)
-    assert {(decay_begins(end), f"branch of {end} steps: {end} done") for end in steps} <= {
+    assert len(branch_reports) == sum(end - decay_start(end) for end in steps)
+    assert {(decay_start(end), f"branch of {end} steps: {end} done") for end in steps} <= {
         (step, text.partition(",")[0]) for step, text in branch_reports
     }
     training_steps = [step for step, text in reports if not text.startswith("branch of")]
@@ -170,7 +170,7 @@ def test_the_seconds_of_a_branch_count_once_in_the_run(
     def step(self: Training) -> None:
         original(self)
         if self.end == 10:
-            self._meter._started -= 1000.0  # simulates a step of 1,000 seconds
+            self._meter._start -= 1000.0  # simulates a step of 1,000 seconds
             if is_interrupting:
                 os.kill(os.getpid(), signal.SIGINT)
 

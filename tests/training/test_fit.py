@@ -79,7 +79,7 @@ def test_time_in_a_pause_does_not_count_and_the_model_is_in_eval_mode() -> None:
     def evaluate(training: Training) -> None:
         with training.paused():
             modes.append(training.backbone.training)
-            training._meter._started -= 1000.0  # simulates an earlier step of 1,000 seconds
+            training._meter._start -= 1000.0  # simulates an earlier step of 1,000 seconds
         modes.append(training.backbone.training)
 
     progress = fit(model, FAMILY, SETTINGS.model_copy(update={"steps": 1}), [evaluate], points=6)

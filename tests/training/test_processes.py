@@ -23,7 +23,14 @@ from iclbench.config.resolution import resolve_run
 from iclbench.core.episodes import Episodes
 from iclbench.training import processes
 from iclbench.training.fit import Training
-from iclbench.training.processes import SINGLE_PROCESS, Processes, check_count, joined, started, this_process
+from iclbench.training.processes import (
+    SINGLE_PROCESS,
+    Processes,
+    check_count,
+    join_processes,
+    start_processes,
+    this_process,
+)
 from iclbench.training.step import TrainingData
 from tests.forked import FORKS
 from tests.refusals import refused
@@ -60,7 +67,7 @@ def losses(name: str, double: bool, steps: int, processes: Processes) -> list[fl
 def _one_of_two(rank: int, name: str, double: bool, steps: int, port: int, path: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    with joined("cpu") as process:
+    with join_processes("cpu") as process:
         step_losses = losses(name, double, steps, process)
     if process.is_first:
         torch.save(torch.tensor(step_losses, dtype=torch.float64), path)
@@ -174,7 +181,7 @@ def test_backbones_that_do_not_support_several_processes_are_refused() -> None:
 def test_torchrun_and_the_option_processes_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with refused("conflict", "torchrun", 4, "--processes 2"), started(2, []):
+    with refused("conflict", "torchrun", 4, "--processes 2"), start_processes(2, []):
         pass
 
 
@@ -252,7 +259,7 @@ def test_a_process_stops_waiting_for_the_others_after_a_timeout(
     with (
         caplog.at_level("INFO", "iclbench"),
         refused("worker-died", "1 of 2", f"127.0.0.1:{port}", exit_code=1),
-        joined("cpu"),
+        join_processes("cpu"),
     ):
         pass
     assert f"127.0.0.1:{port}" in caplog.text
@@ -273,6 +280,6 @@ def test_ctrl_c_ends_the_wait_for_the_others(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(processes, "_START_TIMEOUT", timedelta(seconds=8))
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     start_time = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), joined("cpu"):
+    with pytest.raises(KeyboardInterrupt), join_processes("cpu"):
         pass
     assert time.monotonic() - start_time < 6

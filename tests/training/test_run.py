@@ -15,7 +15,7 @@ from iclbench.core.errors import IclbenchError, Interrupted, UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import Run, create
 from iclbench.training import checkpoint
-from iclbench.training.run import Report, train
+from iclbench.training.run import StepReport, train
 from iclbench.training.schedule import learning_rate
 from iclbench.training.step import TrainingData
 from tests.forked import FORKS
@@ -32,7 +32,7 @@ def new_run(card: Path, results: Path, *overrides: str) -> Run:
     return create(results, resolve_run(str(card), "gpt2", "smoke", 3, overrides))
 
 
-def stop_at(step: int) -> Report:
+def stop_at(step: int) -> StepReport:
     """A reporter that interrupts this process when a step is reported."""
 
     def report(finished_step: int, loss: float) -> None:

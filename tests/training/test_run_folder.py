@@ -17,8 +17,8 @@ from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import IclbenchError, UsageError
 from iclbench.core.files import digest_path
-from iclbench.store.runs import Run, create, writing
-from iclbench.training.run import Report, _Stop, train
+from iclbench.store.runs import Run, create, write_errors
+from iclbench.training.run import StepReport, _StopFlag, train
 from tests.conftest import small_card
 from tests.refusals import refused
 from tests.training.test_run import have_same_weights, new_run
@@ -91,7 +91,7 @@ def test_temporary_files_of_killed_processes_are_removed(finished: Run) -> None:
     assert all(path.exists() for path in other_files)
 
 
-def call_after(step: int, action: object) -> Report:
+def call_after(step: int, action: object) -> StepReport:
     def report(finished_step: int, loss: float) -> None:
         if finished_step == step:
             action()  # type: ignore[operator]
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_no_incomplete_files(card_path: Path, tmp_path: Path)
     ("number", "code"), [(errno.ENOSPC, 1), (errno.EDQUOT, 1), (errno.EACCES, 2), (errno.EROFS, 2), (errno.EEXIST, 2)]
 )
 def test_a_full_disk_has_exit_code_1_and_a_missing_permission_2(tmp_path: Path, number: int, code: int) -> None:
-    with pytest.raises(IclbenchError, match=str(tmp_path)) as error, writing(tmp_path):
+    with pytest.raises(IclbenchError, match=str(tmp_path)) as error, write_errors(tmp_path):
         raise OSError(number, os.strerror(number))
     assert error.value.exit_code == code
 
@@ -199,11 +199,11 @@ def test_a_damaged_configuration_is_refused(
 
 
 def test_the_third_signal_ends_a_long_step_but_not_the_writing_of_a_checkpoint(card_path: Path, tmp_path: Path) -> None:
-    stop = _Stop(new_run(card_path, tmp_path))
+    stop = _StopFlag(new_run(card_path, tmp_path))
     stop.handle(2, None)
     stop.handle(2, None)
     assert stop
-    with stop.held():
+    with stop.defer_interrupt():
         stop.handle(2, None)
     with refused("interrupted", "step 0", exit_code=130):
         stop.handle(2, None)

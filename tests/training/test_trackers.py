@@ -14,7 +14,7 @@ from iclbench.config.resolution import resolve_run
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import Run, create
 from iclbench.training import trackers
-from iclbench.training.trackers import tracked
+from iclbench.training.trackers import open_trackers
 from tests.refusals import refused
 
 SETTINGS = ("-o", "task.dim=2", "-o", "backbone.width=16", "-o", "backbone.layers=1", "-o", "backbone.heads=2")
@@ -112,10 +112,10 @@ def test_unknown_and_missing_trackers_are_refused_before_training(
 
 def test_trackers_are_closed_after_an_error(list_tracker: type[ListTracker], tmp_path: Path) -> None:
     run = icl.train(icl.task("linear", "smoke", dim=2), "cnp", results=tmp_path, settings={"width": 8}, steps=2)
-    with pytest.raises(ZeroDivisionError), tracked(run, ["list", "list"]):
+    with pytest.raises(ZeroDivisionError), open_trackers(run, ["list", "list"]):
         raise ZeroDivisionError
     assert list_tracker.closed_count == 2
-    with refused("unknown-name", "'none'"), tracked(run, ["list", "none"]):
+    with refused("unknown-name", "'none'"), open_trackers(run, ["list", "none"]):
         pass
     assert list_tracker.closed_count == 2, "no tracker is opened if one is unknown"
 

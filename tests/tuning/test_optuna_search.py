@@ -15,13 +15,13 @@ from iclbench.core.context import Context
 from iclbench.core.errors import NonFiniteError
 from iclbench.tuning import optuna_search, trials
 from iclbench.tuning.curves import Point
-from iclbench.tuning.optuna_search import RANGES, STARTUP, OptunaSearch
-from iclbench.tuning.search import RateSearch, best
+from iclbench.tuning.optuna_search import RANGES, STARTUP_CHOICES, OptunaSearch
+from iclbench.tuning.search import RateSearch, find_best
 from iclbench.tuning.trials import Trial
-from iclbench.tuning.tune import Pair, curves, tune
+from iclbench.tuning.tune import TuningPair, objective_and_curves, tune
 from iclbench.tuning.validation import Objective
 from tests.inline_executor import InlineExecutor
-from tests.tuning.test_tune import ListReport
+from tests.tuning.test_tune import ListObserver
 
 pytest.importorskip("optuna")
 
@@ -55,16 +55,16 @@ def test_proposals_are_better_than_random_choices_for_both_signs() -> None:
     all_points = search(40)
     assert len(all_points) == 40 and all_points[0] == point({"lr": BASE.lr})
     values = [each.value if each.value is not None else 99.0 for each in all_points]
-    random_values, proposed_values = values[:STARTUP], values[STARTUP:]
+    random_values, proposed_values = values[:STARTUP_CHOICES], values[STARTUP_CHOICES:]
     assert (
         min(proposed_values) < min(random_values)
         and sorted(proposed_values)[len(proposed_values) // 2] < sorted(random_values)[len(random_values) // 2] / 2
     )
-    assert any(each.value is None for each in all_points[:STARTUP]), "a random choice that diverged"
-    assert max(each.lr for each in all_points[STARTUP + 5 :]) < 0.02, "proposals avoid rates that diverge"
+    assert any(each.value is None for each in all_points[:STARTUP_CHOICES]), "a random choice that diverged"
+    assert max(each.lr for each in all_points[STARTUP_CHOICES + 5 :]) < 0.02, "proposals avoid rates that diverge"
     negated_points = search(40, sign=-1)
     assert [each.settings for each in negated_points] == [each.settings for each in all_points]
-    assert best(negated_points, -1).settings == best(all_points, 1).settings != all_points[0].settings  # type: ignore[union-attr]
+    assert find_best(negated_points, -1).settings == find_best(all_points, 1).settings != all_points[0].settings  # type: ignore[union-attr]
 
 
 def test_choices_are_in_their_ranges_and_name_only_settings_that_differ_from_the_preset() -> None:
@@ -102,9 +102,9 @@ def scored(trial: Trial, budget: int | None, context: Context) -> dict[str, Any]
     return trial.row(objective.id, **columns, value=value, n_episodes=8)
 
 
-def pair(card: Path, results: Path, number: int) -> Pair:
-    objective, (curve,) = curves(str(card), ["gpt2"], "smoke", 2, Context(results))
-    return Pair(curve, objective, OptunaSearch(number, curve.base.train, objective.sign))
+def pair(card: Path, results: Path, number: int) -> TuningPair:
+    objective, (curve,) = objective_and_curves(str(card), ["gpt2"], "smoke", 2, Context(results))
+    return TuningPair(curve, objective, OptunaSearch(number, curve.base.train, objective.sign))
 
 
 @pytest.mark.slow
@@ -113,8 +113,8 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
     uninterrupted = tmp_path / "uninterrupted"
-    tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListReport())
-    for calls in (3, STARTUP * 2 + 2):  # within the random choices; between the seeds of a choice
+    tune([pair(card_path, uninterrupted, 13)], InlineExecutor(), Context(uninterrupted), ListObserver())
+    for calls in (3, STARTUP_CHOICES * 2 + 2):  # within the random choices; between the seeds of a choice
 
         def stop(call: int, last: int = calls) -> None:
             if call > last:
@@ -122,9 +122,9 @@ def test_an_interrupted_search_continues_and_its_choice_is_used(
 
         results = tmp_path / str(calls)
         with pytest.raises(KeyboardInterrupt):
-            tune([pair(card_path, results, 13)], InlineExecutor(stop), Context(results), ListReport())
+            tune([pair(card_path, results, 13)], InlineExecutor(stop), Context(results), ListObserver())
         executor = InlineExecutor()
-        tune([pair(card_path, results, 13)], executor, Context(results), ListReport())
+        tune([pair(card_path, results, 13)], executor, Context(results), ListObserver())
         assert executor.calls == 2 * 13 - calls
         for name in ("rates/smoke.toml", "rates/smoke/tiny-linear-gpt2.trials.parquet"):
             assert (results / name).read_bytes() == (uninterrupted / name).read_bytes()
@@ -147,7 +147,7 @@ def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
     printed = capsys.readouterr()
     line = next(line for line in printed.out.splitlines() if line.startswith("gpt2"))
     tuned_pair = pair(card_path, tmp_path, 2)
-    tuned_pair.curve = curves(str(card_path), ["gpt2"], "smoke", 1, Context(tmp_path))[1][0]
+    tuned_pair.curve = objective_and_curves(str(card_path), ["gpt2"], "smoke", 1, Context(tmp_path))[1][0]
     preset_point, drawn_point = (
         tuned_pair.curve.points()
         if tuned_pair.curve.points()[0].settings.keys() == {"lr"}
@@ -167,11 +167,11 @@ def test_worse_rates_that_are_tried_later_do_not_replace_the_choice(
     card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trials, "run", scored)
-    tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), ListReport())
+    tune([pair(card_path, tmp_path, 12)], InlineExecutor(), Context(tmp_path), ListObserver())
     choice_before = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     rates = pair(card_path, tmp_path, 12)
     rates.search = RateSearch([1e-4], 1)
-    tune([rates], InlineExecutor(), Context(tmp_path), ListReport())
+    tune([rates], InlineExecutor(), Context(tmp_path), ListObserver())
     choice_after = read_table(results_path(tmp_path, "smoke")).tuned[0].train["gpt2"]
     assert choice_after.model_copy(update={"tried": []}) == choice_before.model_copy(update={"tried": []})
     assert set(choice_after.tried) > set(choice_before.tried)

@@ -3,7 +3,7 @@
 import pytest
 
 from iclbench.tuning.curves import Point
-from iclbench.tuning.search import RateSearch, best, choice, neighbour_rate, not_different
+from iclbench.tuning.search import RateSearch, find_best, find_choice, neighbour_rate, not_different
 
 RATES = [1e-3, 3e-3, 1e-2]
 
@@ -42,25 +42,25 @@ def test_the_range_is_extended_if_the_best_rate_is_at_its_edge(
 def test_rates_of_earlier_commands_count() -> None:
     all_points = points({1e-3: 0.5, 2e-3: 0.4, 3e-3: 0.5})
     assert RateSearch([2e-3], 1).next(all_points) == []
-    assert best(all_points, 1) == all_points[1] and not RateSearch([2e-3], 1).is_at_edge(all_points)
+    assert find_best(all_points, 1) == all_points[1] and not RateSearch([2e-3], 1).is_at_edge(all_points)
 
 
 def test_of_tied_rates_the_smallest_is_best_and_failed_points_are_never_best() -> None:
-    assert best(points({1e-2: 0.9, 3e-3: 0.9, 1e-3: None}), 1) == Point({"lr": 3e-3}, 0.9)
-    assert best(points({1e-2: None}), 1) is None
+    assert find_best(points({1e-2: 0.9, 3e-3: 0.9, 1e-3: None}), 1) == Point({"lr": 3e-3}, 0.9)
+    assert find_best(points({1e-2: None}), 1) is None
 
 
 def test_the_smallest_rate_within_one_standard_error_of_the_best_is_chosen() -> None:
     near, far = Point({"lr": 1e-3}, 1.05, 0.5), Point({"lr": 3e-4}, 1.07, 0.01)
     best_point, worse_rate = Point({"lr": 1e-2}, 1.0, 0.12), Point({"lr": 3e-2}, 1.01, 0.1)
     all_points = [far, near, best_point, worse_rate, Point({"lr": 1e-4}, None)]
-    assert choice(all_points, 1, seeds=4) == near, "0.12 / 2 = 0.06"
-    assert choice(all_points, 1, seeds=2) == far, "0.12 / sqrt(2) = 0.085"
-    assert choice(all_points, 1, seeds=16) == best_point
+    assert find_choice(all_points, 1, seeds=4) == near, "0.12 / 2 = 0.06"
+    assert find_choice(all_points, 1, seeds=2) == far, "0.12 / sqrt(2) = 0.085"
+    assert find_choice(all_points, 1, seeds=16) == best_point
     negated_points = [Point(each.settings, None if each.value is None else -each.value, each.sd) for each in all_points]
-    assert choice(negated_points, -1, seeds=4).settings == near.settings  # type: ignore[union-attr]
-    assert choice([Point({"lr": 1e-2}, 1.0)], 1, seeds=1) == Point({"lr": 1e-2}, 1.0)
-    assert choice([Point({"lr": 1e-2}, None)], 1, seeds=3) is None
+    assert find_choice(negated_points, -1, seeds=4).settings == near.settings  # type: ignore[union-attr]
+    assert find_choice([Point({"lr": 1e-2}, 1.0)], 1, seeds=1) == Point({"lr": 1e-2}, 1.0)
+    assert find_choice([Point({"lr": 1e-2}, None)], 1, seeds=3) is None
 
 
 def test_neighbours_of_rates_in_the_series_are_in_the_series() -> None:

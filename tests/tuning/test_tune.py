@@ -14,7 +14,7 @@ from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.cli.tune_run import _View
 from iclbench.cli.tune_tables import _rate_table
-from iclbench.config.cards import cards_folder, names
+from iclbench.config.cards import card_names, cards_folder
 from iclbench.config.rates import Rates, TunedSettings, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
@@ -23,39 +23,39 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.sweep.executor import WorkerDiedError
 from iclbench.sweep.grids import is_grid, load_grid
 from iclbench.tuning import trials
-from iclbench.tuning.curves import Point, choose
+from iclbench.tuning.curves import Point, write_choice
 from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED, Trial
-from iclbench.tuning.tune import Pair, curves, tune
+from iclbench.tuning.tune import TuningPair, objective_and_curves, tune
 from iclbench.tuning.validation import Objective, ValidationSet
 from tests.inline_executor import InlineExecutor
 
 
-class ListReport:
-    """A report that stores its calls in a list."""
+class ListObserver:
+    """An observer that stores its calls in a list."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
 
-    def scheduled(self, pair: Pair, todo: Any) -> None:
+    def on_schedule(self, pair: TuningPair, todo: Any) -> None:
         self.calls.append(("scheduled", sorted({trial.config.train.lr for trial in todo})))
 
-    def finished(self, pair: Pair, trial: Trial, row: dict[str, Any]) -> None:
+    def on_finish(self, pair: TuningPair, trial: Trial, row: dict[str, Any]) -> None:
         self.calls.append((row["status"], trial.config.train.lr))
 
-    def retried(self, pair: Pair, trial: Trial, reason: str) -> None:
+    def on_retry(self, pair: TuningPair, trial: Trial, reason: str) -> None:
         self.calls.append(("retried", reason))
 
-    def failed(self, pair: Pair, trial: Trial, reason: str) -> None:
+    def on_failure(self, pair: TuningPair, trial: Trial, reason: str) -> None:
         self.calls.append(("failed finally", reason))
 
-    def decided(self, pair: Pair, choice: Point | None) -> None:
+    def on_choice(self, pair: TuningPair, choice: Point | None) -> None:
         self.calls.append(("decided", choice and choice.lr))
 
 
-def pairs(card: Path, results: Path, contestants: list[str], rates: list[float], seeds: int = 2) -> list[Pair]:
-    objective, contestant_curves = curves(str(card), contestants, "smoke", seeds, Context(results))
-    return [Pair(curve, objective, RateSearch(rates, objective.sign)) for curve in contestant_curves]
+def pairs(card: Path, results: Path, contestants: list[str], rates: list[float], seeds: int = 2) -> list[TuningPair]:
+    objective, contestant_curves = objective_and_curves(str(card), contestants, "smoke", seeds, Context(results))
+    return [TuningPair(curve, objective, RateSearch(rates, objective.sign)) for curve in contestant_curves]
 
 
 def scored(values: dict[float, float]) -> Callable[..., dict[str, Any]]:
@@ -110,7 +110,7 @@ def test_the_objective_uses_separate_validation_data() -> None:
 
 
 def test_no_grid_uses_the_seeds_of_trials() -> None:
-    paths = [str(cards_folder("grids") / f"{name}.toml") for name in names("grids")]
+    paths = [str(cards_folder("grids") / f"{name}.toml") for name in card_names("grids")]
     cards = [load_grid(path)[1] for path in paths if is_grid(path)]
     seeds = {seed for card in cards for part in [card, *card.more] for seed in part.seeds}
     assert len(cards) > 5 and seeds and max(seeds) < FIRST_SEED
@@ -122,7 +122,7 @@ def test_a_point_is_the_mean_over_seeds_and_ignores_tables_of_rates(card_path: P
     for trial, value in zip(pair.curve.trials({"lr": 1e-3}), (1.0, 2.0, 6.0), strict=True):
         pair.curve.add(trial.row(pair.objective.id, **columns, value=value))
     assert pair.curve.point({"lr": 1e-3}) == Point({"lr": 1e-3}, 3.0, pytest.approx(np.std([1, 2, 6], ddof=1)))
-    choose(pair.curve, TunedSettings(lr=0.25), "by hand")
+    write_choice(pair.curve, TunedSettings(lr=0.25), "by hand")
     assert resolve_run(str(card_path), "gpt2", "smoke", results=tmp_path).train.lr == 0.25
     (reloaded,) = pairs(card_path, tmp_path, ["gpt2"], [1e-3], seeds=3)
     assert reloaded.curve.base.train.lr == pair.curve.base.train.lr != 0.25 and reloaded.curve.points()
@@ -132,14 +132,14 @@ def test_a_point_is_the_mean_over_seeds_and_ignores_tables_of_rates(card_path: P
 def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {1e-3: 3.0, 1e-2: 2.0, 3e-2: 1.0, 1e-1: 5.0}
     monkeypatch.setattr(trials, "run", scored(values))
-    tuned_pairs, report, executor = (
+    tuned_pairs, observer, executor = (
         pairs(card_path, tmp_path, ["gpt2", "cnp"], [1e-3, 1e-2]),
-        ListReport(),
+        ListObserver(),
         InlineExecutor(),
     )
-    tune(tuned_pairs, executor, Context(tmp_path), report)
+    tune(tuned_pairs, executor, Context(tmp_path), observer)
     steps = [("scheduled", [1e-3, 1e-2]), ("scheduled", [3e-2]), ("scheduled", [1e-1]), ("decided", 3e-2)]
-    assert all(report.calls.count(step) == 2 for step in steps)
+    assert all(observer.calls.count(step) == 2 for step in steps)
     assert executor.calls == 2 * 2 * len(values)
     for contestant in ("gpt2", "cnp"):
         assert resolve_run(str(card_path), contestant, "smoke", results=tmp_path).train.lr == 3e-2
@@ -153,13 +153,15 @@ def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, mo
     assert mean.to_dict() == pytest.approx({rate: value + 0.5 for rate, value in values.items()})
 
     second_executor = InlineExecutor()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), second_executor, Context(tmp_path), ListReport())
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), second_executor, Context(tmp_path), ListObserver())
     assert second_executor.calls == 0, "finished trials are cached"
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2], seeds=3), second_executor, Context(tmp_path), ListReport())
+    tune(
+        pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2], seeds=3), second_executor, Context(tmp_path), ListObserver()
+    )
     assert second_executor.calls == len(values), "one more seed of each rate"
     text = card_path.read_text().replace("steps = 12", "steps = 13")
     card_path.write_text(text)
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), second_executor, Context(tmp_path), ListReport())
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), second_executor, Context(tmp_path), ListObserver())
     assert second_executor.calls == len(values) + 2 * len(values), "other settings of training are other trials"
     assert {each.steps: [*each.train] for each in read_table(results_path(tmp_path, "smoke")).tuned} == {
         12: ["cnp"],
@@ -168,12 +170,12 @@ def test_the_chosen_rate_is_written_and_used(card_path: Path, tmp_path: Path, mo
 
 
 def test_a_rate_that_diverges_is_a_point_of_the_curve(card_path: Path, tmp_path: Path) -> None:
-    report = ListReport()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), InlineExecutor(), Context(tmp_path), report)
+    observer = ListObserver()
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e30], seeds=1), InlineExecutor(), Context(tmp_path), observer)
     rows = tables.read_all("trials", tmp_path).set_index("lr")
     assert rows.loc[1e30, "status"] == "failed" and pd.isna(rows.loc[1e30, "value"])
     assert "diverged" in rows.loc[1e30, "reason"]
-    assert report.calls[-1][0] == "decided" and report.calls[-1][1] < 1
+    assert observer.calls[-1][0] == "decided" and observer.calls[-1][1] < 1
 
 
 def test_an_interrupted_tuning_continues(card_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,13 +187,13 @@ def test_an_interrupted_tuning_continues(card_path: Path, tmp_path: Path, monkey
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune(pairs(card_path, tmp_path, ["gpt2"], rates), InlineExecutor(stop), Context(tmp_path), ListReport())
+        tune(pairs(card_path, tmp_path, ["gpt2"], rates), InlineExecutor(stop), Context(tmp_path), ListObserver())
     assert len(tables.read_all("trials", tmp_path)) == 3 and not results_path(tmp_path, "smoke").exists()
     executor = InlineExecutor()
-    tune(pairs(card_path, tmp_path, ["gpt2"], rates), executor, Context(tmp_path), ListReport())
+    tune(pairs(card_path, tmp_path, ["gpt2"], rates), executor, Context(tmp_path), ListObserver())
     assert executor.calls == 3 and results_path(tmp_path, "smoke").exists()
     uninterrupted = tmp_path / "uninterrupted"
-    tune(pairs(card_path, uninterrupted, ["gpt2"], rates), InlineExecutor(), Context(uninterrupted), ListReport())
+    tune(pairs(card_path, uninterrupted, ["gpt2"], rates), InlineExecutor(), Context(uninterrupted), ListObserver())
     name = "rates/smoke/tiny-linear-gpt2.trials.parquet"
     assert (uninterrupted / name).read_bytes() == (tmp_path / name).read_bytes()
 
@@ -204,7 +206,7 @@ def test_unreadable_trials_are_not_overwritten(
     path.parent.mkdir(parents=True)
     path.write_bytes(b"of a later version")
     with pytest.raises(tables.TableError, match=path.name):
-        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(), Context(tmp_path), ListReport())
+        tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(), Context(tmp_path), ListObserver())
     assert path.read_bytes() == b"of a later version"
 
 
@@ -217,15 +219,15 @@ def test_a_trial_of_a_killed_worker_is_repeated_and_a_failed_trial_gives_no_choi
         if call == 2:
             raise WorkerDiedError("killed")
 
-    report = ListReport()
-    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(die_once), Context(tmp_path), report)
-    assert ("retried", "killed") in report.calls and report.calls[-1] == ("decided", 1e-2)
+    observer = ListObserver()
+    tune(pairs(card_path, tmp_path, ["gpt2"], [1e-3, 1e-2]), InlineExecutor(die_once), Context(tmp_path), observer)
+    assert ("retried", "killed") in observer.calls and observer.calls[-1] == ("decided", 1e-2)
 
     def fail(call: int) -> None:
         raise IclbenchError("no memory")
 
     (failed_pair,) = pairs(card_path, tmp_path / "other", ["gpt2"], [1e-3])
-    tune([failed_pair], InlineExecutor(fail), Context(tmp_path), ListReport())
+    tune([failed_pair], InlineExecutor(fail), Context(tmp_path), ListObserver())
     assert failed_pair.problems == ["no memory"] * 2 and not results_path(tmp_path / "other", "smoke").exists()
 
 
@@ -280,7 +282,7 @@ def test_an_edge_is_marked_for_rates_only(card_path: Path, tmp_path: Path, capsy
     add_trial({"lr": 1e-2, "warmup": 7}, value=1.0, n_episodes=8)
     for rate in (1e-3, 3e-3):
         add_trial({"lr": rate}, status="failed", reason="it diverged")
-    _View().scheduled(pair, pair.next_trials())
+    _View().on_schedule(pair, pair.next_trials())
     assert "0.0003" in capsys.readouterr().err
     add_trial({"lr": 3e-4}, value=2.0, n_episodes=8)
     assert _rate_table([pair])[1][0][1] == "0.01", "a choice with other settings has no edge"
@@ -290,8 +292,8 @@ def test_an_edge_is_marked_for_rates_only(card_path: Path, tmp_path: Path, capsy
 
 def test_a_choice_on_a_task_applies_to_its_followers(tmp_path: Path) -> None:
     def choose_rate(contestant: str, task: str, rate: float) -> list[Any]:
-        (curve,) = curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
-        choose(curve, TunedSettings(lr=rate), "by hand")
+        (curve,) = objective_and_curves(task, [contestant], "grid", 1, Context(tmp_path))[1]
+        write_choice(curve, TunedSettings(lr=rate), "by hand")
         return read_table(results_path(tmp_path, "grid")).tuned
 
     followers = {name for each in read_table(shipped_path("grid")).tuned if each.on == "linear" for name in each.tasks}

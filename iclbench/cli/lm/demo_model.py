@@ -27,10 +27,10 @@ def command(
     from iclbench.cli.terminal import out as stdout
     from iclbench.cli.terminal import step_bar, table
     from iclbench.language.demo_model import STEPS, TASKS, train
-    from iclbench.language.models.loading import quiet
+    from iclbench.language.models.loading import quiet_logs
 
     steps = steps or STEPS
-    with quiet(), step_bar(f"train {out.name}", steps) as update:
+    with quiet_logs(), step_bar(f"train {out.name}", steps) as update:
         model = train(out, seed, steps, lambda step, loss: update(step, f"loss {loss:.3f}"))
     columns = ["task", "no demonstrations", f"{_SHOTS} demonstrations"]
     table("accuracy", columns, _accuracies(model.path, list(TASKS)), (1, 2))

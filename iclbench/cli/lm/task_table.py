@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from iclbench.cli.terminal import echo, out, say, table
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, task_groups
@@ -95,7 +95,7 @@ def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> Non
 
 def _print_groups() -> None:
     """Print the suites and families, and the reasons for excluded subsets."""
-    shipped = names("tasks/language/suites")
+    shipped = card_names("tasks/language/suites")
     lines = []
     for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped, item[0])):
         summary = (

@@ -38,7 +38,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import IclbenchError
 from iclbench.core.guard import guarded
 from iclbench.core.measure import peak_of, seconds_of
-from iclbench.core.memory import IN_COSTS, OutOfMemoryError, memory_advice
+from iclbench.core.memory import COST_REMEDY, OutOfMemoryError, memory_advice
 from iclbench.core.plugins import plugin_errors
 from iclbench.core.predictor import State
 from iclbench.core.seeds import generator
@@ -48,7 +48,7 @@ from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.shifts import Shift
 from iclbench.store import identity
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 from iclbench.training.step import TrainingData, autocast, descend, make_optimiser
 
 # Bounds of the number of repetitions, which depends on the given time. Memory is measured `_MIN_REPEATS` times.
@@ -128,7 +128,7 @@ class Measurement(NamedTuple):
 
 
 @guarded
-@memory_advice(IN_COSTS)
+@memory_advice(COST_REMEDY)
 def measure_costs(
     context: Context,
     contestant: PredictorContestant,
@@ -168,7 +168,7 @@ def measure_costs(
     measured_points, failed = [], 0
     for n in sorted(set(sizes.points)):
         try:
-            with memory_advice(IN_COSTS), plugin_errors(contestant.predictor):
+            with memory_advice(COST_REMEDY), plugin_errors(contestant.predictor):
                 new_costs, reasons = answering_costs(contestant, family, n, sizes, seconds)
             costs += new_costs
             messages += [f"'{contestant.run}' at {n} points: {reason}" for reason in reasons]
@@ -179,7 +179,7 @@ def measure_costs(
     flop_costs, reasons = count_costs(contestant, family, task, train, replace(sizes, points=measured_points))
     costs += flop_costs
     messages += [f"'{contestant.run}': FLOPs of {reason}" for reason in reasons]
-    device, threads = devices.label(contestant.device), torch.get_num_threads()
+    device, threads = devices.device_label(contestant.device), torch.get_num_threads()
     shared: dict[str, object] = {
         "run": contestant.run,
         "task": task.name,
@@ -199,7 +199,7 @@ def measure_costs(
             frame = _replace_measured(tables.read("costs", path), frame)
         else:
             messages.append(f"'{contestant.run}': older costs of another configuration, task or version were removed")
-    with writing(context.results):
+    with write_errors(context.results):
         tables.write("costs", frame, path, {"of": costs_id})
     return Measurement(path, messages, failed)
 
@@ -278,7 +278,7 @@ def count_costs(
             flops = count_flops(work.call)
             costs.append(work.cost("flops", flops))
             if work.phase == "train_step" and settings is not None:
-                costs.append(Cost("train", "flops", float(flops) * settings.all_steps))
+                costs.append(Cost("train", "flops", float(flops) * settings.total_steps))
         except UncountedError as error:
             reasons[f"{work.phase} {error}"] = None
     return costs, list(reasons)

@@ -36,7 +36,7 @@ from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import as_one_line
 from iclbench.core.hashing import data_fingerprint
 from iclbench.core.settings import PositiveFloat
-from iclbench.core.standard import Standard
+from iclbench.core.standard import Standardisation
 from iclbench.families.base import Family, FunctionParameters
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
@@ -111,9 +111,9 @@ class Tabular(Family):
         return [(_to_standard_units(t.x), _to_standard_units(t.y[:, None])[:, 0]) for t in self.tables]
 
     @cached_property
-    def _target_standards(self) -> list[Standard]:
+    def _target_standards(self) -> list[Standardisation]:
         """Mean and standard deviation of the target of every table."""
-        return [Standard.of(table.y[:, None]) for table in self.tables]
+        return [Standardisation.of(table.y[:, None]) for table in self.tables]
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
@@ -232,7 +232,7 @@ def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor,
 
 def _to_standard_units(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
     """Columns in standard units; constant columns become 0."""
-    standardised = Standard.of(values).apply(values)
+    standardised = Standardisation.of(values).apply(values)
     return torch.from_numpy(np.ascontiguousarray(standardised, dtype=np.float32))
 
 

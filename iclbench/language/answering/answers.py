@@ -36,7 +36,7 @@ class Answers:
     candidates: list[list[float] | None]
 
     @property
-    def nonfinite(self) -> int:
+    def nonfinite_count(self) -> int:
         """The number of episodes with a candidate whose log-probability is not finite."""
         return sum(not np.isfinite(scores).all() for scores in self.candidates if scores is not None)
 
@@ -77,20 +77,20 @@ def judge_candidates(episode: LanguageEpisode, question: Question, sums: Float[n
         "accuracy_per_byte": np.array([max(1, len(c.encode())) for c in candidates]),
     }
     scores = {metric: float(is_right[np.argmax(sums / length)]) for metric, length in lengths.items()}
-    with np.errstate(invalid="ignore"):  # `Answers.nonfinite` counts sums that are not finite
+    with np.errstate(invalid="ignore"):  # `Answers.nonfinite_count` counts sums that are not finite
         likelihood = np.logaddexp.reduce(sums[is_right]) - np.logaddexp.reduce(sums)
     predicted = candidates[int(np.argmax(sums))]
     return Answer(predicted, scores | {"log_likelihood": float(likelihood)}, sums.tolist())
 
 
 def judge_text(
-    card: LanguageCard, target: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str], one_token: bool
+    card: LanguageCard, target: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str], is_one_token: bool
 ) -> Answer:
     """A generated answer: the text up to the end of the example. If the correct answer is one token, the first token
     alone is judged as well (as in Hendel et al., arXiv 2310.15916)."""
     predicted = read_up_to(decode(tokens), endings(card))
     scores = {"accuracy": float(is_correct(card, predicted, target))}
-    if one_token:
+    if is_one_token:
         scores["accuracy_first_token"] = float(
             is_correct(card, decode(tokens[:1]).strip(), target, is_first_token=True)
         )

@@ -12,7 +12,7 @@ from iclbench.language.answering.answers import Answers
 from iclbench.language.prompting.prompts import LanguagePrompts
 
 
-def development(prompts: LanguagePrompts) -> LanguagePrompts:
+def development_prompts(prompts: LanguagePrompts) -> LanguagePrompts:
     """The development split with the same demonstrations and at most as many queries as the evaluation (Yang et al.
     2024, section 4.3).
 
@@ -22,6 +22,6 @@ def development(prompts: LanguagePrompts) -> LanguagePrompts:
     return replace(prompts, split="development").with_pool(prompts.pool)
 
 
-def best(answers: Mapping[int, Answers]) -> int:
-    """The number of passes with the highest accuracy; the smallest one in case of a tie."""
+def best_pass_count(answers: Mapping[int, Answers]) -> int:
+    """The number of passes with the highest accuracy, and the smallest such number in case of a tie."""
     return min(answers, key=lambda passes: (-np.nanmean(answers[passes].scores["accuracy"]), passes))

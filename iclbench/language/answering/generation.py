@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.language.answering.scoring import AtEnd
-from iclbench.language.models.batches import Batches, padded
+from iclbench.language.answering.scoring import OnPromptEnd
+from iclbench.language.models.batches import Batches, pad_tokens
 from iclbench.language.models.checks import check_logits
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
@@ -28,7 +28,7 @@ def generate(
     tokens: int,
     endings: Sequence[str],
     memory: Memory | None = None,
-    at_end: AtEnd | None = None,
+    on_prompt_end: OnPromptEnd | None = None,
 ) -> list[tuple[int, ...]]:
     """Generate the most probable tokens after each prompt.
 
@@ -38,16 +38,16 @@ def generate(
             (`Question.merge_demonstrations`).
         batches: sizes of the batches.
         tokens: maximum number of tokens; a row ends earlier with the first token that completes an ending.
-        endings: texts that end an answer; the end tokens of the model end it, too.
+        endings: texts that end an answer, in addition to the end tokens of the model.
         memory: memory of the demonstrations, one per question or one for all.
-        at_end: called with the log-probabilities of the next token after the prompts.
+        on_prompt_end: called with the log-probabilities of the next token after the prompts.
 
     Raises:
         NonFiniteError: the largest logit is not finite.
     """
     answers_by_question: list[tuple[int, ...]] = [()] * len(questions)
     rows = [question.continuations[0].ids for question in questions]
-    uses_cache = model.generates and tokens > 1
+    uses_cache = model.can_generate and tokens > 1
 
     def is_complete(answer: list[int]) -> bool:
         return _is_complete(model, answer, endings)
@@ -56,11 +56,11 @@ def generate(
         if uses_cache:
             return model.greedy(torch.tensor([rows[i] for i in row_numbers]), tokens, is_complete)
         row_memory = memory if memory is None or memory.batch == 1 else memory.rows(row_numbers)
-        continuation = _MemoryContinuation(model, row_memory) if model.remembers else _RereadingContinuation(model)
+        continuation = _MemoryContinuation(model, row_memory) if model.has_memory else _RereadingContinuation(model)
         answers: list[list[int]] = [[] for _ in row_numbers]
         logits = continuation.start([rows[i] for i in row_numbers])
-        if at_end is not None:
-            at_end(row_numbers, logits.log_softmax(-1))
+        if on_prompt_end is not None:
+            on_prompt_end(row_numbers, logits.log_softmax(-1))
         for number in range(tokens):
             check_logits(logits)
             next_tokens = logits.argmax(-1).tolist()
@@ -72,7 +72,7 @@ def generate(
             logits = continuation.next_logits(next_tokens)
         return answers
 
-    for row_numbers, answers in batches.run([len(row) for row in rows], work, equal=uses_cache or model.remembers):
+    for row_numbers, answers in batches.run([len(row) for row in rows], work, equal=uses_cache or model.has_memory):
         for i, answer in zip(row_numbers, answers, strict=True):
             answers_by_question[i] = tuple(answer)
     return answers_by_question
@@ -129,6 +129,6 @@ class _RereadingContinuation:
         return self._read()
 
     def _read(self) -> Float[Tensor, "B V"]:
-        ids, mask = padded(self._rows, self._model.device)
+        ids, mask = pad_tokens(self._rows, self._model.device)
         last = mask.sum(1, keepdim=True) - 1
         return self._model.logits(ids, mask, keep=last)[:, 0]

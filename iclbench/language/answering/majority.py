@@ -17,8 +17,8 @@ def majority(card: LanguageCard, episodes: Sequence[LanguageEpisode]) -> tuple[A
     """The answers of the baseline, and a note that names its answer.
 
     The baseline gives the most frequent correct answer; in case of a tie, the first in the alphabet. If each query has
-    its own candidates, answers rarely repeat. The baseline then chooses the candidate at a fixed place (the last one if
-    there are fewer) if that is correct more often.
+    its own candidates, answers rarely repeat. The baseline then chooses the candidate at a fixed position (the last
+    candidate if there are fewer), if that is correct more often.
     """
     counts = Counter(episode.query.y for episode in episodes)
     frequent_answer = min(counts, key=lambda y: (-counts[y], y))

@@ -20,13 +20,14 @@ from torch import Tensor
 from iclbench.deep_thinking.memory import Memory
 from iclbench.deep_thinking.methods import Method
 from iclbench.deep_thinking.passes import think
-from iclbench.language.answering.scoring import AtEnd
+from iclbench.language.answering.scoring import OnPromptEnd
 from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# A function that answers questions, given a memory of their demonstrations, with candidate scores or generated tokens.
-Reply = Callable[[Sequence[Question], Memory | None, AtEnd | None], Sequence[Any]]
+# A function that computes the candidate scores or the generated tokens for questions, given a memory of their
+# demonstrations.
+Reply = Callable[[Sequence[Question], Memory | None, OnPromptEnd | None], Sequence[Any]]
 
 
 @dataclass
@@ -84,7 +85,7 @@ def run_rounds(
 
     Args:
         model: the model; it must support a memory if more than one pass is made.
-        method: how the model processes the demonstrations.
+        method: the method by which the model processes the demonstrations.
         questions: questions that are tokenised for this method.
         reply: scores candidates or generates tokens.
         batches: sizes of the batches.
@@ -100,7 +101,7 @@ def run_rounds(
         group = [questions[i] for i in numbers]
         divergence = _Divergence() if has_several_passes and 1 in pass_counts else None
         ids = torch.tensor(demonstrations, device=model.device)
-        read = reader(model, ids, settings.positions)
+        read = make_reader(model, ids, settings.positions)
         if divergence is not None and settings.setting == "released":  # its first pass is rounded, unlike plain ICL
             reply(group, read(None), divergence)
         for thought in think(read, settings, max(pass_counts)):
@@ -112,9 +113,9 @@ def run_rounds(
         think_over(numbers, [questions[i].demonstrations for i in numbers])
 
     all_numbers = list(range(len(questions)))
-    if model.remembers and shared and min(lengths, default=0) > 0:
+    if model.has_memory and shared and min(lengths, default=0) > 0:
         think_over(all_numbers, [questions[0].demonstrations])
-    elif has_several_passes or method.settings.thinks or (model.remembers and min(lengths, default=0) > 0):
+    elif has_several_passes or method.settings.thinks or (model.has_memory and min(lengths, default=0) > 0):
         for _ in batches.run(lengths, think_over_rows, equal=True):
             pass
     else:
@@ -122,7 +123,7 @@ def run_rounds(
     return rounds
 
 
-def reader(
+def make_reader(
     model: LanguageModel, ids: Int[Tensor, "B L"], positions: Literal["continue", "reuse"] = "continue"
 ) -> Callable[[Memory | None], Memory]:
     """A function that makes one pass of the model over the demonstrations, for `think`."""

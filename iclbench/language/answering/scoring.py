@@ -15,12 +15,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.deep_thinking.memory import Memory
-from iclbench.language.models.batches import Batches, padded, places
+from iclbench.language.models.batches import Batches, pad_positions, pad_tokens
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
 # Called with the numbers of questions and the log-probabilities of the next token after their prompts.
-AtEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
+OnPromptEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def candidate_scores(
     questions: Sequence[Question],
     batches: Batches,
     memory: Memory | None = None,
-    at_end: AtEnd | None = None,
+    on_prompt_end: OnPromptEnd | None = None,
 ) -> list[Float[np.ndarray, " candidates"]]:
     """The summed log-probability of each candidate, for each question.
 
@@ -48,7 +48,7 @@ def candidate_scores(
             (`Question.merge_demonstrations`).
         batches: sizes of the batches.
         memory: memory of the demonstrations, one per question or one for all.
-        at_end: called with the log-probabilities of the next token after the prompts.
+        on_prompt_end: called with the log-probabilities of the next token after the prompts.
     """
     rows = [row for number, question in enumerate(questions) for row in _rows(number, question)]
     sums = [np.zeros(len(question.continuations)) for question in questions]
@@ -56,17 +56,17 @@ def candidate_scores(
     def work(numbers_of_rows: list[int]) -> list[tuple[int, int, float]]:
         batch_rows = [rows[i] for i in numbers_of_rows]
         numbers = [row.question for row in batch_rows]
-        ids, mask = padded([row.inputs for row in batch_rows], model.device)
-        keep = places([range(row.first, len(row.inputs)) for row in batch_rows], model.device)
+        ids, mask = pad_tokens([row.inputs for row in batch_rows], model.device)
+        keep = pad_positions([range(row.first, len(row.inputs)) for row in batch_rows], model.device)
         row_memory = memory if memory is None or memory.batch == 1 else memory.rows(numbers)
         logits = model.logits(ids, mask, row_memory, keep)
         normaliser = logits.logsumexp(-1)
-        if at_end is not None:
+        if on_prompt_end is not None:
             first_candidates = [(b, r.question, r.first) for b, r in enumerate(batch_rows) if 0 in r.candidates]
             positions = [questions[q].continuations[0].start - 1 - first for _, q, first in first_candidates]
             batch_index = [b for b, _, _ in first_candidates]
             if batch_index:
-                at_end(
+                on_prompt_end(
                     [q for _, q, _ in first_candidates],
                     logits[batch_index, positions] - normaliser[batch_index, positions, None],
                 )

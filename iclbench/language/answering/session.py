@@ -15,7 +15,7 @@ from iclbench.language.answering import answers, development
 from iclbench.language.answering.answers import Answer, Answers
 from iclbench.language.answering.generation import generate
 from iclbench.language.answering.rounds import Round, run_rounds
-from iclbench.language.answering.scoring import AtEnd, candidate_scores
+from iclbench.language.answering.scoring import OnPromptEnd, candidate_scores
 from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength, PromptCache, TokenisedPrompts, fitting_prompts
@@ -35,12 +35,12 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LanguageOutcome:
     """The answers of one contestant to a prompt set.
 
     Attributes:
         answers: the final answers.
-        reason: a note on how they were obtained; empty for plain evaluation.
+        reason: a note on the selection of passes and on dropped demonstrations; empty if there is none.
         passes: the answers after each number of Deep-Thinking passes.
         development: the same for the development split, if the number of passes is selected on it; otherwise empty.
         texts: the prompt of each episode; "" if it was skipped.
@@ -60,7 +60,7 @@ class Session:
     """A model that answers prompt sets, and its method of reading demonstrations.
 
     Attributes:
-        compared_methods: the other methods, whose prompts have to fit into the model too.
+        compared_methods: the other methods, whose prompts must also fit into the model.
     """
 
     model: LanguageModel
@@ -70,11 +70,11 @@ class Session:
     cache: PromptCache
     compared_methods: Sequence[Method] = ()
 
-    def tokenised(self, prompts: LanguagePrompts) -> TokenisedPrompts:
+    def tokenise(self, prompts: LanguagePrompts) -> TokenisedPrompts:
         """The tokenised prompts that fit into the model."""
         return fitting_prompts(self.cache, self.model, self.method, prompts, self.overlength, self.compared_methods)
 
-    def outcome(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> Outcome:
+    def answer(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> LanguageOutcome:
         """The answers to these prompts."""
         texts = _texts(tokenised, prompts)
         settings = self.method.settings
@@ -87,19 +87,23 @@ class Session:
         else:
             best_passes = settings.pass_limit
             if settings.selection == "dev":
-                development_prompts = development.development(prompts)
-                tokenised_development = self.tokenised(development_prompts)
-                development_by_passes = self.answers_by_passes(development_prompts, tokenised_development, all_passes)
+                dev_prompts = development.development_prompts(prompts)
+                tokenised_development = self.tokenise(dev_prompts)
+                development_by_passes = self.answers_by_passes(dev_prompts, tokenised_development, all_passes)
                 best_passes = _best(development_by_passes)
                 scores = development_by_passes[best_passes].answers.scores["accuracy"]
                 count = np.isfinite(scores).sum()
                 reason = f"T = {best_passes} of 1..{settings.pass_limit}, chosen on {count} development episodes"
                 if tokenised_development.note != tokenised.note:  # development prompts may be longer or shorter
                     reason += f" ({tokenised_development.note or 'no demonstrations dropped from their prompts'})"
-            by_passes = self.answers_by_passes(prompts, tokenised, all_passes if settings.traced else {1, best_passes})
+            by_passes = self.answers_by_passes(
+                prompts, tokenised, all_passes if settings.is_traced else {1, best_passes}
+            )
         reason = "; ".join(filter(None, [reason, tokenised.note]))
         passes = by_passes if settings.thinks else {}
-        return Outcome(by_passes[best_passes].answers, reason, passes, development_by_passes, texts, best_passes)
+        return LanguageOutcome(
+            by_passes[best_passes].answers, reason, passes, development_by_passes, texts, best_passes
+        )
 
     def answers_by_passes(
         self, prompts: LanguagePrompts, tokenised: TokenisedPrompts, pass_counts: Collection[int]
@@ -107,16 +111,18 @@ class Session:
         """The answers after each of these numbers of passes; a single pass is plain ICL."""
         card = prompts.task.card
 
-        def replies(questions: Sequence[Question], memory: Memory | None, at_end: AtEnd | None) -> Sequence[Any]:
+        def replies(
+            questions: Sequence[Question], memory: Memory | None, on_prompt_end: OnPromptEnd | None
+        ) -> Sequence[Any]:
             if card.answers == "choice":
-                return candidate_scores(self.model, questions, self.batches, memory, at_end)
-            return generate(self.model, questions, self.batches, tokenised.tokens, endings(card), memory, at_end)
+                return candidate_scores(self.model, questions, self.batches, memory, on_prompt_end)
+            return generate(self.model, questions, self.batches, tokenised.tokens, endings(card), memory, on_prompt_end)
 
         def judge(index: int, reply: Any) -> Answer:
             episode = prompts.drawn_episodes[tokenised.episodes[index]]
             if card.answers == "choice":
                 return answers.judge_candidates(episode, tokenised.questions[index], reply)
-            return answers.judge_text(card, episode.query.y, reply, self.model.text, tokenised.one_token[index])
+            return answers.judge_text(card, episode.query.y, reply, self.model.text, tokenised.is_one_token[index])
 
         def pass_of(round_: Round) -> Pass:
             judged_answers: list[Answer | None] = [None] * len(prompts.drawn_episodes)
@@ -135,7 +141,7 @@ class Session:
 
 
 def _best(by_passes: Mapping[int, Pass]) -> int:
-    return development.best({passes: result.answers for passes, result in by_passes.items()})
+    return development.best_pass_count({passes: result.answers for passes, result in by_passes.items()})
 
 
 def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:

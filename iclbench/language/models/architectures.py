@@ -55,7 +55,7 @@ def memory_obstacle(module: Any) -> str:
     return ""
 
 
-def refusal(config: Any) -> str:
+def not_causal_reason(config: Any) -> str:
     """Why this is not a causal language model, as a clause; empty if no reason is known."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 

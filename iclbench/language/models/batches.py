@@ -47,7 +47,7 @@ class Batches:
                 try:
                     value = work(rows)
                 except RuntimeError as error:
-                    if len(rows) == 1 or not out_of_memory(error):
+                    if len(rows) == 1 or not is_failed_allocation(error):
                         raise
                 else:
                     yield rows, value
@@ -59,7 +59,7 @@ class Batches:
                 log.info("out of memory with %d rows: the batch size is now %d", len(rows), self.size)
 
 
-def padded(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+def pad_tokens(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
     """Rows of tokens as one tensor, padded on the right with 0, and the mask of tokens that are not padding."""
     longest = max(len(row) for row in rows)
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long)
@@ -67,14 +67,14 @@ def padded(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tens
     return ids.to(device), mask.to(device)
 
 
-def places(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B K"]:
+def pad_positions(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B K"]:
     """Positions in rows as one tensor; a row with fewer positions repeats its last one."""
     longest = max(len(row) for row in rows)
     padded_rows = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
     return torch.tensor(padded_rows, dtype=torch.long, device=device)
 
 
-def out_of_memory(error: RuntimeError) -> bool:
+def is_failed_allocation(error: RuntimeError) -> bool:
     """Whether the error is a failed allocation on an accelerator or on the CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 

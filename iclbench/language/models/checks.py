@@ -34,10 +34,10 @@ class Model(Protocol):
 
 def check_causal(model: Model) -> None:
     """Raise `DataError` if logits are not finite or depend on a later token."""
-    ids = sample(model)
+    ids = sample_tokens(model)
     changed_ids = ids.clone()
     changed_ids[0, -1] = ids[0, 0]
-    logits, changed_logits = plain(model, ids), plain(model, changed_ids)
+    logits, changed_logits = plain_logits(model, ids), plain_logits(model, changed_ids)
     if not bool(logits.isfinite().all()):
         raise DataError(
             f"the logits of '{model.name}' are not finite in {str(model.dtype).removeprefix('torch.')}; pass --dtype "
@@ -54,13 +54,13 @@ def check_causal(model: Model) -> None:
 
 def can_select_positions(model: Model) -> bool:
     """Whether the model can compute logits at selected positions only."""
-    ids = sample(model)
+    ids = sample_tokens(model)
     positions = torch.tensor([[5, 2]])
     try:
         selected = model.logits(ids, torch.ones_like(ids, dtype=torch.bool), keep=positions)
     except (TypeError, RuntimeError, IndexError):
         return False
-    expected = plain(model, ids)[:, positions[0]]
+    expected = plain_logits(model, ids)[:, positions[0]]
     return selected.shape == expected.shape and _is_close(model, selected, expected)
 
 
@@ -75,19 +75,19 @@ def can_generate(model: Model) -> bool:
     """Whether generation with transformers' cache gives the logits of one plain pass for two rows (RWKV mixes up
     rows)."""
     half, step_logits = _TOKENS // 2, list[Tensor]()
-    ids = sample(model).view(2, half)
+    ids = sample_tokens(model).view(2, half)
     try:
         new_tokens = model.greedy(ids, 2, lambda answer: False, step_logits.append)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # errors of the architecture's code
         return False
     sequence = torch.cat([ids, torch.tensor(new_tokens)[:, :1]], 1)
-    return _is_close(model, torch.stack(step_logits, 1), plain(model, sequence)[:, -2:])
+    return _is_close(model, torch.stack(step_logits, 1), plain_logits(model, sequence)[:, -2:])
 
 
 def memory_obstacle(model: Model) -> str:
     """Why the model's keys and values cannot be used as a memory, as a clause; empty if they give the logits of one
     plain pass."""
-    ids, half = sample(model), _TOKENS // 2
+    ids, half = sample_tokens(model), _TOKENS // 2
     second_half = ids[:, half:].expand(2, -1)
     mask = torch.ones_like(second_half, dtype=torch.bool)
     mask[1, 2:] = False
@@ -95,7 +95,7 @@ def memory_obstacle(model: Model) -> str:
         continued = model.logits(second_half, mask, model.read(ids[:, :half]))
     except Exception as error:  # a model with another kind of cache can raise any error
         return f"{model.model_type} cannot continue from keys and values ({type(error).__name__})"
-    expected = plain(model, ids)[:, half:]
+    expected = plain_logits(model, ids)[:, half:]
     if _is_close(model, continued[:1], expected) and _is_close(model, continued[1:, :2], expected[:, :2]):
         return ""
     return f"{model.model_type} gives other predictions from keys and values than from the complete text"
@@ -103,17 +103,17 @@ def memory_obstacle(model: Model) -> str:
 
 def uses_positions(model: Model) -> bool:
     """Whether keys depend on the given positions."""
-    ids = sample(model)
+    ids = sample_tokens(model)
     at_zero, at_one = model.read(ids, first=0), model.read(ids, first=1)
     return any(not torch.equal(a, b) for a, b in zip(at_zero.keys, at_one.keys, strict=True))
 
 
-def sample(model: Model) -> Int[Tensor, "1 T"]:
+def sample_tokens(model: Model) -> Int[Tensor, "1 T"]:
     """Tokens that are spread evenly over the vocabulary."""
     return torch.linspace(1, model.vocabulary - 1, _TOKENS).long()[None]
 
 
-def plain(model: Model, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+def plain_logits(model: Model, ids: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
     return model.logits(ids, torch.ones_like(ids, dtype=torch.bool))
 
 

@@ -1,6 +1,7 @@
 """Loading of transformers checkpoints from a folder or the Hugging Face hub, with one-line errors.
 
-A folder is read without network access. Code of a checkpoint runs only with `--trust-remote-code`, without a prompt.
+A folder is read without network access. Code of a checkpoint runs only with `--trust-remote-code`; the user is not
+asked.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from iclbench.store.identity import language_weights_id
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")
 _WEIGHTS = ("*.safetensors", "*.bin")
 # Other files of a folder that define the model.
-_DEFINING = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
+_OTHER_FILES = ("*.json", "*.model", "*.txt", "*.tiktoken", "*.py")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
 _ADAPTER = "adapter_config.json"
 _GENERATION = "generation_config.json"
@@ -43,7 +44,7 @@ class Source:
     """The location of a checkpoint.
 
     Attributes:
-        name: folder or hub id, as the user wrote it.
+        name: the folder or hub id that the user gave.
         folder: the folder; None for a hub id.
         revision: branch, tag or commit of a hub id.
         trust_remote_code: whether code of the checkpoint may run.
@@ -63,7 +64,7 @@ class Source:
 
     @property
     def path_or_id(self) -> str:
-        """The path or hub id, as transformers takes it."""
+        """The path or hub id, as an argument of transformers."""
         return str(self.folder or self.name)
 
     @property
@@ -140,11 +141,11 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
         module = module if is_quantised else module.to(device)
     except torch.OutOfMemoryError:
         raise _too_large(source, device) from None
-    return module, tokenizer, identity(source, str(module.dtype))
+    return module, tokenizer, weights_id(source, str(module.dtype))
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_logs() -> Iterator[None]:
     """Within the block, transformers and huggingface_hub log only errors and show no progress bars."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging as transformers_logging
@@ -247,7 +248,7 @@ def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
 def _configuration(source: Source, raw_config: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig, __version__
 
-    from iclbench.language.models.architectures import refusal
+    from iclbench.language.models.architectures import not_causal_reason
 
     model_type, custom_code = raw_config.get("model_type"), raw_config.get("auto_map") or {}
     if model_type not in CONFIG_MAPPING and custom_code and not source.trust_remote_code:
@@ -262,7 +263,7 @@ def _configuration(source: Source, raw_config: dict[str, Any]) -> Any:
         config = AutoConfig.from_pretrained(
             source.path_or_id, trust_remote_code=source.trust_remote_code, **source.options
         )
-    if reason := refusal(config):
+    if reason := not_causal_reason(config):
         raise UsageError(
             f"'{source.name}' is not a causal language model: {reason}; give a model such as GPT-2 or Llama",
             code="not-applicable",
@@ -316,13 +317,13 @@ def _one_line_errors(source: Source, problem: str, device: str = "cpu") -> Itera
         raise DataError(f"'{source.name}': {problem}: {message_line}", code="unreadable-file") from error
 
 
-def identity(source: Source, dtype: str) -> str:
-    """Hash of the model: of its commit for a hub id, of its files for a folder."""
+def weights_id(source: Source, dtype: str) -> str:
+    """Hash that identifies the weights: of the commit for a hub id, of the files for a folder."""
     if source.folder is None:
         return language_weights_id(id=source.name, commit=source.revision, dtype=dtype)
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
-    files = sorted({path for pattern in weights + _DEFINING for path in source.folder.glob(pattern)})
-    file_digests = {path.name: digests.of_file(path) for path in files if path.name != _GENERATION}
+    files = sorted({path for pattern in weights + _OTHER_FILES for path in source.folder.glob(pattern)})
+    file_digests = {path.name: digests.file_digest(path) for path in files if path.name != _GENERATION}
     return language_weights_id(files=file_digests, dtype=dtype, **_end_tokens(source.folder / _GENERATION))
 
 

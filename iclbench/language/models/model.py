@@ -20,8 +20,8 @@ class LanguageModel:
     """A causal language model of transformers with its tokenizer.
 
     Rows of different lengths are padded on the right, and no token attends to padding. Positions and mask are always
-    passed explicitly. A model that `remembers` reads demonstrations once (`read`) and then any number of queries after
-    them (`logits` with a memory). Other models read complete prompts.
+    passed explicitly. A model with a memory (`has_memory`) reads demonstrations once (`read`) and then any number of
+    queries after them (`logits` with a memory). Other models read complete prompts.
 
     Attributes:
         name: the contestant's name.
@@ -33,7 +33,7 @@ class LanguageModel:
         memory_obstacle: why its keys and values cannot be used as a memory, as a clause; empty if they can.
         end_tokens: its end-of-text tokens.
         uses_positions: whether tokens can be read at other positions (`first`), which needs explicit positions.
-        generates: whether `greedy` can be used if the model has no memory.
+        can_generate: whether `greedy` can be used if the model has no memory.
 
     Raises:
         DataError: logits are not finite, or depend on later tokens.
@@ -56,14 +56,14 @@ class LanguageModel:
         if not checks.can_select_positions(self):
             self._head = None
         self.memory_obstacle = architectures.memory_obstacle(module)
-        self.uses_positions = self.remembers
-        if self.remembers:
+        self.uses_positions = self.has_memory
+        if self.has_memory:
             self.memory_obstacle = checks.memory_obstacle(self)
-            self.uses_positions = self.remembers and checks.uses_positions(self)
-        self.generates = not self.remembers and module.can_generate() and checks.can_generate(self)
+            self.uses_positions = self.has_memory and checks.uses_positions(self)
+        self.can_generate = not self.has_memory and module.can_generate() and checks.can_generate(self)
 
     @property
-    def remembers(self) -> bool:
+    def has_memory(self) -> bool:
         """Whether its keys and values can be used as a memory."""
         return not self.memory_obstacle
 
@@ -275,7 +275,7 @@ def load(
             code="bad-value",
         )
     source = loading.find(name, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
-    with loading.quiet():
+    with loading.quiet_logs():
         module, tokenizer, identity = loading.read(source, dtype=dtype, device=device)
         precision = "" if module.dtype == torch.float32 else f"-{str(module.dtype).removeprefix('torch.')}"
         return LanguageModel(module, tokenizer, contestant_name or source.model_name + precision, identity)

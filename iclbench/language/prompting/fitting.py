@@ -1,8 +1,8 @@
 """Checks before the evaluation that prompts fit into the context length of a model; nothing is truncated silently.
 
 If a prompt is too long, `error` rejects the prompt set, `skip` skips the prompt, and `drop` drops demonstrations from
-its front. Episodes with shared demonstrations all drop the same number. Methods that are compared drop the same number,
-that of the method with the longest prompts.
+its front. The number of dropped demonstrations is the same for episodes with shared demonstrations, and for methods
+that are compared: it is that of the method with the longest prompts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TokenisedPrompts:
         episodes: numbers of the episodes.
         prompts: their texts.
         questions: their tokens.
-        one_token: for generated answers, whether the correct answer is one token.
+        is_one_token: for generated answers, whether the correct answer is one token.
         tokens: maximum number of tokens of a generated answer; 0 if candidates are scored.
         note: a note on skipped prompts or dropped demonstrations; empty if there are none.
     """
@@ -41,18 +41,18 @@ class TokenisedPrompts:
     episodes: tuple[int, ...]
     prompts: tuple[Prompt, ...]
     questions: tuple[Question, ...]
-    one_token: tuple[bool, ...] = ()
+    is_one_token: tuple[bool, ...] = ()
     tokens: int = 0
     note: str = ""
 
-    def of(self, places: Sequence[int]) -> TokenisedPrompts:
+    def select(self, places: Sequence[int]) -> TokenisedPrompts:
         """The prompts at these places."""
         return replace(
             self,
             episodes=tuple(self.episodes[i] for i in places),
             prompts=tuple(self.prompts[i] for i in places),
             questions=tuple(self.questions[i] for i in places),
-            one_token=tuple(self.one_token[i] for i in places) if self.one_token else (),
+            is_one_token=tuple(self.is_one_token[i] for i in places) if self.is_one_token else (),
         )
 
     def too_long(self, place: int, method: Method, longest: int | None) -> str:
@@ -67,7 +67,7 @@ class PromptCache:
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, int], TokenisedPrompts] = {}
 
-    def tokenised(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
+    def tokenise(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
         """All episodes in tokens, with the demonstrations written `times` times."""
         key = (prompts.id, times)
         if key not in self._by_key:
@@ -85,13 +85,12 @@ def fitting_prompts(
     overlength: Overlength,
     compared_methods: Sequence[Method] = (),
 ) -> TokenisedPrompts:
-    """The prompts that fit into the model. With `drop`, these are all prompts, some with fewer demonstrations: this
-    method and the compared ones drop the same number.
+    """The prompts that fit into the model. With `drop`, these are all prompts, but some have fewer demonstrations.
 
     Raises:
         UsageError: a prompt does not fit and may not be skipped, or does not even fit without demonstrations.
     """
-    tokenised = cache.tokenised(model, prompts, method.times)
+    tokenised = cache.tokenise(model, prompts, method.times)
     if overlength == "drop":
         return _with_fewer_demonstrations(cache, tokenised, model, method, prompts, compared_methods)
     reasons = _too_long(tokenised, method, model)
@@ -104,7 +103,7 @@ def fitting_prompts(
     if not fitting_places:
         raise _too_long_error(prompts, model, f"{reason}, and no other prompt fits; give fewer --shots")
     note = f"{len(reasons)} of {len(tokenised.episodes)} prompts skipped, too long for {model.longest} tokens"
-    return replace(tokenised.of(fitting_places), note=note)
+    return replace(tokenised.select(fitting_places), note=note)
 
 
 def _too_long_error(prompts: LanguagePrompts, model: LanguageModel, reason: str) -> UsageError:
@@ -129,14 +128,14 @@ def _with_fewer_demonstrations(
     """All prompts, with as few demonstrations dropped as necessary."""
     too_long = _too_long(all_prompts, method, model)
     others = [
-        (other, cache.tokenised(model, prompts, other.times)) for other in compared_methods if other.hash != method.hash
+        (other, cache.tokenise(model, prompts, other.times)) for other in compared_methods if other.hash != method.hash
     ]
     long_places = sorted({*too_long, *(i for other, tokenised in others for i in _too_long(tokenised, other, model))})
     shared = prompts.shared is not None
     groups = [list(range(len(all_prompts.episodes)))] * bool(long_places) if shared else [[i] for i in long_places]
     new_prompts, new_questions, max_dropped = list(all_prompts.prompts), list(all_prompts.questions), 0
     for group in groups:
-        dropped_alone = _fewest_dropped(all_prompts.of(group), model, method, prompts)
+        dropped_alone = _fewest_dropped(all_prompts.select(group), model, method, prompts)
         if dropped_alone is None:
             reason = next(iter(too_long.values()))
             raise _too_long_error(
@@ -144,10 +143,10 @@ def _with_fewer_demonstrations(
             )
         # A method that does not fit without demonstrations fails, but does not affect the other methods.
         dropped_by_others = [
-            _fewest_dropped(tokenised.of(group), model, other, prompts) or 0 for other, tokenised in others
+            _fewest_dropped(tokenised.select(group), model, other, prompts) or 0 for other, tokenised in others
         ]
         dropped = max([dropped_alone, *dropped_by_others])
-        shortened = _without_first(all_prompts.of(group), model, method, prompts, dropped)
+        shortened = _without_first(all_prompts.select(group), model, method, prompts, dropped)
         max_dropped = max(max_dropped, dropped)
         for place, new_prompt, question in zip(group, shortened.prompts, shortened.questions, strict=True):
             new_prompts[place], new_questions[place] = new_prompt, question
@@ -198,9 +197,9 @@ def _tokenise(
         return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens))
     correct_answers = [prompt(card, (), e.query.x, [e.query.y]).answers[0] for e in episodes]
     sizes = [answer_tokens(model.tokens, text, answer) for text, answer in zip(texts, correct_answers, strict=True)]
-    one_token = tuple(count == 1 and is_separate for count, is_separate in sizes)
+    is_one_token = tuple(count == 1 and is_separate for count, is_separate in sizes)
     longest = max(count for count, _ in sizes) + _SPARE_TOKENS
-    return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens), one_token, longest)
+    return TokenisedPrompts(tuple(numbers), tuple(texts), tuple(tokens), is_one_token, longest)
 
 
 def _is_choice(card: LanguageCard) -> bool:

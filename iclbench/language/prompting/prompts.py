@@ -31,8 +31,8 @@ from iclbench.store import identity
 # Increase it if a change draws other prompts for the same configuration.
 VERSION = 2
 SHIFTS = ("none", "shuffled-labels")
-# Card fields that define how examples are written and answers are judged.
-_WRITTEN_AND_JUDGED = ("template", "separator", "demonstrations", "answers", "match")
+# Card fields that define the text of examples and the judgement of answers.
+_PROMPT_FIELDS = ("template", "separator", "demonstrations", "answers", "match")
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ class LanguagePrompts:
             "seed": self.seed,
             "split": self.split,
             "version": VERSION,
-            **({} if self.repeated is None else {"intervals": "over queries"}),
-            "card": [getattr(self.task.card, field) for field in _WRITTEN_AND_JUDGED],
+            **({} if self.repeated_queries is None else {"intervals": "over queries"}),
+            "card": [getattr(self.task.card, field) for field in _PROMPT_FIELDS],
         }
         demonstration_part = f"{self.shots}shot-d{self.demo_seed}" + (f"-o{self.order}" if self.order else "")
         prompts_hash = identity.language_prompts_id(**identity_fields)
@@ -171,8 +171,8 @@ class LanguagePrompts:
         return order[: self.episodes]
 
     @property
-    def repeated(self) -> np.ndarray | None:
-        """The index of each episode's query if queries repeat, else None."""
+    def repeated_queries(self) -> np.ndarray | None:
+        """The index of each episode's query if queries repeat; otherwise None."""
         if self.split == "development" or len(np.unique(self._query_index)) == len(self._query_index):
             return None
         return self._query_index
@@ -185,14 +185,14 @@ class LanguagePrompts:
             UsageError: there are too few examples for this number of demonstrations, or a choice has no candidates.
             DataError: a correct answer contains the end of an answer and therefore cannot be generated.
         """
-        shared, choice = self.shared, self.task.card.answers == "choice"
-        if choice and not all(query.candidates or self.pool.labels for query in self.queries):
+        shared, is_choice = self.shared, self.task.card.answers == "choice"
+        if is_choice and not all(query.candidates or self.pool.labels for query in self.queries):
             raise UsageError(
                 f"task '{self.task.name}' has no candidates to choose from; use a copy of its card with answers = "
                 '"greedy"',
                 code="not-applicable",
             )
-        cut_answer = None if choice else next((q.y for q in self.queries if self._ending_in(q.y)), None)
+        cut_answer = None if is_choice else next((q.y for q in self.queries if self._ending_in(q.y)), None)
         if cut_answer is not None:
             raise DataError(
                 f"task '{self.task.name}': the answer {reprlib.repr(cut_answer)} cannot be generated, because "
@@ -207,7 +207,7 @@ class LanguagePrompts:
         )
 
     def _ending_in(self, answer: str) -> str | None:
-        """The text within a correct answer that ends a generated answer, else None."""
+        """A text within a correct answer at which generation stops; None if there is none."""
         return next((end for end in endings(self.task.card) if end in answer.rstrip()), None)
 
     @property
@@ -279,9 +279,9 @@ def _draw_stratified(pool: Sequence[Example], shots: int, rng: np.random.Generat
 def _shuffle_outputs(examples: list[Example], rng: np.random.Generator) -> list[Example]:
     """The examples with shuffled outputs.
 
-    An example with its own candidates gets another candidate. Class labels are permuted until at least one differs;
-    always giving a wrong label would reveal the correct one of two classes. If all outputs are different, every example
-    gets the output of another one.
+    An example with its own candidates gets another candidate. Class labels are permuted until at least one differs.
+    They are not always wrong, because that would reveal the correct one of two classes. If all outputs are different,
+    every example gets the output of another example.
     """
     if any(e.candidates for e in examples):
         alternatives = [[c for c in e.candidates if c != e.y] or [e.y] for e in examples]

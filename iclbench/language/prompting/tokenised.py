@@ -72,7 +72,7 @@ def questions(tokenise: Tokenise, prompts: Sequence[Prompt], shared: bool) -> li
     Args:
         tokenise: tokenises a text.
         prompts: prompts with answers (candidates) or without answers (the answer is generated).
-        shared: whether all prompts have the same demonstrations, which are then cut to the tokens common to all.
+        shared: whether all prompts have the same demonstrations. If so, these are cut to the tokens common to all.
 
     Raises:
         DataError: a prompt has no token before its answer.

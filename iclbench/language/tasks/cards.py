@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from iclbench.config.cards import Published, Values, cards_folder, load_card, names
+from iclbench.config.cards import Published, Values, card_names, cards_folder, load_card
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
@@ -32,8 +32,8 @@ class LanguageCard(BaseSettings):
     Attributes:
         family: the type of task: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`, the
             family of a task has the name of its group appended: mmlu-stem.
-        data: the version of the examples. It is only given if a published number, which has its own `data`, is for
-            another version.
+        data: the version of the examples. It is needed only if a published number is for another version, which is in
+            the `data` of that number.
         summary: one line on the task.
         source: paper, with table or appendix.
         notes: further remarks, such as deviations from the paper.
@@ -46,7 +46,8 @@ class LanguageCard(BaseSettings):
         shots: default number of demonstrations.
         demonstrations: whether all queries of a demonstration seed have the same demonstrations (`shared`) or each
             query has its `own`.
-        answers: `choice`: the candidate with the highest score; `greedy`: the most probable next tokens.
+        answers: the kind of answer: the candidate with the highest score (`choice`), or the most probable next tokens
+            (`greedy`).
         match: whether a greedy answer must be `equal` to the correct answer or begin with it (`prefix`). For the
             accuracy of the first token, `prefix` also accepts a token with which the correct answer begins.
         episodes: default number of queries.
@@ -133,7 +134,7 @@ class LanguageTask:
         card: the card.
         subset: the subset of the data set; None if the card has no subsets.
         family: its value in the column `family`.
-        left_out: why it is evaluated only if it is named; empty if it is not left out.
+        left_out: the reason if the task is evaluated only if it is named; otherwise empty.
         folder: folder of the card and of the files that it names.
     """
 
@@ -200,12 +201,12 @@ def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[
 def shipped_tasks() -> tuple[LanguageTask, ...]:
     """All tasks of the cards in iclbench."""
     folder = cards_folder("tasks/language")
-    return tuple(task for name in names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
+    return tuple(task for name in card_names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
 
 
 def task_groups() -> dict[str, list[str]]:
     """The names of the tasks in each suite, in each card with subsets and in each family."""
-    groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in names("tasks/language/suites")}
+    groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in card_names("tasks/language/suites")}
     for task in shipped_tasks():
         if task.left_out:
             continue

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from iclbench import tables
-from iclbench.config.cards import names
+from iclbench.config.cards import card_names
 from iclbench.core.formats import assignments, canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.version import provenance
 from iclbench.language.tasks.cards import PRESET, LanguageCard, LanguageTask, SuiteCard, load_suite
-from iclbench.store.runs import writing
+from iclbench.store.runs import write_errors
 
 
 def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
@@ -19,7 +19,7 @@ def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
     for name, family, card in _cards(tasks):
         rows = list(_rows(name, family, card))
         if rows:
-            with writing(results):
+            with write_errors(results):
                 tables.write("values", rows, results / "tables" / "published" / f"{name}.values.parquet", {})
 
 
@@ -27,7 +27,7 @@ def _cards(tasks: Sequence[LanguageTask]) -> Iterator[tuple[str, str, LanguageCa
     """Name, family and card of each card and suite of these tasks, without duplicates."""
     yield from {name: (name, task.card.family, task.card) for task in tasks for name in [_card_name(task)]}.values()
     task_names = {task.name for task in tasks}
-    for name in names("tasks/language/suites"):
+    for name in card_names("tasks/language/suites"):
         suite = load_suite(name)[1]
         if task_names & {canonical(task) for task in suite.tasks}:
             yield name, "suite", suite

@@ -20,7 +20,7 @@ def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
 
     Raises:
         UnknownNameError: a name is unknown.
-        UsageError: a path is not that of a card or a data file, or two files define tasks with the same name.
+        UsageError: a path is not a card or a data file, or two files define tasks with the same name.
     """
     by_name = {task.name: task for task in shipped_tasks()}
     groups = task_groups()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from iclbench.config.cards import card_name, names
+from iclbench.config.cards import card_name, card_names
 from iclbench.core.errors import DataError
 from iclbench.language.tasks.cards import LanguageCard, LanguageTask
 
@@ -26,7 +26,7 @@ def task_from_file(path: Path) -> LanguageTask:
         for split in (".train", ".test", ".dev"):
             stem = stem.removesuffix(split)
     name = card_name(Path(stem + ".toml"))
-    if name in names("tasks/language"):
+    if name in card_names("tasks/language"):
         raise DataError(f"{path}: '{name}' is the name of a task in iclbench; rename the file", code="duplicate")
     card = _pairs_card(path.name) if path.suffix == ".json" else _texts_card(stem)
     return LanguageTask(name, card, None, card.family, "", path.parent)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import contests
-from iclbench.config.cards import TOLERANCE, Preset, deviation, load_task, read_toml
+from iclbench.config.cards import BUDGET_TOLERANCE, Preset, deviation, load_task, read_toml
 from iclbench.config.rates import Rates, learning_rate
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import count, integer, number, slug
@@ -208,7 +208,7 @@ def _deviation_table(shares: pd.DataFrame, preset: str) -> Table:
         f"budget-{slug(preset)}",
         f"{preset}: parameters against the budget",
         f"Parameters of each model (without an image encoder) relative to the budget of each task of preset {preset}; "
-        f"the tolerance is {TOLERANCE:.0%}. A dash: not trained.",
+        f"the tolerance is {BUDGET_TOLERANCE:.0%}. A dash: not trained.",
         shares,
         (Column("contestant", "model"), *(Column(str(t), str(t), _percent, numeric=True) for t in shares.columns[1:])),
         folded=True,

@@ -11,7 +11,7 @@ from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.separation import LEVEL, MIN_RATIO
 from iclbench.core.formats import fixed, integer, plural, slug
-from iclbench.core.metrics import GIVEN_TRUTH, GUESSING_BASELINES, metric
+from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
@@ -157,7 +157,9 @@ def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str
 
 def _baseline_scores(scores: pd.DataFrame) -> pd.DataFrame:
     """The scores of baselines, without guesses and without methods that are given the truth."""
-    return scores[scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSING_BASELINES | GIVEN_TRUTH)]
+    return scores[
+        scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSING_BASELINES | BASELINES_GIVEN_TRUTH)
+    ]
 
 
 def _frequent_baselines(scores: pd.DataFrame) -> list[str]:
@@ -242,7 +244,7 @@ def _reasons_of_baselines(
 ) -> dict[tuple[str, str], dict[str, list[str]]]:
     """The reasons of all baselines of a row, for the cell of the best baseline."""
     is_baseline = results.rows["kind"].eq("baseline")
-    baselines = set(results.rows.loc[is_baseline, "contestant"].unique()) - GUESSING_BASELINES - GIVEN_TRUTH
+    baselines = set(results.rows.loc[is_baseline, "contestant"].unique()) - GUESSING_BASELINES - BASELINES_GIVEN_TRUTH
     merged: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), reasons in all_reasons.items():
         if name in baselines:

@@ -11,7 +11,7 @@ from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import Difference
 from iclbench.core.formats import fixed, plural
-from iclbench.core.metrics import GIVEN_TRUTH, GUESSING_BASELINES
+from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES
 from iclbench.report.blocks import Glance, Section, Tile
 from iclbench.report.data import Results
 from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
@@ -120,7 +120,7 @@ def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple
     """Pairs of contestants for `findings`, and the roles of both in words."""
     best = "the best" if results.hidden.empty else "the best selected"
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
-    scores = scores[~scores["contestant"].isin(GUESSING_BASELINES | GIVEN_TRUTH)]
+    scores = scores[~scores["contestant"].isin(GUESSING_BASELINES | BASELINES_GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
     baselines = scores.loc[scores["kind"].eq("baseline") & scores["score"].gt(0), "contestant"]
     if len(backbones) and len(baselines):

@@ -39,7 +39,7 @@ def fix_measurements(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.5, peak
 
 def test_rows_of_costs_have_all_columns(task: TaskConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fix_measurements(monkeypatch)
-    monkeypatch.setattr(costs.devices, "label", lambda device: f"The {device} (R) 2000")
+    monkeypatch.setattr(costs.devices, "device_label", lambda device: f"The {device} (R) 2000")
     gpt2 = replace(contestant("gpt2", heads=2), variant="as trained")
     path, lines, _ = measure_costs(
         Context(tmp_path), gpt2, task, "smoke", CostSizes([5, 3, 5], episodes=4), train=SETTINGS

@@ -47,8 +47,8 @@ def generate_all(model, shared: bool, tokens: int = TOKENS, size: int = 64) -> l
     batches = Batches(size)
     batch_questions = questions(model.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], shared)
 
-    def reply(part, memory, at_end):
-        return generate(model, part, batches, tokens, NEVER, memory, at_end)
+    def reply(part, memory, on_prompt_end):
+        return generate(model, part, batches, tokens, NEVER, memory, on_prompt_end)
 
     return run_rounds(model, method("icl"), batch_questions, reply, batches, shared=shared, pass_counts={1})[1].replies
 
@@ -86,12 +86,12 @@ def test_a_model_without_a_memory_reads_every_token_once(architecture: str, fold
 
 def test_a_wrong_cache_is_not_used(folder) -> None:
     """The cache of RWKV mixes up the rows of a batch; the damaged module reads the last token only."""
-    assert not load(str(folder("rwkv"))).generates
+    assert not load(str(folder("rwkv"))).can_generate
     module = AutoModelForCausalLM.from_pretrained(folder("mistral"), dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(folder("mistral"))
-    assert LanguageModel(module, tokenizer, "sound", "0").generates
+    assert LanguageModel(module, tokenizer, "sound", "0").can_generate
     module.prepare_inputs_for_generation = lambda ids, **_: {"input_ids": ids[:, -1:]}
-    assert not LanguageModel(module, tokenizer, "damaged", "0").generates
+    assert not LanguageModel(module, tokenizer, "damaged", "0").can_generate
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "mamba"])
@@ -162,8 +162,8 @@ def test_every_query_is_answered_after_its_own_demonstrations(model) -> None:
     queries = questions(llama.tokens, [prompt(UPPER, examples, "x") for examples in demonstrations], False)
     assert len({len(question.demonstrations) for question in queries}) == 1  # so that they are rows of one memory
 
-    def reply(part, memory, at_end):
-        return generate(llama, part, batches, TOKENS, NEVER, memory, at_end)
+    def reply(part, memory, on_prompt_end):
+        return generate(llama, part, batches, TOKENS, NEVER, memory, on_prompt_end)
 
     batched = run_rounds(llama, thinking, queries, reply, batches, shared=False, pass_counts={1, 3})[3].replies
     for question, answer in zip(queries, batched, strict=True):
@@ -180,12 +180,12 @@ def test_the_divergence_is_that_of_the_next_token_from_the_first_pass(eta: float
     queries = questions(llama.tokens, [prompt(UPPER, DEMONSTRATIONS, x) for x in INPUTS], True)
     log_probabilities: dict[int, dict[int, np.ndarray]] = {}
 
-    def reply(part, memory, at_end):
+    def reply(part, memory, on_prompt_end):
         of_call = log_probabilities.setdefault(len(log_probabilities) + 1, {})
 
         def record(numbers, next_token):
             of_call.update(zip(numbers, next_token.double().log_softmax(-1).numpy(), strict=True))
-            at_end(numbers, next_token)
+            on_prompt_end(numbers, next_token)
 
         return generate(llama, part, batches, 1, NEVER, memory, record)
 

@@ -45,7 +45,7 @@ def prompts() -> list[Prompt]:
 
 
 def reply(model, batches):
-    return lambda part, memory, at_end: candidate_scores(model, part, batches, memory, at_end)
+    return lambda part, memory, on_prompt_end: candidate_scores(model, part, batches, memory, on_prompt_end)
 
 
 def scores(model, shared: bool, size: int = 64, name: str = "icl", **settings: float) -> list[np.ndarray]:

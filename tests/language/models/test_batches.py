@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iclbench.language.models.batches import Batches, out_of_memory, padded, places
+from iclbench.language.models.batches import Batches, is_failed_allocation, pad_positions, pad_tokens
 
 
 @given(st.lists(st.integers(1, 9), max_size=20), st.integers(1, 25), st.booleans())
@@ -51,11 +51,11 @@ def test_other_errors_and_out_of_memory_with_a_single_row_are_raised() -> None:
         with pytest.raises(RuntimeError):
             list(batches.run([1] * 8, work))
         assert batches.size == (8 if work is fail else 1)
-    assert not out_of_memory(RuntimeError("shapes do not fit"))
+    assert not is_failed_allocation(RuntimeError("shapes do not fit"))
 
 
 def test_rows_are_padded_on_the_right() -> None:
-    ids, mask = padded([[3, 4, 5], [6]])
+    ids, mask = pad_tokens([[3, 4, 5], [6]])
     assert ids.tolist() == [[3, 4, 5], [6, 0, 0]]
     assert mask.tolist() == [[True, True, True], [True, False, False]]
-    assert places([range(1, 3), range(0, 1)]).tolist() == [[1, 2], [0, 0]]
+    assert pad_positions([range(1, 3), range(0, 1)]).tolist() == [[1, 2], [0, 0]]

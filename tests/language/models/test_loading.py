@@ -17,7 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig, BertForMaskedLM, T5Config
 
 from iclbench.language.models import loading
-from iclbench.language.models.loading import quiet
+from iclbench.language.models.loading import quiet_logs
 from iclbench.language.models.model import load
 from tests.language.tiny_models import fast_tokenizer, save_tiny_model, scale_weights
 from tests.refusals import refused
@@ -108,7 +108,7 @@ def test_the_variable_for_offline_equals_the_option() -> None:
 def test_failed_requests_to_the_hub_are_not_logged() -> None:
     http_log = logging.getLogger("huggingface_hub.utils._http")
     assert http_log.isEnabledFor(logging.WARNING)
-    with quiet():
+    with quiet_logs():
         assert not http_log.isEnabledFor(logging.WARNING) and http_log.isEnabledFor(logging.ERROR)
     assert http_log.isEnabledFor(logging.WARNING)
 
@@ -208,7 +208,7 @@ def test_weights_of_another_size_are_refused(folder: Path) -> None:
 
 
 def test_tied_weights_are_not_missing(tiny_model_folder) -> None:
-    assert load(str(tiny_model_folder("gpt2"))).remembers
+    assert load(str(tiny_model_folder("gpt2"))).has_memory
 
 
 def test_models_that_are_not_causal_are_refused(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_code_of_a_checkpoint_runs_only_if_trusted(folder: Path, tmp_path: Path)
     with refused("untrusted", folder, "own.OwnConfig", "own.OwnModel", "--trust-remote-code"):
         load(str(folder))
     assert not trace.exists()
-    assert load(str(folder), trust_remote_code=True).remembers
+    assert load(str(folder), trust_remote_code=True).has_memory
     assert trace.exists()
 
 
@@ -333,5 +333,5 @@ def test_the_identity_depends_on_end_tokens_but_not_on_other_generation_settings
     for generation_config in (None, {"temperature": 0.5}, {"eos_token_id": 3}, {"eos_token_id": [3, 4]}):
         if generation_config is not None:
             (tmp_path / "generation_config.json").write_text(json.dumps(generation_config))
-        identities.append(loading.identity(loading.find(str(tmp_path)), "float32"))
+        identities.append(loading.weights_id(loading.find(str(tmp_path)), "float32"))
     assert identities[0] == identities[1] and len(set(identities)) == 3

@@ -182,7 +182,7 @@ def test_positions_are_selected_from_all_logits_if_the_head_does_not_support_the
 
 @pytest.mark.parametrize(("architecture", "name"), [("mamba", "mamba"), ("rwkv", "rwkv"), ("mistral", "window of 8")])
 def test_models_without_a_memory_give_the_reason(architecture: str, name: str, model) -> None:
-    assert not model(architecture).remembers
+    assert not model(architecture).has_memory
     assert name in model(architecture).memory_obstacle
     with refused("not-applicable", name):
         model(architecture).read(draw(1, 4))
@@ -191,7 +191,7 @@ def test_models_without_a_memory_give_the_reason(architecture: str, name: str, m
 
 
 def test_an_architecture_with_a_sliding_window_has_a_memory_without_its_window(tmp_path: Path) -> None:
-    assert load(str(save_tiny_model("mistral", tmp_path / "wide", sliding_window=None))).remembers
+    assert load(str(save_tiny_model("mistral", tmp_path / "wide", sliding_window=None))).has_memory
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_half_precision_has_a_memory_in_half_precision_and_logits_in_float32(fol
     query = draw(2, 4)
     logits = half.logits(query, full_mask(query), memory)
     assert (half.dtype, memory.dtype, logits.dtype) == (torch.bfloat16, torch.bfloat16, torch.float32)
-    assert half.remembers
+    assert half.has_memory
     assert torch.equal(half.logits(query, full_mask(query), memory.to(dtype=torch.float32)), logits)
 
 
@@ -245,6 +245,6 @@ def test_logits_of_the_tiny_models_depend_on_earlier_tokens(model) -> None:
     for architecture in ALL:
         query = draw(1, 6)
         first, second = (
-            checks.plain(model(architecture), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2)
+            checks.plain_logits(model(architecture), torch.cat([draw(1, 9, seed=s), query], 1))[:, -1] for s in (1, 2)
         )
         assert float((first - second).abs().max()) > 0.01 * float(first.abs().max())

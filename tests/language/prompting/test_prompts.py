@@ -53,8 +53,12 @@ def demonstrations_of(prompt_set):
 
 def test_repeated_queries_have_their_index():
     repeated, distinct = own_prompts(), own_prompts(episodes=20)
-    assert repeated.repeated.tolist() == [*distinct._query_index, *distinct._query_index[:10]]
-    assert distinct.repeated is None and own_prompts(shots=0).repeated is None and prompts().repeated is None
+    assert repeated.repeated_queries.tolist() == [*distinct._query_index, *distinct._query_index[:10]]
+    assert (
+        distinct.repeated_queries is None
+        and own_prompts(shots=0).repeated_queries is None
+        and prompts().repeated_queries is None
+    )
 
 
 @pytest.mark.parametrize("make", [prompts, own_prompts])

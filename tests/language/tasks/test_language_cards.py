@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from iclbench.config.cards import cards_folder, names
+from iclbench.config.cards import card_names, cards_folder
 from iclbench.core.errors import UsageError
 from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import (
@@ -20,8 +20,8 @@ from iclbench.language.tasks.cards import (
 from iclbench.language.tasks.selection import language_tasks
 from tests.refusals import refused
 
-CARDS = {name: load_language_card(name)[1] for name in names("tasks/language")}
-SUITES = {name: load_suite(name)[1] for name in names("tasks/language/suites")}
+CARDS = {name: load_language_card(name)[1] for name in card_names("tasks/language")}
+SUITES = {name: load_suite(name)[1] for name in card_names("tasks/language/suites")}
 PLAIN = {"family": "own", "summary": "", "reader": "mapping", "template": "{x}>{y}", "shots": 1}
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iclbench.core.errors import DataError, shortened
+from iclbench.core.errors import DataError, shorten
 from iclbench.families.events.event_data import MAX_MARKS, EventData
 from iclbench.families.events.readers.lines import check_size, decode_line, numbered_lines
 from iclbench.families.tabular.numerals import number
@@ -52,7 +52,7 @@ def read(path: Path, marks: int | None) -> EventData:
         if len(items) > max_marks:
             advice = "; raise -o task.marks" if marks else ""
             raise DataError(
-                f"{path}, line {line}: item '{shortened(item)}' exceeds the number of marks, {max_marks:,}{advice}",
+                f"{path}, line {line}: item '{shorten(item)}' exceeds the number of marks, {max_marks:,}{advice}",
                 code="too-large",
             )
         if not len(timestamps) % 4096:
@@ -97,7 +97,7 @@ def _event(location: str, fields: list[str]) -> tuple[str, str, float]:
         )
     time = number(time_text)
     if time is None:
-        raise DataError(f"{location}: the time '{shortened(time_text)}' is not a number; write seconds or another unit")
+        raise DataError(f"{location}: the time '{shorten(time_text)}' is not a number; write seconds or another unit")
     return user, item, time
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from iclbench.core.errors import DataError, UnknownNameError, shortened
+from iclbench.core.errors import DataError, UnknownNameError, shorten
 from iclbench.core.json_text import parse_json
 from iclbench.families.events.event_data import MAX_MARKS, EventData
 from iclbench.families.events.readers.lines import check_size, decode_line, numbered_lines
@@ -98,7 +98,7 @@ def _times(location: str, values: Any) -> np.ndarray:
 
 def _finite_number(location: str, value: Any) -> float:
     if type(value) not in (int, float):
-        raise DataError(f"{location}: {shortened(json.dumps(value))} is not a number; write a time like 0.5")
+        raise DataError(f"{location}: {shorten(json.dumps(value))} is not a number; write a time like 0.5")
     try:
         number = float(value)
     except OverflowError:
@@ -119,7 +119,7 @@ def _marks(location: str, values: Any, events: int, mark_count: int | None) -> n
         if type(value) is not int or not 0 <= value <= largest:
             advice = "; raise -o task.marks" if mark_count and type(value) is int and value > largest else ""
             raise DataError(
-                f"{location}, event {index + 1}: mark {shortened(json.dumps(value))} is not an integer from 0 to "
+                f"{location}, event {index + 1}: mark {shorten(json.dumps(value))} is not an integer from 0 to "
                 f"{largest}{advice}"
             )
     return np.array(values, dtype=np.int64)

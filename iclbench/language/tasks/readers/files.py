@@ -1,4 +1,4 @@
-"""Search for and reading of the user's data files; each error is one line with the name of the file."""
+"""Search for the user's data files, and reading of them with one-line errors that name the file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def missing(file_names: str, folders: Sequence[Path]) -> DataError:
 
 
 def read_text(path: Path, corpus: bool = False) -> str:
-    """The text of a UTF-8 file; a public `corpus` may also be in Windows-1252, which older ones call Latin-1."""
+    """The text of a UTF-8 file. A public `corpus` may also be in Windows-1252, which old corpora call Latin-1."""
     try:
         content = limits.read_bytes(path)
     except OSError as error:

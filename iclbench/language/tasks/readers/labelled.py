@@ -42,7 +42,7 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
                     f"{len(cells)} cells: {reprlib.repr(cells)}"
                 )
             label = _class_name(path, number, cells[0], classes, start=1)
-            # In these files, a backslash means a line break.
+            # In these files, a backslash is a line break.
             text = " ".join(" ".join(cells[1:]).replace("\\", " ").split())
             yield number, _text(path, number, text), label
 
