@@ -409,7 +409,9 @@ MIXERS = Registry(
         "based": Entry(
             "iclbench.layers.mixers.based:Based", "linear attention with Taylor features of exp (Arora et al. 2024)"
         ),
-        "retnet": Entry("iclbench.layers.mixers.retnet:RetNet", "retention: fixed decays, rotary (Sun et al. 2023)"),
+        "retnet": Entry(
+            "iclbench.layers.mixers.retnet:RetNet", "retention: fixed decays, rotary (Sun et al. 2023)", code=2
+        ),
         "mamba2": Entry("iclbench.layers.mixers.mamba2:Mamba2", "state-space duality (Dao and Gu 2024)"),
         "gla": Entry("iclbench.layers.mixers.gla:GLA", "gated linear attention (Yang et al. 2024)"),
         "deltanet": Entry(
