@@ -36,8 +36,8 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
 
 
 def after_same_context(tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int) -> Bool[Tensor, "B P N"]:
-    """For each prefix of `lengths` tokens, a mask of the tokens in it that follow the last `order` tokens of the prefix.
-    A prefix of `order` tokens or fewer has none."""
+    """For each prefix of `lengths` tokens, a mask of the tokens in it that follow its last `order` tokens. A prefix of
+    `order` tokens or fewer has none."""
     index = torch.arange(tokens.shape[1], device=tokens.device)
     is_same = (index >= order) & (index < lengths.unsqueeze(-1))
     if not tokens.shape[1]:

@@ -24,7 +24,7 @@ from iclbench.core import digests
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
 from iclbench.core.settings import validate
-from iclbench.store import runs
+from iclbench.store import identity, runs
 from iclbench.store.runs import Run, check_name, recorded_digest, write_errors
 
 log = logging.getLogger("iclbench")
@@ -50,10 +50,19 @@ class PackedWeights:
     metadata: Mapping[str, str]
     prefix: str = ""
 
-    @cached_property
+    @property
     def trained_part(self) -> dict[str, Any]:
         """The part of the configuration that the weights depend on."""
-        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'").trained_part
+        return self._run_config.trained_part
+
+    @property
+    def training_id(self) -> str:
+        """The identity of the training, which is equal for settings that are left out and their defaults."""
+        return identity.weights_id(self._run_config)
+
+    @cached_property
+    def _run_config(self) -> RunConfig:
+        return validate(RunConfig, tomllib.loads(self.config), f"{self.path}, run '{self.name}'")
 
     @property
     def digest(self) -> str:

@@ -49,14 +49,24 @@ def run_id(config: RunConfig) -> str:
     return content_hash(training_settings(config))
 
 
+def weights_id(config: RunConfig) -> str:
+    """The identity of the settings of trained weights, without monitoring settings and without facts learned from data,
+    which the configuration of a grid does not have."""
+    task = config.task.model_copy(update={"learned": {}})
+    return content_hash(_without_monitoring(config.model_copy(update={"task": task})))
+
+
 def variant_id(config: RunConfig) -> str:
-    """The identity of a training run without its seed and its monitoring settings."""
-    contents = training_settings(config)
+    """The identity of the weights of a run without its seed."""
+    contents = _without_monitoring(config)
     del contents["seed"]
-    contents["train"] = {
-        key: value for key, value in contents["train"].items() if key not in TrainSettings.with_role(Role.MONITORING)
-    }
     return content_hash(contents, 8)
+
+
+def _without_monitoring(config: RunConfig) -> dict[str, Any]:
+    contents = training_settings(config)
+    monitoring = TrainSettings.with_role(Role.MONITORING)
+    return contents | {"train": {key: value for key, value in contents["train"].items() if key not in monitoring}}
 
 
 def prompts_id(prompts: PromptSet, **sizes: Any) -> str:

@@ -29,7 +29,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.files import digest_path
 from iclbench.core.formats import canonical, plural
 from iclbench.core.metrics import curve_metric, metric
-from iclbench.store import archives
+from iclbench.store import archives, identity
 from iclbench.store.cells import CellStore, cell_row, computes_scores
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, check_name, write_errors
@@ -168,7 +168,7 @@ def _refuse_other_weights(cell: GridCell, store: CellStore, packed: archives.Pac
     run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (
         run_weights is not None
-        and run_weights.trained_part == packed.trained_part == cell.config.trained_part
+        and run_weights.training_id == packed.training_id == identity.weights_id(cell.config)
         and run_weights.digest != packed.digest
     ):
         raise UsageError(
@@ -253,7 +253,7 @@ def _pack_weights(
         if cell.kind != "train" or not cell.packs_weights or store.state(cell) != "done":
             continue
         assert cell.config is not None
-        packed = _weights_to_pack(cell.run, cell.config.trained_part, store, archive_entries)
+        packed = _weights_to_pack(cell.run, identity.weights_id(cell.config), store, archive_entries)
         if packed is None:
             log.warning("weights of run '%s' are not packed: they are not in %s", cell.run, store.results)
             continue
@@ -270,16 +270,16 @@ def _pack_weights(
 
 def _weights_to_pack(
     run: str,
-    training: dict[str, object],
+    training_id: str,
     store: CellStore,
     archive_entries: Callable[[], dict[str, archives.PackedWeights]],
 ) -> archives.PackedWeights | None:
     """The weights of this training run, from its folder or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
-    if run_weights is not None and run_weights.trained_part == training:
+    if run_weights is not None and run_weights.training_id == training_id:
         return run_weights
     packed = archive_entries().get(run)
-    return packed if packed is not None and packed.trained_part == training else None
+    return packed if packed is not None and packed.training_id == training_id else None
 
 
 def _cell_row(cell: GridCell, store: CellStore, files: list[str]) -> dict[str, object] | None:
