@@ -28,6 +28,7 @@ from iclbench.report.blocks import Figure, Table
 from iclbench.report.sections import heat_map, leaderboard
 from iclbench.store import archives
 from iclbench.store.cells import CellStore
+from iclbench.store.identity import weights_id
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, create
 from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
@@ -545,10 +546,25 @@ def test_weights_of_other_code_are_not_packed(tmp_path: Path) -> None:
     weights, store = archives.of_run(Run(tmp_path / "runs" / "a")), CellStore(tmp_path)
     assert cell.config is not None and weights is not None
     newer = cell.config.model_copy(update={"backbone": cell.config.backbone.model_copy(update={"code": 2})})
-    assert _weights_to_pack("a", cell.config.trained_part, store, dict) == weights
-    assert _weights_to_pack("a", newer.trained_part, store, dict) is None
+    assert _weights_to_pack("a", weights_id(cell.config), store, dict) == weights
+    assert _weights_to_pack("a", weights_id(newer), store, dict) is None
     packed = replace(weights, config=tomli_w.dumps(newer.dump()))
-    assert _weights_to_pack("a", newer.trained_part, store, lambda: {"a": packed}) == packed
+    assert _weights_to_pack("a", weights_id(newer), store, lambda: {"a": packed}) == packed
+
+
+def test_packed_weights_stay_if_their_configuration_leaves_out_a_default_or_has_facts_of_data(tmp_path: Path) -> None:
+    """Otherwise a setting that is added to a backbone, with a default, would drop all packed weights."""
+    cell, store = training_cell(tmp_path, "a"), CellStore(tmp_path / "empty")
+    weights = archives.of_run(Run(tmp_path / "runs" / "a"))
+    assert cell.config is not None and weights is not None
+    content = cell.config.dump()
+    content["task"]["learned"] = {"fingerprint": "0123"}
+    assert content["backbone"]["settings"].pop("size") == "standard"
+    packed = replace(weights, config=tomli_w.dumps(content))
+    assert _weights_to_pack("a", weights_id(cell.config), store, lambda: {"a": packed}) == packed
+    content["backbone"]["settings"]["width"] = 64
+    other = replace(weights, config=tomli_w.dumps(content))
+    assert _weights_to_pack("a", weights_id(cell.config), store, lambda: {"a": other}) is None
 
 
 def test_results_are_packed_only_into_a_subfolder_of_the_results_folder(tmp_path: Path) -> None:
