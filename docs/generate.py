@@ -170,7 +170,7 @@ def tables() -> str:
     parts = [
         "# Tables",
         "Results are tidy parquet files; `iclbench.tables` reads and writes them. Every file records its schema; "
-        f"this page describes schema {schema.SCHEMA}.",
+        f"this page describes schema {schema.SCHEMA_VERSION}.",
     ]
     for name, columns in schema.SCHEMAS.items():
         rows = ([f"`{c}`", dtype, "yes" if lacks else "", _cell(text)] for c, (dtype, lacks, text) in columns.items())

@@ -15,7 +15,7 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.analysis import scores
-from iclbench.analysis.evaluators import in_order, meaning
+from iclbench.analysis.evaluators import meaning, sorted_evaluators
 from iclbench.api import arguments
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
@@ -159,9 +159,9 @@ def leaderboard(
     rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     selection, title = {}, slice_.title
     for column, value, preferred in (
-        ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
+        ("evaluator", evaluator, [*QUESTIONS, *sorted_evaluators(rows["evaluator"])]),
         ("shift", shift, []),
-        ("metric", metric, scores.HEADLINES),
+        ("metric", metric, scores.FALLBACK_METRICS),
     ):
         selection[column] = _selected_value(rows, column, value, preferred)
         rows = rows[rows[column].eq(selection[column])]
@@ -209,7 +209,7 @@ def _rows(values: Any) -> pd.DataFrame:
         rows = tables.validate("values", values.drop_duplicates(), np.arange(len(values.drop_duplicates())))
     except tables.TableError as error:
         raise UsageError(f"{error}; {advice}, with all their columns", code=error.code) from None
-    is_repeated = rows.duplicated(tables.keys("values"))
+    is_repeated = rows.duplicated(tables.key_columns("values"))
     # A contestant that was evaluated twice, compared with different contestants, has two scores. The first one counts.
     if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARISON_METRICS)]):
         name = conflicts["run"].iloc[0]

@@ -11,12 +11,12 @@ from iclbench.cli.result_rows import interval, print_failed, print_shipped, styl
 from iclbench.cli.terminal import out, table
 from iclbench.tables.runs import are_tuned
 
-HEADLINE = "accuracy_within_choices"
+MAIN_ACCURACY = "accuracy_within_choices"
 
 
 def has_labels(values: pd.DataFrame) -> bool:
     """Whether the targets of a prompt set are class labels."""
-    return bool((values["metric"].isin([HEADLINE, "accuracy"]) & values["evaluator"].ne("next")).any())
+    return bool((values["metric"].isin([MAIN_ACCURACY, "accuracy"]) & values["evaluator"].ne("next")).any())
 
 
 def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None:
@@ -52,7 +52,7 @@ def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracies with half the width of their intervals, ordered by the first test."""
-    accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
+    accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(MAIN_ACCURACY)]
     accuracies = accuracies.assign(
         test=accuracies["evaluator"].where(accuracies["evaluator"].ne("targets"), _shift_titles(accuracies["shift"]))
     )

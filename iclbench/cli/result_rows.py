@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import COLUMNS, for_display
+from iclbench.analysis.scores import COLUMNS, displayed_columns
 from iclbench.cli.terminal import out
 from iclbench.core.formats import fixed
 
@@ -40,7 +40,7 @@ def with_terminal_columns(
 ) -> tuple[list[str], list[list[str]]]:
     """A table with the terminal columns of `analysis.scores` that have values. The leaderboard `board` has the same
     rows in the same order."""
-    board = for_display(board)
+    board = displayed_columns(board)
     for name in (name for name, column in COLUMNS.items() if column.on_terminal and name in board):
         if board[name].notna().any():
             cells = ["" if pd.isna(value) else COLUMNS[name].show(value) for value in board[name]]

@@ -248,7 +248,7 @@ class Glance:
         preset: preset of the small heat map.
         columns: contestants of the heat map.
         rows: title and tiles of each row.
-        hidden_rows: number of further rows of the complete heat map.
+        hidden_row_count: number of further rows of the complete heat map.
         findings: a line for each of the largest differences.
         missing: a line for each kind of missing results.
     """
@@ -258,7 +258,7 @@ class Glance:
     preset: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, list[Tile]], ...]
-    hidden_rows: int
+    hidden_row_count: int
     findings: tuple[str, ...]
     missing: tuple[str, ...]
 

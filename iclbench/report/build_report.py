@@ -207,4 +207,4 @@ def subtitle(results: Results) -> str:
         parts.append(plural(int(cells["task"].nunique()), "language task"))
         models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
         parts.append(plural(int(models), "language model"))
-    return ", ".join(parts) + "; selected contestants" * (len(results.hidden) > 0)
+    return ", ".join(parts) + "; selected contestants" * (len(results.hidden_rows) > 0)

@@ -191,7 +191,7 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
         cells,
         trials,
         results,
-        hidden=hidden,
+        hidden_rows=hidden,
     )
 
 

@@ -22,7 +22,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.core.formats import plural
 from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
-from iclbench.tables.means import over_seeds, unfailed
+from iclbench.tables.means import means_over_seeds, without_failed
 
 log = logging.getLogger("iclbench")
 
@@ -31,7 +31,7 @@ PRESET = "language"
 SAMPLES = 3
 MAJORITY = "majority"
 SHUFFLED = "shuffled-labels"
-HEADLINE = "accuracy"
+ACCURACY = "accuracy"
 GAIN = "accuracy_gain"
 _SETTING_KEYS = ["task", "n_context", "shift"]
 _CELL_KEYS = [*_SETTING_KEYS, "demo_seed", "order"]
@@ -76,10 +76,10 @@ class Language:
     def scores(self) -> pd.DataFrame:
         """Means over demonstration seeds, with demonstrations in the sampled order.
 
-        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, and those of `over_seeds`.
+        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, and those of `means_over_seeds`.
         """
         cells = self._without_failed(self.cells[self.cells["order"] == 0])
-        return over_seeds(cells, [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric"], "demo_seed")
+        return means_over_seeds(cells, [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric"], "demo_seed")
 
     def _without_failed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants that did not fail on another set of demonstrations of the same setting."""
@@ -87,8 +87,8 @@ class Language:
         failed = failed[failed["prompt_set"].notna() & failed["order"].eq(0)]
         is_pass = failed["axis"].eq("passes").fillna(False).astype(bool)
         keys = ["task", "contestant", "n_context", "shift"]
-        rows = unfailed(rows, failed[~is_pass], keys)
-        return unfailed(rows, failed[is_pass], [*keys, "evaluator", "axis", "axis_value"])
+        rows = without_failed(rows, failed[~is_pass], keys)
+        return without_failed(rows, failed[is_pass], [*keys, "evaluator", "axis", "axis_value"])
 
     @cached_property
     def shots(self) -> dict[str, int]:
@@ -115,13 +115,14 @@ class Language:
     def trace(self) -> pd.DataFrame:
         """Accuracy, `kl_to_icl` and `memory_change` after every pass of Deep-Thinking, averaged like `scores`.
 
-        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and those of `over_seeds`.
+        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and those of
+        `means_over_seeds`.
         """
         rows = self._successful_rows
         is_pass = rows["axis"].eq("passes").fillna(False).astype(bool)
         passes = self._without_failed(rows[is_pass & rows["prompt_set"].notna() & rows["order"].eq(0)])
         keys = [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric", "axis_value"]
-        return over_seeds(passes, keys, "demo_seed")
+        return means_over_seeds(passes, keys, "demo_seed")
 
     @cached_property
     def majority(self) -> pd.DataFrame:
@@ -139,10 +140,10 @@ class Language:
         return rows[rows["metric"] == GAIN].sort_values(["family", "task", "contestant", "n_context"])
 
     @cached_property
-    def published(self) -> pd.DataFrame:
+    def published_rows(self) -> pd.DataFrame:
         """Published accuracies of tasks and of groups of tasks."""
         rows = self.rows
-        return rows[(rows["kind"] == "published") & (rows["metric"] == HEADLINE) & (rows["status"] == "ok")]
+        return rows[(rows["kind"] == "published") & (rows["metric"] == ACCURACY) & (rows["status"] == "ok")]
 
     @cached_property
     def families(self) -> dict[str, list[str]]:
@@ -201,7 +202,7 @@ def _with_matching_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str,
     """Remove gains that are means over other sets of demonstrations than the accuracies: a gain is over the sets of the
     last evaluation, an accuracy over those of all evaluations."""
     gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok")]
-    cells = values[values["prompt_set"].notna() & values["metric"].eq(HEADLINE) & values["evaluator"].ne("development")]
+    cells = values[values["prompt_set"].notna() & values["metric"].eq(ACCURACY) & values["evaluator"].ne("development")]
     sets_by_setting = cells.groupby(["run", *_SETTING_KEYS, "order"])["prompt_set"].agg(frozenset).to_dict()
     orders = dict(zip(cells["prompt_set"], cells["order"], strict=True))
     excluded = []

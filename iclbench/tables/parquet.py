@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from iclbench.core import digests, limits
 from iclbench.core.files import atomic
 from iclbench.core.memory import RESULT_TABLE_REMEDY, memory_advice
-from iclbench.tables.schema import SCHEMA, SCHEMAS, TableError, TableName, frame, union, validate
+from iclbench.tables.schema import SCHEMA_VERSION, SCHEMAS, TableError, TableName, frame, union, validate
 
 log = logging.getLogger("iclbench")
 
 # The folders of a results folder that commands write to. Folders next to them hold packed tables.
 COMMAND_FOLDERS = ("cells", "rates", "runs", "tables")
-# Files with at most this number of rows have no compression, no dictionaries and no empty columns. They are smaller,
-# and reading them is six times faster.
-_PLAIN_ROWS = 64
+# Files with at most this number of rows have no compression, no dictionaries and no empty columns, so they are smaller
+# and are read six times faster.
+_MAX_PLAIN_ROWS = 64
 _TYPES = {
     pa.string(): pd.StringDtype(),
     pa.large_string(): pd.StringDtype(),
@@ -48,14 +48,16 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     if _is_equal_file(table, path, checked, metadata):
         return
     arrow = pa.Table.from_pandas(checked, preserve_index=False)
-    entries = {f"iclbench.{key}": value for key, value in {"table": table, "schema": str(SCHEMA), **metadata}.items()}
-    is_small = arrow.num_rows <= _PLAIN_ROWS
+    entries = {
+        f"iclbench.{key}": value for key, value in {"table": table, "schema": str(SCHEMA_VERSION), **metadata}.items()
+    }
+    is_small = arrow.num_rows <= _MAX_PLAIN_ROWS
     if is_small:
         empty = [name for name in arrow.column_names if arrow[name].null_count == arrow.num_rows]
         arrow = arrow.drop_columns([name for name in empty if SCHEMAS[table][name][1]])
     options = {"compression": "none" if is_small else "zstd", "use_dictionary": not is_small}
     sink = pa.BufferOutputStream()
-    # The schema of Arrow would repeat the schema and the metadata of the file, and take most of a small file.
+    # Arrow's schema would repeat the schema and the metadata of the file, and make up most of a small file.
     with pq.ParquetWriter(sink, arrow.schema, store_schema=False, **options) as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({**arrow.schema.metadata, **entries, digests.KEY: digests.BLANK})
@@ -86,7 +88,8 @@ def read(table: TableName, path: Path) -> pd.DataFrame:
 
 
 def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Some columns of one file, with their exact types, not validated. For many files, this is faster than `read`."""
+    """Read some columns of one file, with the types of the schema but without validation, which is faster than
+    `read`."""
     rows = _frame(_load(table, path, columns)).reindex(columns=list(columns))
     return rows.astype({name: SCHEMAS[table][name][0] for name in columns})
 
@@ -94,15 +97,16 @@ def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.Dat
 def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of one file, not validated (default: all columns)."""
     try:
-        # The file is opened once, without threads: for thousands of small files this takes half the time.
+        # Opening each file once and without threads halves the time for thousands of small files.
         with memory_advice(RESULT_TABLE_REMEDY), _open_checked(path) as file:
             entries = _iclbench_entries(file.metadata.metadata)
             if entries.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table", code="unreadable-file")
-            if entries.get("schema") != str(SCHEMA):
+            if entries.get("schema") != str(SCHEMA_VERSION):
                 raise TableError(
-                    f"{path} has table schema {entries.get('schema')}, but this iclbench reads schema {SCHEMA}; delete "
-                    "it and rerun the command that wrote it, or install the version of iclbench that wrote it",
+                    f"{path} has table schema {entries.get('schema')}, but this iclbench reads schema "
+                    f"{SCHEMA_VERSION}; delete it and rerun the command that wrote it, or install the version of "
+                    "iclbench that wrote it",
                     code="not-supported",
                 )
             limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
@@ -181,7 +185,7 @@ def read_all(
     Args:
         table: name of the table.
         results: the results folder.
-        skipped: a list that gets the errors of unreadable files. These files cause a warning and are not changed.
+        skipped: a list to which the errors of unreadable files are added. Each of these files causes a warning.
         packed: whether to read only packed files, or only the others (default: all files).
     """
 
@@ -253,16 +257,18 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
     yield from sorted(paths, key=lambda path: (is_packed(path, results), path.parts))
 
 
-def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
+def read_packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
     """The packed rows of one table of a task at a preset. Of rows with the same keys, the first one is used.
 
     Raises:
         TableError: a file cannot be read. A comparison without some contestants would be wrong.
     """
-    return union(table, [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))])
+    return union(
+        table, [read(table, path) for path in sorted(results.glob(f"*/{packed_file_name(table, task, preset)}"))]
+    )
 
 
-def packed_name(table: TableName, task: str, preset: str) -> str:
+def packed_file_name(table: TableName, task: str, preset: str) -> str:
     """The name of the file with the packed rows of a task at a preset."""
     return f"{task}-{preset}.{table}.parquet"
 

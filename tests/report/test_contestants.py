@@ -51,7 +51,7 @@ def test_the_reference_for_guessing_does_not_have_to_be_selected(grid: Grid) -> 
     results = load(grid.folder, ["linear"], ["mamba"])
     (contest,) = normalised.contests(results, "grid")
     assert contest.scores["contestant"].tolist() == ["mamba"]
-    assert contest.guess == "zero"
+    assert contest.guessing_method == "zero"
 
 
 @pytest.mark.slow

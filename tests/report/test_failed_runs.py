@@ -128,8 +128,8 @@ def test_diverged_run_of_another_variant_removes_no_mean(diverged: Results, leng
     rows = diverged.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
     task = Slice(replace(diverged, rows=rows), "linear", "small", length)
-    assert task.diverged.empty and task.diverged_note == ""
-    assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "without variants"
+    assert task.diverged_rows.empty and task.diverged_note == ""
+    assert len(Slice(diverged, "linear", "small", length).diverged_rows) == 1, "without variants"
 
 
 def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged: Results) -> None:

@@ -89,9 +89,9 @@ def test_scores_at_equal_compute_are_interpolated() -> None:
     """Contestants whose shortest run takes more computation are omitted."""
     rows = [("cheap", 1e6, 0.1), ("cheap", 1e8, 0.5), ("dear", 1e7, 0.2), ("dear", 1e9, 0.6), ("dearer", 1e9, 0.9)]
     trained = pd.DataFrame(rows, columns=["contestant", "flops", "value"])
-    shared = over_training.shared_compute(trained)
+    shared = over_training.shared_flops(trained)
     assert shared == 1e8
-    assert over_training.at_compute(trained, shared).to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4})
+    assert over_training.scores_at_flops(trained, shared).to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4})
 
 
 @pytest.mark.slow

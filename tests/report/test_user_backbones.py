@@ -11,7 +11,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import normalised
-from iclbench.analysis.ranking import ranking, unranked
+from iclbench.analysis.ranking import ranking, unranked_backbones
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build
@@ -84,7 +84,7 @@ def test_ranking_does_not_depend_on_further_tasks(grid_results: Results, with_my
 def test_rank_is_on_shared_tasks(grid: Grid, with_mynet: Results) -> None:
     contests = normalised.contests(with_mynet, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
-    row = unranked(contests, ranked).set_index("contestant").loc["mynet"]
+    row = unranked_backbones(contests, ranked).set_index("contestant").loc["mynet"]
     scores = pd.DataFrame(
         {
             name: {

@@ -308,7 +308,7 @@ def test_packed_values_and_costs_are_complete_to_the_last_digit(
 ) -> None:
     results = swept[0]
     for table in ("values", "costs"):
-        keys = tables.keys(table)
+        keys = tables.key_columns(table)
         rows = tables.read_all(table, packed).sort_values(keys, ignore_index=True)
         single = [tables.read_all(table, results / folder) for folder in ("runs", "tables")]
         expected = pd.concat(single).drop_duplicates(keys)
@@ -582,7 +582,7 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
     guest = rows[rows["kind"].eq("backbone")].head(1).assign(run="guest", contestant="gpt2@other", trained_on="other")
     tables.write("values", pd.concat([rows, guest], ignore_index=True), path, {})
     pack(swept[1], CellStore(results), results / "reference")
-    packed = tables.read("values", results / "reference" / tables.packed_name("values", "tiny-linear", "smoke"))
+    packed = tables.read("values", results / "reference" / tables.packed_file_name("values", "tiny-linear", "smoke"))
     assert "score" in set(packed["metric"]) and packed["trained_on"].isna().all() and "guest" not in set(packed["run"])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis import accuracies
-from iclbench.analysis.evaluators import in_order, meaning
+from iclbench.analysis.evaluators import meaning, sorted_evaluators
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
@@ -25,7 +25,7 @@ def in_training(task: Slice) -> Figure | None:
     if steps["axis_value"].nunique() < 2:
         return None
     step_range = curves.extent(steps["axis_value"])
-    tests = in_order(steps["evaluator"])
+    tests = sorted_evaluators(steps["evaluator"])
     data = pd.concat([_lines(steps), *(_levels(task, test, step_range) for test in tests)], ignore_index=True)
     looks = _looks(task, data)
     data = data.assign(

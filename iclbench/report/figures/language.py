@@ -17,13 +17,13 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure
 from iclbench.report.figures import curves, dots, learning
-from iclbench.report.language import HEADLINE, MAJORITY, Language, mean_over_tasks
+from iclbench.report.language import ACCURACY, MAJORITY, Language, mean_over_tasks
 from iclbench.report.style import Look
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 # Largest number of panels, one per task; more tasks are averaged by family.
 MAX_PANELS = 12
-ACCURACY = (0.0, 1.02)
+ACCURACY_DOMAIN = (0.0, 1.02)
 # Suffix of the names of contestants on the development split.
 DEVELOPMENT = " (development)"
 
@@ -51,7 +51,7 @@ def families(language: Language) -> Figure | None:
         panels,
         names,
         looks_of(language, data),
-        dots.Scale("mean accuracy", ACCURACY),
+        dots.Scale("mean accuracy", ACCURACY_DOMAIN),
     )
 
 
@@ -70,7 +70,7 @@ def shots(language: Language) -> Figure | None:
         "demonstrations",
         "accuracy",
         curves.extent(data["n_context"]),
-        ACCURACY,
+        ACCURACY_DOMAIN,
         unit="demonstrations",
         band="95 % interval",
         ticks=tuple(sizes) if len(sizes) <= 8 else (),
@@ -121,7 +121,7 @@ def gains(language: Language) -> Figure | None:
 def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | None:
     """Accuracy with each set of demonstrations (`demo_seed`) or each order of one set (`order`), and the mean."""
     rows = language.at_main_shots(
-        language.cells[(language.cells["metric"] == HEADLINE) & (language.cells["shift"] == "none")]
+        language.cells[(language.cells["metric"] == ACCURACY) & (language.cells["shift"] == "none")]
     )
     rows = rows[rows["kind"] == "backbone"]
     other_axis = "order" if axis == "demo_seed" else "demo_seed"
@@ -134,7 +134,7 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
     noun = "demonstrations" if axis == "demo_seed" else "order"
     draws = rows.assign(part="draw", low=np.nan, high=np.nan, note=f"{noun} " + rows[axis].astype(str))
     keys = ["task", "contestant", "metric"]
-    means = over_seeds(rows, keys, axis).assign(part="mean", note="mean")
+    means = means_over_seeds(rows, keys, axis).assign(part="mean", note="mean")
     levels = [_level(language, [task]).assign(task=task, note="") for task in tasks]
     data = pd.concat([draws, means, *levels], ignore_index=True)
     data = data.assign(panel=data["task"], row=data["contestant"]).reindex(columns=dots.COLUMNS)
@@ -157,7 +157,7 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
 def plain_rows(language: Language) -> pd.DataFrame:
     """Means over sets of demonstrations, for all models and methods on tasks without a shift."""
     rows = language.scores
-    return rows[(rows["metric"] == HEADLINE) & (rows["shift"] == "none") & (rows["kind"] == "backbone")]
+    return rows[(rows["metric"] == ACCURACY) & (rows["shift"] == "none") & (rows["kind"] == "backbone")]
 
 
 def in_panels(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, list[str]], str]:
@@ -226,7 +226,7 @@ def looks_of(language: Language, data: pd.DataFrame) -> dict[str, Look]:
 
 def _level(language: Language, tasks: Sequence[str]) -> pd.DataFrame:
     """The accuracy of the most frequent answer, averaged over tasks; no row if it is unknown for one of them."""
-    rows = language.majority[(language.majority["metric"] == HEADLINE) & language.majority["task"].isin(tasks)]
+    rows = language.majority[(language.majority["metric"] == ACCURACY) & language.majority["task"].isin(tasks)]
     if rows["task"].nunique() < len(tasks):
         return pd.DataFrame(columns=["part", "contestant", "value", "low", "high"])
     level = {"part": "level", "contestant": MAJORITY, "value": rows["value"].mean(), "low": np.nan, "high": np.nan}

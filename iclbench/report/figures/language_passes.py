@@ -9,7 +9,7 @@ import pandas as pd
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure
 from iclbench.report.figures import curves, language
-from iclbench.report.language import HEADLINE, Language
+from iclbench.report.language import ACCURACY, Language
 
 _DRIFT = {
     "kl_to_icl": (
@@ -32,7 +32,7 @@ def against_passes(results: Language) -> Iterator[Figure]:
     rows = results.at_main_shots(rows)
     if rows["axis_value"].nunique() < 2:
         return
-    accuracy = rows[rows["metric"] == HEADLINE]
+    accuracy = rows[rows["metric"] == ACCURACY]
     if len(accuracy):
         yield _figure(
             results,

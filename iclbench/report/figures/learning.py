@@ -12,8 +12,8 @@ from iclbench.report.blocks import ORDER_TITLES, Figure, Panel
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
 from iclbench.report.style import BACKGROUND, Look
-from iclbench.tables.means import over_seeds
-from iclbench.tables.runs import runs_of
+from iclbench.tables.means import means_over_seeds
+from iclbench.tables.runs import split_run_names
 
 # Largest number of baselines that are not grey, with few and with many backbones.
 FEATURED = 7
@@ -57,7 +57,7 @@ def figure(
         panels = complete_panels if has_backbones(complete_panels) else panels  # every backbone may have a failed run
     panels = {
         panel: with_means(
-            frame, panel_slices[panel].complete_curves(over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
+            frame, panel_slices[panel].complete_curves(means_over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
         )
         for panel, frame in panels.items()
     }
@@ -105,7 +105,7 @@ def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.Da
 
     Args:
         rows: rows of single runs.
-        means: the means of `tables.means.over_seeds`, only where no run failed.
+        means: the means of `tables.means.means_over_seeds`, only where no run failed.
         seeds: whether to include the runs of backbones that have a mean. The others are always included.
 
     Returns:
@@ -193,7 +193,7 @@ def drawn_looks(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
 
 def _drawn_rows(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFrame:
     """The rows in drawing order (backbones last, on top) with the columns of tooltips, and the published points."""
-    published = task.published[task.published["contestant"].isin(list(looks))]
+    published = task.published_rows[task.published_rows["contestant"].isin(list(looks))]
     published = published[
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]
@@ -201,7 +201,7 @@ def _drawn_rows(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.D
     data = with_look_columns(data, looks, "n_context")
     sizes = data.groupby("run")["n_context"]
     is_backbone, is_published = data["kind"] == "backbone", data["kind"] == "published"
-    first_runs = data["run"].map(lambda names: runs_of(names)[0])
+    first_runs = data["run"].map(lambda names: split_run_names(names)[0])
     lengths = first_runs.map(task.results.trained_lengths_by_run).where(is_backbone).astype("Int64")
     return data.assign(
         label=data["label"].where(~is_published, data["contestant"] + " (published" + data_note(data) + ")"),
@@ -240,7 +240,7 @@ def band_descriptions(data: pd.DataFrame) -> list[str]:
     backbone_rows = data[data["kind"] == "backbone"]
     if backbone_rows.empty:
         return []
-    is_mean = backbone_rows["series"].map(lambda runs: len(runs_of(runs)) > 1).astype(bool)
+    is_mean = backbone_rows["series"].map(lambda runs: len(split_run_names(runs)) > 1).astype(bool)
     parts = ["lines: means over seeds", "bands: range over seeds"] if is_mean.any() else []
     if (backbone_rows["band"] & ~is_mean).any():
         parts += [f"bands{' of single seeds' * bool(parts)}: 95 % intervals over episodes"]

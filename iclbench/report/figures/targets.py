@@ -12,7 +12,7 @@ from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import BACKGROUND, Look
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ def figure(
             complete_panels if learning.has_backbones(complete_panels) else panels
         )  # every backbone may have a failed run
     means = {
-        panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete_panels.items()
+        panel: means_over_seeds(frame, [key for key in keys if key in frame])
+        for panel, frame in complete_panels.items()
     }
     panels = {panel: learning.with_means(frame, means[panel], seeds=not is_crowded) for panel, frame in panels.items()}
     looks = learning.drawn_looks(task, rows[rows["kind"] != "published"])

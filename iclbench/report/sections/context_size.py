@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from iclbench.analysis.pairs import mean_of
+from iclbench.analysis.pairs import mean_with_interval
 from iclbench.analysis.target_scores import main_counts, over_all_episodes, repeated_over_counts
 from iclbench.report.blocks import Section
 from iclbench.report.data import Slice
@@ -20,7 +20,7 @@ _MIN_EPISODES, _MAX_BINS = 16, 10
 
 
 def section(task: Slice) -> Section | None:
-    prompt_set = task.target_prompts
+    prompt_set = task.target_prompt_set
     sizes = None if prompt_set is None else task.results.errors.context_sizes(prompt_set)
     if prompt_set is None or sizes is None or sizes.nunique() < 4 or len(sizes) < 3 * _MIN_EPISODES:
         return None
@@ -67,7 +67,7 @@ def _binned(
             continue
         for _, in_bin in scores.groupby(bins):
             if len(in_bin) > 1:
-                mean = mean_of(in_bin.to_numpy(float))
+                mean = mean_with_interval(in_bin.to_numpy(float))
                 yield {str(key): value for key, value in line.items()} | {
                     "size": float(sizes[in_bin.index].mean()) * size_of_point,
                     "value": mean.value,

@@ -10,7 +10,7 @@ from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.cost_table import AT_ONCE, BATCH, COLUMNS, at_once_table, cost_table, measured
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 _COMPARABLE = "Compare only rows with the same batch size, device and number of threads."
 _MACHINE_COLUMNS = (
@@ -60,7 +60,7 @@ def _at_once(task: str, preset: str, rows: pd.DataFrame) -> Table:
 
 def _all_costs(task: str, preset: str, costs: pd.DataFrame) -> Table:
     keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
-    means = over_seeds(costs, keys)[[*keys, "value", "runs"]]
+    means = means_over_seeds(costs, keys)[[*keys, "value", "runs"]]
     frame = means.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
     texts = [metric(name).show(value) for name, value in zip(frame["metric"], frame["value"], strict=True)]
     return Table(

@@ -9,7 +9,7 @@ import pandas as pd
 from iclbench.core.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.tables.runs import joined_names
+from iclbench.tables.runs import joined_run_names
 
 _STATUSES = ("done", "failed", "diverged", "skipped")
 # Statuses that have a column even if no cell has them.
@@ -70,7 +70,7 @@ def without_results(cells: pd.DataFrame) -> Table | None:
     keys = ["status", "kind", "preset", "contestant", "reason"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
         tasks=("task", lambda names: ", ".join(sorted(set(names)))),
-        runs=("run", joined_names),
+        runs=("run", joined_run_names),
         cells=("cell", "size"),
     )
     return Table(

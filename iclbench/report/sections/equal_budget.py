@@ -20,7 +20,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results, Slice
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 _INTRODUCTION = (
     "Models of one task have about as many parameters and train the same number of steps. The costs of a step "
@@ -70,7 +70,7 @@ def budgets(tasks: list[Slice]) -> pd.DataFrame:
             values = costs[(costs["phase"] == phase) & (costs["metric"] == name)]
             if metric(name).depends_on_machine:
                 values = rows_of_one_machine(values)
-            means = over_seeds(values, ["contestant"])["value"].astype(float)
+            means = means_over_seeds(values, ["contestant"])["value"].astype(float)
             if len(means):
                 row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}
             if column == "parameters" and len(means):
@@ -91,7 +91,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
         if preset is None or preset.budget is None:
             continue
         costs = task.costs[task.costs["phase"].eq("model") & task.costs["contestant"].isin(backbones)]
-        means = over_seeds(costs, ["contestant", "metric"])
+        means = means_over_seeds(costs, ["contestant", "metric"])
         sizes = means.pivot_table(index="contestant", columns="metric", values="value").astype(float)
         if "parameters" in sizes:
             encoder = sizes["encoder_parameters"].fillna(0) if "encoder_parameters" in sizes else 0
@@ -132,7 +132,7 @@ def tuned_on_other_tasks(tasks: list[Slice]) -> dict[str, list[str]]:
 
 def _rate_of_runs(task: Slice, contestant: str) -> float | None:
     """The learning rate of a contestant's runs: NaN if they differ, None if a run has no readable settings."""
-    settings = [_train_settings(task.results.folder, run) for run in task.runs.get(contestant, [])]
+    settings = [_train_settings(task.results.folder, run) for run in task.runs_by_backbone.get(contestant, [])]
     rates = {train["lr"] for train in settings if train is not None and "lr" in train}
     if not rates or None in settings:
         return None

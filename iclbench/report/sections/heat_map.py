@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.separation import LEVEL, MIN_RATIO
+from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -63,7 +63,7 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     backbones = ordered_backbones(results, contests, scores)
     core, others = split_by_coverage(scores, backbones)
     # The best of a selection of baselines is not the best baseline.
-    best = [] if len(results.hidden) else [BEST]
+    best = [] if len(results.hidden_rows) else [BEST]
     baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
     if BEST in baselines:
         scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
@@ -210,7 +210,7 @@ def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
     They are compared by episode if both have the same episodes, which removes the variance of their difficulty;
     otherwise by `high`, the upper end of the interval.
     """
-    gap = None if contest.guess is None else contest.difference(name, contest.guess)
+    gap = None if contest.guessing_method is None else contest.difference(name, contest.guessing_method)
     return high >= 0 if gap is None else not gap.is_significant
 
 
@@ -231,7 +231,7 @@ def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, s
         rows = rows[rows["status"].ne("ok") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
         for name, status, run, reason in rows[columns].itertuples(index=False):
             add(contest.title, name, status, f"{run}: {reason}")
-        for name, run, reason in task.diverged[["contestant", "run", "reason"]].itertuples(index=False):
+        for name, run, reason in task.diverged_rows[["contestant", "run", "reason"]].itertuples(index=False):
             add(contest.title, name, "diverged", f"{run}: {reason}")
         task_cells = cells[cells["task"].eq(task.task) & cells["preset"].eq(task.preset)]
         for name, status, run, reason in task_cells[columns].itertuples(index=False):
@@ -298,8 +298,8 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
         title="Rows that separate architectures",
         caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst), the "
         "pooled standard deviation over seeds, and the pairs of models whose scores differ by Welch's test over seeds "
-        f"({100 * LEVEL:g} %, not corrected for the number of pairs). A row separates architectures if the gap is more "
-        f"than {MIN_RATIO:g} standard deviations; in other rows a rank may be chance.",
+        f"({100 * SIGNIFICANCE_LEVEL:g} %, not corrected for the number of pairs). A row separates architectures if "
+        f"the gap is more than {MIN_RATIO:g} standard deviations. In other rows, a rank may be due to chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.analysis import accuracies
-from iclbench.analysis.evaluators import in_order, is_test, meaning
+from iclbench.analysis.evaluators import is_test, meaning, sorted_evaluators
 from iclbench.core.formats import fixed, integer
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import accuracy
-from iclbench.tables.evaluators import HEADLINE
+from iclbench.tables.evaluators import MAIN_ACCURACY
 
 _INTRODUCTION = (
     "A query can be answered in context, from the labels in the prompt, or in weights, from the labels seen in "
@@ -21,7 +21,7 @@ _INTRODUCTION = (
 def section(task: Slice) -> Section | None:
     if not accuracies.has_tests(task):
         return None
-    tests = in_order(task.accuracies_by_run["evaluator"])
+    tests = sorted_evaluators(task.accuracies_by_run["evaluator"])
     items = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
     blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
     if (figure := accuracy.in_training(task)) is not None:
@@ -77,7 +77,7 @@ def _published(task: Slice) -> pd.DataFrame:
     """Published accuracies on the tests, of all presets."""
     rows = task.results.rows
     rows = rows[rows["kind"].eq("published") & rows["task"].eq(task.task)]
-    rows = rows[rows["metric"].eq(HEADLINE) & rows["status"].eq("ok")]
+    rows = rows[rows["metric"].eq(MAIN_ACCURACY) & rows["status"].eq("ok")]
     rows = rows[is_test(rows["evaluator"]) & rows["axis"].isna()]
     rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + data_note(rows) + ")")
     rows = rows.drop(columns="contestant")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.core.formats import fixed, integer, signed
 from iclbench.report.blocks import Column, Table
-from iclbench.report.language import HEADLINE, SHUFFLED, Language, mean_over_tasks
+from iclbench.report.language import ACCURACY, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.language_tables import ALL
 from iclbench.report.sections.overview import shade
 from iclbench.report.titles import source
@@ -30,7 +30,7 @@ def gains(language: Language) -> Table | None:
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
         return None
-    accuracies = language.scores[language.scores["metric"] == HEADLINE]
+    accuracies = language.scores[language.scores["metric"] == ACCURACY]
     frame = rows[["family", *_KEYS, "model", "value", "low", "high"]].rename(columns={"value": "gain"})
     for name, shift in (("none", "none"), ("shuffled", SHUFFLED)):
         shift_scores = accuracies[accuracies["shift"] == shift]
@@ -78,9 +78,11 @@ def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 def published(language: Language) -> list[Table]:
     """A table of contestants x tasks with published accuracies, ours first, and a table of their sources."""
-    members = {str(name): members_of(str(name), rows, language) for name, rows in language.published.groupby("task")}
+    members = {
+        str(name): members_of(str(name), rows, language) for name, rows in language.published_rows.groupby("task")
+    }
     evaluated = {name: tasks for name, tasks in members.items() if tasks}
-    theirs = language.published[language.published["task"].isin(list(evaluated))]
+    theirs = language.published_rows[language.published_rows["task"].isin(list(evaluated))]
     ours = [
         mean_over_tasks(rows, tasks, ["contestant"]).assign(task=name, n_context=n)
         for name, tasks in evaluated.items()
@@ -125,7 +127,7 @@ def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator
     """Our scores at each published number of demonstrations of a task. If that number is missing (NaN), they are at the
     task's main number."""
     rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
-    complete, first_token = (rows[rows["metric"] == metric] for metric in (HEADLINE, _FIRST_TOKEN))
+    complete, first_token = (rows[rows["metric"] == metric] for metric in (ACCURACY, _FIRST_TOKEN))
     # The accuracy on the first token is the same if all answers have one token.
     paired = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
     differing = paired.loc[paired["value"] != paired["value_complete"], "contestant"].unique()

@@ -7,7 +7,7 @@ import pandas as pd
 from iclbench.core.formats import integer
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Table
-from iclbench.report.language import HEADLINE, Language
+from iclbench.report.language import ACCURACY, Language
 
 # Characters of the end of a prompt in a table.
 _END_LENGTH = 90
@@ -54,7 +54,7 @@ def notes(language: Language) -> Table | None:
     """Notes of cells on their answers: the number of passes, dropped demonstrations, and the majority answer."""
     cells = language.cells
     keys = ["family", "task", "contestant", "n_context", "shift", "reason"]
-    with_note = cells[cells["reason"].notna() & (cells["metric"] == HEADLINE)]
+    with_note = cells[cells["reason"].notna() & (cells["metric"] == ACCURACY)]
     frame = with_note.groupby(keys, as_index=False, dropna=False).agg(cells=("prompt_set", "nunique"))
     if frame.empty:
         return None

@@ -8,7 +8,7 @@ import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
 from iclbench.report.blocks import Column, Table, Text
-from iclbench.report.language import HEADLINE, MAJORITY, SHUFFLED, Language, mean_over_tasks
+from iclbench.report.language import ACCURACY, MAJORITY, SHUFFLED, Language, mean_over_tasks
 from iclbench.report.sections.overview import shade
 
 # A family with more tasks than this has a separate table; the main table shows only its mean.
@@ -24,7 +24,7 @@ _ACCURACY_CAPTION = (
 )
 # Metric of an answer -> header of its column.
 _HEADERS = {
-    HEADLINE: "accuracy",
+    ACCURACY: "accuracy",
     "accuracy_per_token": "per token",
     "accuracy_per_character": "per character",
     "accuracy_per_byte": "per byte",
@@ -36,7 +36,7 @@ _HEADERS = {
 
 def by_model(language: Language) -> list[Table]:
     """A table of tasks x contestants at the number of demonstrations of each task, and one per large family."""
-    rows = language.at_main_shots(_backbone_scores(language, HEADLINE))
+    rows = language.at_main_shots(_backbone_scores(language, ACCURACY))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
     columns = {name: name for name in language.contestants if name in set(rows["column"])}
     return _by_task(
@@ -51,7 +51,7 @@ def by_model(language: Language) -> list[Table]:
 
 def controls(language: Language) -> list[Text | Table]:
     """The controls of each model: no demonstrations, shuffled labels, repeated demonstrations."""
-    accuracies = _backbone_scores(language, HEADLINE)
+    accuracies = _backbone_scores(language, ACCURACY)
     is_plain = (accuracies["method"] == "") & (accuracies["shift"] == "none")
     zero_shot = accuracies[is_plain & (accuracies["n_context"] == 0)]
     main = language.at_main_shots(accuracies)
@@ -123,7 +123,7 @@ def scores(language: Language) -> Table | None:
 
 def by_shots(language: Language) -> Table | None:
     """A row per task and contestant, a column per number of demonstrations."""
-    rows = _backbone_scores(language, HEADLINE)
+    rows = _backbone_scores(language, ACCURACY)
     rows = rows[rows["shift"] == "none"]
     sizes = sorted(int(n) for n in rows["n_context"].dropna().unique())
     if sum(n > 0 for n in sizes) < 2:
@@ -187,7 +187,7 @@ def _by_task(
 
 def with_majority(language: Language, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, and the accuracy of the most frequent answer on each of their tasks."""
-    majority = language.majority[language.majority["metric"] == HEADLINE]
+    majority = language.majority[language.majority["metric"] == ACCURACY]
     majority = majority[majority["task"].isin(rows["task"].unique())]
     return pd.concat([rows, majority.assign(column=MAJORITY)], ignore_index=True)
 

@@ -8,13 +8,13 @@ import pandas as pd
 
 from iclbench.analysis import normalised, oracles
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.scores import COLUMNS, for_display, leaderboard, metric_of_curves
+from iclbench.analysis.scores import COLUMNS, displayed_columns, leaderboard, metric_of_curves
 from iclbench.core.formats import fixed, integer, number, slug
 from iclbench.core.metrics import GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Slice
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 # Largest number of baselines in the table for a paper.
 PAPER_BASELINES = 3
@@ -44,7 +44,7 @@ def paper_tables(task: Slice) -> Iterator[Table]:
     if not contests:
         return
     # If the user selected contestants, the table has all of them.
-    max_baselines = PAPER_BASELINES if task.results.hidden.empty else None
+    max_baselines = PAPER_BASELINES if task.results.hidden_rows.empty else None
     frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
     question = [Column("row", "question")] * (len(contests) > 1)
     unit = "seed" if frame["seeds"].max() == 1 else "seeds"
@@ -104,7 +104,7 @@ def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
 
 def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
     """A remark that lists the oracles that are not optimal on the training distribution, if there are any."""
-    rows = task.unfailed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
+    rows = task.without_failed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
     rows = rows[rows["kind"].ne("published")]
     if lines := tuple(oracle.line for oracle in oracles.beaten_oracles(rows, task.results.errors)):
         yield Text("Oracles that are not optimal on these prompts:", lines)
@@ -115,7 +115,7 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = metric_of_curves(task, evaluator)
     ranking = leaderboard(task, evaluator, by="auc")
-    frame = for_display(ranking).merge(_summary(summaries, "auc"), "left", "contestant")
+    frame = displayed_columns(ranking).merge(_summary(summaries, "auc"), "left", "contestant")
     for name_of_summary in ("score", "accuracy"):
         frame = frame.merge(_summary(summaries, name_of_summary).drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
@@ -203,6 +203,6 @@ def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
             rows = rows_of_one_machine(rows)
         smallest = rows.groupby("contestant")["n_points"].transform("min")
         rows = rows[smallest.isna() | (rows["n_points"] == smallest).fillna(False).astype(bool)]
-        mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})
+        mean = means_over_seeds(rows, ["contestant"]).rename(columns={"value": key})
         frame = frame.merge(mean[["contestant", key]], "left", "contestant")
     return frame

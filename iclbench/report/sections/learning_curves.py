@@ -9,7 +9,7 @@ from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
-from iclbench.tables.runs import joined_names, runs_of
+from iclbench.tables.runs import joined_run_names, split_run_names
 
 # Largest number of context sizes in a table.
 MAX_SIZES = 8
@@ -49,7 +49,7 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
     wide = rows[rows["n_context"].isin(sizes)].pivot_table("value", index=["kind", "contestant"], columns="n_context")
     wide = wide.reset_index().sort_values("kind", key=lambda k: k.map(order), kind="stable")
     runs = rows.groupby("contestant")["run"].agg(
-        lambda names: joined_names(run for name in names for run in runs_of(name))
+        lambda names: joined_run_names(run for name in names for run in split_run_names(name))
     )
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
     wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
@@ -68,7 +68,7 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
 
 def size_limited_contestants(task: Slice, rows: pd.DataFrame) -> list[str]:
     """The contestants with skipped sizes, because they support fewer examples than these curves have."""
-    failures = task.failed
+    failures = task.failed_rows
     at_size = failures["status"].eq("skipped") & failures["n_context"].notna()
     of_curves = failures["shift"].isin(rows["shift"]) & failures["evaluator"].isin(rows["evaluator"])
     return sorted(failures.loc[at_size & of_curves, "contestant"].unique())

@@ -96,7 +96,7 @@ def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple
     contestants = sorted(
         name
         for name, kind in task.kinds.items()
-        if (kind == "backbone" and not set(task.runs.get(name, ["?"])) <= diverged)
+        if (kind == "backbone" and not set(task.runs_by_backbone.get(name, ["?"])) <= diverged)
         or (kind == "baseline" and name in baselines)
     )
     for name in contestants:
@@ -138,7 +138,7 @@ def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
 
 def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
     """The command of a missing evaluation; a baseline is evaluated with any run of the task."""
-    runs = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
+    runs = task.runs_by_backbone.get(contestant) or [run for runs in task.runs_by_backbone.values() for run in runs]
     run = min((run for run in runs if run not in diverged), default="RUN")
     other_shift, n = task.extrapolations.get(shift, (shift, None))
     if n is not None and other_shift == "none":

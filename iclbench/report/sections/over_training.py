@@ -99,7 +99,9 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
 def _at_steps(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
     """Mean scores and ranks of the models that are in all contests, after each share of the steps; None if no model
     is in all contests."""
-    scores = {share: over_training.mean_over([_at(rows, share) for rows in by_contest.values()]) for share in shares}
+    scores = {
+        share: over_training.mean_over_contests([_at(rows, share) for rows in by_contest.values()]) for share in shares
+    }
     if scores[shares[-1]].empty:
         return None
     frame = pd.DataFrame({"contestant": scores[shares[-1]].sort_values(ascending=False, kind="stable").index})
@@ -167,8 +169,8 @@ def _at_compute(by_contest: dict[str, pd.DataFrame], name: str, preset: str) -> 
     """Scores at equal steps and at equal FLOPs, a row per contest and model."""
     frames = []
     for title, rows in by_contest.items():
-        shared = over_training.shared_compute(rows)
-        at_compute, final = over_training.at_compute(rows, shared), _at(rows, 1.0)
+        shared = over_training.shared_flops(rows)
+        at_compute, final = over_training.scores_at_flops(rows, shared), _at(rows, 1.0)
         full_flops = rows.groupby("contestant")["flops"].max()
         frame = pd.DataFrame(
             {"contestant": final.index, "row": title, "flops": shared, "steps_score": final.to_numpy()}

@@ -10,7 +10,7 @@ from iclbench.analysis import accuracies
 from iclbench.core.formats import Number, fixed
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
+from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (
@@ -27,7 +27,7 @@ _ACCURACY = (
     "Accuracy: the share of queries with the right label among the admitted ones (ICL: the two labels of the sequence; "
     "IWL: all training labels); higher is better. Guessing gets 1/2 on ICL."
 )
-_CLASSIFICATION_METRICS = (HEADLINE, "accuracy", "cross_entropy")
+_CLASSIFICATION_METRICS = (MAIN_ACCURACY, "accuracy", "cross_entropy")
 
 
 def section(results: Results) -> Section | None:

@@ -16,7 +16,7 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 _ALL = "all tasks"
 _MARKS = "Dashed: the Pareto front, with the names of its models."
@@ -105,7 +105,7 @@ def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
         # At the largest number of points among those that most contestants have.
         counts = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == counts[counts == counts.max()].index.max()]
-    means = over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
+    means = means_over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
     return means[["contestant", "cost"]].astype({"cost": float})
 
 

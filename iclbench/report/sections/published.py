@@ -18,7 +18,7 @@ from iclbench.report.data import Results, Slice
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
 from iclbench.report.titles import ADJUSTED, paper, shift_title, source
-from iclbench.tables.evaluators import HEADLINE
+from iclbench.tables.evaluators import MAIN_ACCURACY
 
 # Columns that a published number and ours have in common.
 _KEYS = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
@@ -128,7 +128,7 @@ def comparison(task: Slice) -> pd.DataFrame | None:
 
     Our number is missing if it was not measured. The result is None if the task has no published numbers.
     """
-    theirs = task.results.published
+    theirs = task.results.published_rows
     theirs = theirs[(theirs["task"] == task.task) & (theirs["status"] == "ok")]
     if theirs.empty:
         return None
@@ -143,7 +143,7 @@ def comparison(task: Slice) -> pd.DataFrame | None:
         "data": "published_data",
     }
     theirs = theirs[[*_KEYS, *names, "reason"]].rename(columns=names)
-    tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
+    tests = accuracies.final(task).assign(shift="none", metric=MAIN_ACCURACY)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
     # Metrics with one number per curve or sequence, such as the error per event.
     summaries = task.summaries[task.summaries["evaluator"].eq("next")]

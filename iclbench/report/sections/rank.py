@@ -17,7 +17,7 @@ from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO
 from iclbench.report.titles import shift_title
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 CEILING = "number of contexts"
 _METRICS = ("effective_rank", "rank")
@@ -33,7 +33,7 @@ def section(task: Slice) -> Section | None:
 def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     """A panel per metric of rank and number of examples, with a line per contestant."""
     keys = ["metric", "kind", "contestant", "n_context", "axis_value"]
-    means = over_seeds(rows, keys)
+    means = means_over_seeds(rows, keys)
     means = means.assign(low=means["lowest"], high=means["highest"])
     means["panel"] = _panels(means)
     titles = means.drop_duplicates("panel")["panel"].tolist()

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.ranking import can_differ, ranking, smallest_p, unranked
+from iclbench.analysis.ranking import can_differ, ranking, smallest_p, unranked_backbones
 from iclbench.core.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
@@ -61,7 +61,7 @@ def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
         Text(f"Tasks of the ranking at preset {preset}", (str(frame["named"].iloc[0]),), folded=True),
         _neighbour_table(contests, frame["contestant"].tolist(), name, preset),
     ]
-    if len(others := unranked(contests, frame["contestant"].tolist())):
+    if len(others := unranked_backbones(contests, frame["contestant"].tolist())):
         blocks.append(_unranked_table(others, name, preset))
     if lacking:
         by_tasks: dict[str, list[str]] = {}

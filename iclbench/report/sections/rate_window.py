@@ -76,11 +76,11 @@ def _looks(task: Slice, rate_scores: RateCurves) -> dict[str, Look]:
 
 def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
     """A row per backbone, the best first: best rate and score, window, and the expected best of k common rates."""
-    counts = range(1, len(rate_scores.common) + 1)
+    counts = range(1, len(rate_scores.common_rates) + 1)
     rows = []
     spreads = rate_scores.rows.set_index(["contestant", "lr"])["spread"]
     for name, scores in rate_scores.by_contestant.items():
-        best, window = rate_scores.best(name), rate_scores.window(name)
+        best, window = rate_scores.best_rate(name), rate_scores.window(name)
         rows.append(
             {
                 "contestant": name,
@@ -92,14 +92,14 @@ def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
                 "highest_rate": window[-1] if window else None,
                 "window": _window_text(window, sorted(scores)),
             }
-            | {f"best_of_{k}": rate_scores.expected(name, k) for k in counts}
+            | {f"best_of_{k}": rate_scores.expected_score(name, k) for k in counts}
         )
     frame = pd.DataFrame(rows).sort_values(
         ["value", "contestant"], ascending=[rate_scores.metric.lower_is_better, True], ignore_index=True
     )
     show = rate_scores.metric.show
-    common = ", ".join(map(rate_text, rate_scores.common))
-    note = f" Best of k: the expected best of k of the common rates {common}." if rate_scores.common else ""
+    common = ", ".join(map(rate_text, rate_scores.common_rates))
+    note = f" Best of k: the expected best of k of the common rates {common}." if rate_scores.common_rates else ""
     return Table(
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
@@ -132,17 +132,17 @@ def _window_text(window: list[float], rates: list[float]) -> str:
 
 def _orders(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, ...]:
     """The order of models at the best rate of each and at one rate for all, and the agreement of these orders."""
-    if len(rate_scores.by_contestant) < 3 or not rate_scores.common:
+    if len(rate_scores.by_contestant) < 3 or not rate_scores.common_rates:
         return ()
     at_best = rate_scores.ranks(None)
-    at_rate = {lr: rate_scores.ranks(lr) for lr in rate_scores.common}
+    at_rate = {lr: rate_scores.ranks(lr) for lr in rate_scores.common_rates}
     frame = pd.DataFrame(
         {"contestant": name, "best": at_best[name]} | {f"rate_{lr:g}": ranks[name] for lr, ranks in at_rate.items()}
         for name in sorted(at_best, key=lambda name: (at_best[name] or len(at_best) + 1, name))
     )
     frame = frame.astype({name: "Int64" for name in frame.columns if name != "contestant"})
     firsts = {lr: _first(ranks) for lr, ranks in at_rate.items()}
-    taus = {lr: tau for lr in rate_scores.common if (tau := rate_scores.agreement(lr)) is not None}
+    taus = {lr: tau for lr in rate_scores.common_rates if (tau := rate_scores.rank_agreement(lr)) is not None}
     agreement = ", ".join(
         f"{fixed(tau, 2)} at {rate_text(lr)} (first: {firsts[lr]})"
         for lr, tau in taus.items()
@@ -157,7 +157,7 @@ def _orders(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, ...]:
         columns=(
             Column("contestant", "contestant"),
             Column("best", "own best rate", numeric=True),
-            *(Column(f"rate_{lr:g}", f"all at {rate_text(lr)}", numeric=True) for lr in rate_scores.common),
+            *(Column(f"rate_{lr:g}", f"all at {rate_text(lr)}", numeric=True) for lr in rate_scores.common_rates),
         ),
     )
     if not agreement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.gains import NAMED_SHARE, gains
+from iclbench.analysis.gains import MIN_NAMED_SHARE, gains
 from iclbench.analysis.target_scores import over_all_episodes, related_counts, repeated_over_counts, shifts
 from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
@@ -75,7 +75,7 @@ def _gain_table(task: Slice) -> Table | None:
             "gain_low": gain.low,
             "gain_high": gain.high,
             "median": gain.median,
-            "largest": gain.largest_share if abs(gain.largest_share) >= NAMED_SHARE else None,
+            "largest": gain.largest_share if abs(gain.largest_share) >= MIN_NAMED_SHARE else None,
         }
         for (name, n), gain in by_contestant.items()
     )
@@ -83,7 +83,7 @@ def _gain_table(task: Slice) -> Table | None:
         name=f"{task.id}-related-gains",
         title="Gains from related datasets",
         caption="Gain in log-likelihood per target (nats) from related datasets, paired over episodes, with 95 % "
-        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {NAMED_SHARE:.0%}.",
+        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {MIN_NAMED_SHARE:.0%}.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -100,7 +100,7 @@ def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | No
     """The log-likelihood of each episode, averaged over runs."""
     likelihoods = over_all_episodes(task.targets_by_run, "log_likelihood")
     runs = likelihoods.loc[(likelihoods["shift"] == "none") & (likelihoods["contestant"] == contestant), "run"].unique()
-    prompt_set = task.target_prompts
+    prompt_set = task.target_prompt_set
     if prompt_set is None:
         return None
     return task.results.errors.targets(sorted(runs), prompt_set, "log_likelihood", n_related)

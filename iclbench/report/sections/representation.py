@@ -17,7 +17,7 @@ from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import one_run
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import DASHES, INK, STRONG, Look
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 TRUE = "true feature"
 # The widest line is drawn last.
@@ -43,7 +43,7 @@ def section(task: Slice) -> Section | None:
 def _table(task: Slice, rows: pd.DataFrame) -> Table:
     """A row per contestant and shift, a column per true feature."""
     keys = ["shift", "kind", "contestant"]
-    means = over_seeds(rows, [*keys, "axis", "axis_value"])
+    means = means_over_seeds(rows, [*keys, "axis", "axis_value"])
     frame = means.groupby(keys, as_index=False).agg(runs=("runs", "max"))
     overall = means[means["axis"].isna()]
     groups = {"mean": ("all features", overall)} if len(overall) else {}

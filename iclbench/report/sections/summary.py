@@ -43,7 +43,7 @@ def section(results: Results) -> Section:
         preset=preset,
         columns=columns,
         rows=rows[:MAX_ROWS],
-        hidden_rows=max(0, len(rows) - MAX_ROWS),
+        hidden_row_count=max(0, len(rows) - MAX_ROWS),
         findings=tuple(findings(results, contests)),
         missing=tuple(missing_results(results)),
     )
@@ -78,7 +78,7 @@ def heat_map(
     scores = main_scores(results, contests)
     main_backbones, _ = split_by_coverage(scores, ordered_backbones(results, contests, scores))
     names = main_backbones[:MAX_COLUMNS]
-    names += [BEST] if scores["kind"].eq("baseline").any() and results.hidden.empty else []
+    names += [BEST] if scores["kind"].eq("baseline").any() and results.hidden_rows.empty else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     tiles: dict[str, list[Tile]] = {}
     for cell in cells_of(results, contests, scores, names).to_dict("records"):  # in the order of `names`
@@ -118,7 +118,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     """Pairs of contestants for `findings`, and the roles of both in words."""
-    best = "the best" if results.hidden.empty else "the best selected"
+    best = "the best" if results.hidden_rows.empty else "the best selected"
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     scores = scores[~scores["contestant"].isin(GUESSING_BASELINES | BASELINES_GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]

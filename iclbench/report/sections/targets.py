@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import for_display, leaderboard
+from iclbench.analysis.scores import displayed_columns, leaderboard
 from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
@@ -50,7 +50,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     comparisons = ("rank", "behind", "behind_low", "behind_high")
     ranking = ranking.assign(**{name: ranking[name].where(has_likelihood) for name in comparisons})
     values = _by_metric(rows, (*_METRICS, *other_names))
-    frame = with_costs(task, for_display(ranking).merge(values, "left", ["contestant", "n_related"]))
+    frame = with_costs(task, displayed_columns(ranking).merge(values, "left", ["contestant", "n_related"]))
     columns = shown_columns(
         frame,
         _metric_column("log_likelihood", "log-likelihood", fixed),
