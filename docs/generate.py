@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import iclbench
 from iclbench.api import architectures
 from iclbench.backbones.base import description
-from iclbench.cli.lazy import COMMANDS, load, summary
+from iclbench.cli.lazy import COMMANDS, command_parser, command_summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
 from iclbench.config.rates import RateTable, TunedSettings, Tuning
@@ -63,9 +63,9 @@ def commands() -> str:
         "`iclbench COMMAND --help` prints the same. `iclbench --debug COMMAND` shows the traceback of an error.",
     ]
     for name in COMMANDS:
-        options = [p for p in load(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
+        options = [p for p in command_parser(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
         rows = [[f"`{_written(p)}`", _default(p), _cell(_plain(p.help or ""))] for p in options]
-        parts += [f"## iclbench {name}", summary(name)]
+        parts += [f"## iclbench {name}", command_summary(name)]
         parts += [_table(["argument or option", "default", "meaning"], rows)] if rows else []
     return _joined(parts)
 

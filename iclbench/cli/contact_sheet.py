@@ -23,7 +23,7 @@ def write_glyphs(path: Path) -> str:
     Raises:
         UsageError: the file cannot be written.
     """
-    # Thirty classes, spread over all 1,623, so that many alphabets are included.
+    # Thirty classes, spread over all 1,623, include many alphabets.
     classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
     sheet = framed_grid(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
-from iclbench.cli.terminal import out, print_rows, say, step_bar, table
+from iclbench.cli.terminal import out, print_rows, print_table, say, step_bar
 from iclbench.config.cards import load_baseline
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -28,7 +28,7 @@ def measure_all(
     json: bool,
 ) -> int:
     """Measure runs with a progress bar, and then baselines; returns the number of measurements that failed."""
-    written: list[Path] = []
+    written_paths: list[Path] = []
     failed = 0
 
     def measure(contestant: PredictorContestant, run: Run) -> int:
@@ -40,7 +40,7 @@ def measure_all(
             sizes,
             train=run.config.train,
         )
-        written.append(path)
+        written_paths.append(path)
         for line in lines:
             say(line)
         return missing
@@ -66,8 +66,8 @@ def measure_all(
                     raise
                 failed += 1  # the other baselines are measured
                 say(f"skipped baseline '{name}' on {run.config.task.name}, {run.config.preset}: {error}")
-    finally:  # print the measurements even if a baseline does not fit
-        print_costs(written, json)
+    finally:  # print the measurements even if a baseline is not applicable
+        print_costs(written_paths, json)
     return failed
 
 
@@ -84,9 +84,9 @@ def _baselines(
             yield from ((run, prompts, name) for name in card_names if load_baseline(name)[0] not in typed_names)
 
 
-def print_costs(written: Sequence[Path], json: bool) -> None:
+def print_costs(written_paths: Sequence[Path], json: bool) -> None:
     """Print one table per task, preset, machine and batch size, or all rows as JSON."""
-    frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
+    frames = [tables.read("costs", path) for path in dict.fromkeys(written_paths)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
     if json:
         print_rows(rows)
@@ -95,7 +95,7 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
     for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
         for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
             block = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
-            table(
+            print_table(
                 f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
                 headers,
                 [[cell.text for cell in row] for row in block.rows()],
@@ -107,7 +107,7 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
             out.print(f"Training steps are per batch{scope}.\n")
         batch_costs = Table("", "", "", at_once_table(group), AT_ONCE)
         if len(batch_costs.frame):
-            table(
+            print_table(
                 "several in one call, total per episode",
                 [column.header for column in AT_ONCE],
                 [[cell.text for cell in row] for row in batch_costs.rows()],
@@ -118,7 +118,7 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
 
 
 def _headers(report_headers: Sequence[str]) -> list[str]:
-    """Headers that are clear on their own, since a table may be printed in blocks.
+    """Headers that are clear without their neighbours, since a table may be printed in blocks.
 
     >>> _headers(["training step", "its time", "its memory", "n"])
     ['training step', 'step time', 'step memory', 'n']

@@ -40,13 +40,13 @@ _OPTIONAL = {
 
 def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
     """Report Python, libraries, devices, folders and plug-ins."""
-    from iclbench.cli.terminal import print_json, table
+    from iclbench.cli.terminal import print_json, print_table
 
     facts = _facts(results, data_dir)
     if json:
         print_json(facts)
         return
-    table("", ["item", "value"], [[key, str(value)] for key, value in facts.items()])
+    print_table("", ["item", "value"], [[key, str(value)] for key, value in facts.items()])
 
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:

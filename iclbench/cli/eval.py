@@ -146,9 +146,9 @@ def command(
     context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli import eval_runs, summary
 
-    table = None if csv is None else eval_runs.read(csv, target, header)
+    table = None if csv is None else eval_runs.read_user_table(csv, target, header)
     failed = untrusted_count = 0
-    evaluated: list[str] = []
+    prompt_set_ids: list[str] = []
     changed_code: list[str] = []
     remarks: dict[str, None] = {}
     for trained_run in runs:
@@ -164,7 +164,7 @@ def command(
                 seed,
                 replacement,
                 baseline,
-                evaluated,
+                prompt_set_ids,
                 evaluator,
                 None if context_method.name == "icl" else context_method,
                 fresh,
@@ -179,7 +179,7 @@ def command(
             failed += 1  # the other runs are evaluated
             changed_code += [trained_run.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{trained_run.name}': {error}")
-    summary.print_summary(results, evaluated, json, without=changed_code)
+    summary.print_summary(results, prompt_set_ids, json, omitted_runs=changed_code)
     for line in remarks:
         out.print(line)
     if retryable := failed - untrusted_count:

@@ -48,7 +48,7 @@ SECTIONS = (
     "missing",
     "provenance",
 )
-_SEVERAL = "separate several by commas or repeat the option"
+_SEVERAL_HINT = "separate several by commas or repeat the option"
 
 
 def command(
@@ -62,19 +62,21 @@ def command(
     ] = "none",
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL}."),
+        typer.Option(
+            "--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL_HINT}."
+        ),
     ] = None,
     contestants: Annotated[
         list[str] | None,
         typer.Option(
             "--contestants",
             autocompletion=completion.several_contestants,
-            help=f"Show only these models, baselines and oracles; {_SEVERAL}.",
+            help=f"Show only these models, baselines and oracles; {_SEVERAL_HINT}.",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help=f"Write only this section; {_SEVERAL}. Sections: {', '.join(SECTIONS)}."),
+        typer.Option("--only", help=f"Write only this section; {_SEVERAL_HINT}. Sections: {', '.join(SECTIONS)}."),
     ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Title of the report.")] = None,
     workers: Annotated[

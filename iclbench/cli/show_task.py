@@ -1,6 +1,6 @@
 """The output of `iclbench show TASK`: one screen with the sampled process, its sizes, and its baselines and oracles.
 
-All values are on the card, so the family and torch are not imported.
+All values are on the card, so that neither the family nor torch is imported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from iclbench.cli.terminal import out, table
+from iclbench.cli.terminal import out, print_table
 from iclbench.core.formats import assignments, count, number
 from iclbench.registry import FAMILIES
 
@@ -43,12 +43,12 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
         ["tests", ", ".join(values["evaluators"])],
         ["source", values["source"]],
     ]
-    table("", ["task", values["task"]], [row for row in properties if row[1]])
+    print_table("", ["task", values["task"]], [row for row in properties if row[1]])
     out.print()
     columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
     rows = [_preset_cells(name, preset, shared) for name, preset in presets.items()]
     end = len(columns) if any(row[-1] for row in rows) else -1
-    table("", columns[:end], [row[:end] for row in rows], range(1, 7))
+    print_table("", columns[:end], [row[:end] for row in rows], range(1, 7))
     if values["published"]:
         out.print()
         _print_published(values["published"])
@@ -75,7 +75,7 @@ def _print_published(numbers: list[dict[str, Any]]) -> None:
         ]
         value = number(entry["value"])
         rows.append([entry["contestant"], entry["preset"], entry["metric"], ", ".join(conditions), value])
-    table("published", ["contestant", "preset", "metric", "at", "value"], rows, [4])
+    print_table("published", ["contestant", "preset", "metric", "at", "value"], rows, [4])
     if len(numbers) > _MAX_PUBLISHED:
         out.print(f"and {len(numbers) - _MAX_PUBLISHED} more (--json lists all)")
     for source, data in dict.fromkeys((entry["source"], assignments(entry.get("data", {}))) for entry in numbers):

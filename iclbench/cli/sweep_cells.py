@@ -14,7 +14,7 @@ from iclbench.sweep.language_grids import is_language_grid, language_cells
 
 
 def cells_of(grids: list[str], added: list[str], results: Path) -> list[GridCell]:
-    """The cells of all grids, with those of language models last; `added` are further backbones."""
+    """The cells of all grids and of the `added` backbones, with those of language models last."""
     language_grids = [name for name in grids if is_language_grid(name)]
     if added and language_grids:
         raise UsageError(
@@ -38,7 +38,7 @@ def selected_cells(preset: str | None, tasks: str | None, cells: list[GridCell])
 
 
 def parsed_names(kind: str, text: str | None, all_names: Collection[str], hint: str = "") -> list[str]:
-    """The names in a text, separated by commas, or all names without a text."""
+    """The names in a text, which are separated by commas (default: all names)."""
     words = [word.strip() for word in text.split(",")] if text else all_names
     names = [word if word in all_names else canonical(word) for word in words]
     for name in names:

@@ -12,7 +12,7 @@ import typer
 
 from iclbench.cli.sweep_run import run
 from iclbench.cli.sweep_summary import print_dry_run
-from iclbench.cli.terminal import out, print_json, say, table
+from iclbench.cli.terminal import out, print_json, print_table, say
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
@@ -106,7 +106,7 @@ class Cluster:
         start = partial(self._executor, context, settings, estimates)
         if self.status and not context.results.is_dir():
             raise UsageError(
-                f"the results folder {context.results} does not exist, so it has no jobs", code="missing-file"
+                f"the results folder {context.results} does not exist and therefore has no jobs", code="missing-file"
             )
         with write_errors(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _print_status(executor: SubmittingExecutor, plan: Plan, json: bool) -> None:
         return
     if rows:
         columns = ["job", "state", "reason", "node", "cells", "done"]
-        table("", columns, [[str(row[key]) for key in columns] for row in rows], numeric=(4, 5))
+        print_table("", columns, [[str(row[key]) for key in columns] for row in rows], numeric=(4, 5))
     counts = Counter(row["state"] for row in rows)
     summary = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
     out.print(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
-from iclbench.cli.sweep_view import duration
-from iclbench.cli.terminal import out, table
+from iclbench.cli.sweep_view import duration_text
+from iclbench.cli.terminal import out, print_table
 from iclbench.core.formats import plural
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engine import Bundling
@@ -16,9 +16,9 @@ from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.makespan import simulate
 from iclbench.sweep.plan import Plan
 
-# Seconds until a job begins to work: Python, torch and numba are loaded.
+# Seconds to start a job, in which Python, torch and numba are loaded.
 _START_SECONDS = 10.0
-# The share of jobs that die halfway, for the estimate of an unreliable cluster.
+# The share of jobs that die halfway, for the estimate on an unreliable cluster.
 _FAILURE_SHARE = 0.05
 # Number of simulations with random failures.
 _SIMULATIONS = 8
@@ -87,13 +87,13 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
     rows = [
         [
             str(each["at_once"]),
-            duration(each["seconds"]),
+            duration_text(each["seconds"]),
             f"{each['efficiency']:.0%}",
-            duration(each["seconds_with_deaths"]),
+            duration_text(each["seconds_with_deaths"]),
         ]
         for each in jobs["makespan"]
     ]
-    table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
+    print_table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
     unknown = jobs["cells_of_unknown_length"]
     guess = f"; {plural(unknown, 'cell')} of unknown duration counted as a minute each" if unknown else ""
     speed = f"; speed measured on {', '.join(jobs['devices'])}" if jobs["devices"] else ""

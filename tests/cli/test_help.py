@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from iclbench.cli.lazy import COMMANDS, load, summary
+from iclbench.cli.lazy import COMMANDS, command_parser, command_summary
 from iclbench.cli.main import main, parser
 from iclbench.cli.report import SECTIONS
 from iclbench.report.sections import names
 
-PARSERS = {(*name.split(),): load(name) for name in COMMANDS}
+PARSERS = {(*name.split(),): command_parser(name) for name in COMMANDS}
 PARSERS |= {(): parser(), ("lm",): parser().commands["lm"]}
 
 
@@ -37,7 +37,7 @@ def test_the_help_of_a_group_summarises_its_commands(group: str, capsys: pytest.
     assert main([*group.split(), "--help"]) == 0
     out = plain_text(capsys.readouterr().out)
     commands = [name for name in COMMANDS if name.rpartition(" ")[0] == group]
-    assert commands and all(f"{name.split()[-1]} {summary(name)}" in out for name in commands)
+    assert commands and all(f"{name.split()[-1]} {command_summary(name)}" in out for name in commands)
 
 
 def test_the_help_of_commands_imports_no_large_library() -> None:

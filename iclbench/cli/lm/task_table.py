@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from iclbench.cli.terminal import echo, out, say, table
+from iclbench.cli.terminal import echo, out, print_table, say
 from iclbench.config.cards import card_names
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, task_groups
 
-_LEFT_OUT = "excluded unless named"
+_EXCLUDED_LABEL = "excluded unless named"
 
 
 def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_dir: Path | None) -> None:
@@ -54,8 +54,8 @@ def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
     return row | {"examples": len(pool.queries), "missing": ""}
 
 
-def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The rows, with the subsets of one card in one row."""
+def folded_by_card(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The rows, with all subsets of a card in one row."""
     by_card: dict[object, list[dict[str, object]]] = defaultdict(list)
     for row in rows:
         by_card[row["card"]].append(row)
@@ -86,9 +86,9 @@ def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> Non
     """Print the table of tasks, the reasons for missing data and exclusions, and optionally the suites and families."""
     columns = ["task", "family", "shots", "answers", "examples", "summary"]
     lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
-    table("", columns, lines, (2, 4))
+    print_table("", columns, lines, (2, 4))
     _print_reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
-    _print_reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
+    _print_reasons(_EXCLUDED_LABEL, [(str(row["task"]), str(row["left_out"])) for row in rows])
     if with_groups:
         _print_groups()
 
@@ -103,8 +103,8 @@ def _print_groups() -> None:
         )
         lines.append([name, "suite" if name in shipped else "family", str(len(members)), summary])
     out.print()
-    table("", ["group", "kind", "tasks", "summary"], lines, (2,))
-    _print_reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
+    print_table("", ["group", "kind", "tasks", "summary"], lines, (2,))
+    _print_reasons(_EXCLUDED_LABEL, [(task.name, task.left_out) for task in shipped_tasks()])
 
 
 def _print_reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
