@@ -174,7 +174,7 @@ def tables() -> str:
     ]
     for name, columns in schema.SCHEMAS.items():
         rows = ([f"`{c}`", dtype, "yes" if lacks else "", _cell(text)] for c, (dtype, lacks, text) in columns.items())
-        keys = ", ".join(f"`{key}`" for key in schema.keys(name))
+        keys = ", ".join(f"`{key}`" for key in schema.key_columns(name))
         parts += [f"## {name}", f"{_OF_TABLES[name]} Rows are identified by {keys}."]
         parts.append(_table(["column", "type", "may be missing", "meaning"], rows))
     return _joined(parts)

@@ -31,7 +31,7 @@ from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
 from iclbench.registry import BACKBONES
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections import published as published_results
 from iclbench.report.sections.over_training import scores_by_steps
@@ -70,7 +70,7 @@ class Reference:
     @cached_property
     def results(self) -> Results:
         with nothing_but(self.packed, self.tasks) as folder:
-            return load(folder, self.tasks)
+            return load_results(folder, self.tasks)
 
     @cached_property
     def quantities(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Reference:
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
             raise LookupError(f"{a} and {b} on {task} are not a pair that a grid names, in this order")
-        difference_and_p = named_pairs.mean_difference(pair, named_pairs.scores(pair, contest))
+        difference_and_p = named_pairs.mean_difference(pair, named_pairs.scores_by_seed(pair, contest))
         if difference_and_p is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return difference_and_p[0]

@@ -16,7 +16,7 @@ from iclbench.evaluation.contestants import PredictorContestant, backbone, basel
 from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.report.blocks import Table
-from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table, cost_table
+from iclbench.report.cost_table import CALL_COLUMNS, COLUMNS, MACHINE_KEYS, call_cost_table, cost_table
 from iclbench.store.runs import Run
 
 
@@ -92,7 +92,7 @@ def print_costs(written_paths: Sequence[Path], json: bool) -> None:
         print_rows(rows)
         return
     headers = _headers([column.header for column in COLUMNS])
-    for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
+    for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE_KEYS], sort=False):
         for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
             block = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
             print_table(
@@ -105,13 +105,13 @@ def print_costs(written_paths: Sequence[Path], json: bool) -> None:
             episodes = batch["n_episodes"].dropna()
             scope = f"; all other values are per episode, in batches of {episodes.iloc[0]}" if len(episodes) else ""
             out.print(f"Training steps are per batch{scope}.\n")
-        batch_costs = Table("", "", "", at_once_table(group), AT_ONCE)
-        if len(batch_costs.frame):
+        call_costs = Table("", "", "", call_cost_table(group), CALL_COLUMNS)
+        if len(call_costs.frame):
             print_table(
                 "several in one call, total per episode",
-                [column.header for column in AT_ONCE],
-                [[cell.text for cell in row] for row in batch_costs.rows()],
-                range(2, len(AT_ONCE)),
+                [column.header for column in CALL_COLUMNS],
+                [[cell.text for cell in row] for row in call_costs.rows()],
+                range(2, len(CALL_COLUMNS)),
                 keys=range(4),
             )
             out.print()

@@ -89,7 +89,7 @@ def command(
     from iclbench.cli.terminal import say, step_bar
     from iclbench.report import build
     from iclbench.report.sections import selected_names
-    from iclbench.report.workers import available
+    from iclbench.report.workers import available_workers
 
     sections = selected_names(_split(only or []))
     folder = out or results / "report"
@@ -108,7 +108,7 @@ def command(
             contestants=_split(contestants or []),
             only=sections,
             title=title,
-            processes=workers or available(),
+            processes=workers or available_workers(),
             progress=lambda done, total, section: bar(total)(done, section),
         )
     for reason, number in Counter(report.missing_pictures.values()).items():

@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 from iclbench import tables
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.report.blocks import Figure, Table, Text
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections.rate_window import section
 
 # Mean areas by rate, which are 0.01 higher for one seed and 0.01 lower for the other. None if a seed diverged.
@@ -108,7 +108,7 @@ def test_section_has_figure_windows_and_orders(results: Path, report_results: Re
     folder = tmp_path / "rates" / task.preset
     folder.mkdir(parents=True)
     tables.write("trials", trials(preset=task.preset), folder / "linear-all.trials.parquet", {})
-    task = next(task for task in load(tmp_path).slices if task.task == "linear")
+    task = next(task for task in load_results(tmp_path).slices if task.task == "linear")
     rate_window = section(task)
     assert rate_window is not None
     figure, windows, text, ranks = rate_window.blocks
@@ -124,12 +124,12 @@ def test_section_has_figure_windows_and_orders(results: Path, report_results: Re
 @pytest.mark.slow
 def test_section_has_no_figure_if_all_runs_diverged(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    (task,) = (task for task in load(tmp_path).slices if task.task == "linear")
+    (task,) = (task for task in load_results(tmp_path).slices if task.task == "linear")
     folder = tmp_path / "rates" / task.preset
     folder.mkdir(parents=True)
     diverged = trials(areas={"gpt2": {1.0: 0.1, 10.0: 0.1}}, preset=task.preset, value=None, status="failed")
     tables.write("trials", diverged, folder / "linear-all.trials.parquet", {})
-    (task,) = (task for task in load(tmp_path).slices if task.task == "linear")
+    (task,) = (task for task in load_results(tmp_path).slices if task.task == "linear")
     rate_window = section(task)
     assert rate_window is not None and not any(isinstance(block, Figure) for block in rate_window.blocks)
 

@@ -15,7 +15,7 @@ from iclbench.analysis.ranking import ranking, unranked_backbones
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.style import CAUSAL_LOOKS, SET_LOOKS, SHIPPED_LOOKS, looks
 from tests.report.synthetic_grid import BACKBONES, Grid, gap, score
 
@@ -43,7 +43,7 @@ def folder(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_mynet(folder: Path) -> Results:
-    return load(folder)
+    return load_results(folder)
 
 
 @pytest.mark.parametrize("kind", ["causal", "set"])

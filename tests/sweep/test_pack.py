@@ -257,7 +257,7 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
     failed = rows[rows["status"].eq("failed")]
     assert set(failed["metric"]) == {"squared_error", "auc"} and set(failed["n_context"].dropna()) == {4}
     assert len(rows) > len(failed) and "score" not in set(rows["metric"])
-    section = heat_map.section(data.load(clean))
+    section = heat_map.section(data.load_results(clean))
     assert section is not None
     (figure,) = [block for block in section.walk() if isinstance(block, Figure)]
     cell = figure.data.set_index(["row", "contestant"]).loc[("tiny-linear", "gpt2")]
@@ -399,7 +399,7 @@ def test_errors_that_scores_of_targets_need_are_selected_also_before_scores_exis
 
 @pytest.mark.slow
 def test_a_report_on_packed_files_is_the_same(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
-    full, from_packs = data.load(swept[0]), data.load(packed)
+    full, from_packs = data.load_results(swept[0]), data.load_results(packed)
     pair_count = 0
     for a, b in zip(full.slices, from_packs.slices, strict=True):
         assert a.id == b.id
@@ -431,7 +431,7 @@ def test_rows_in_single_and_packed_files_are_counted_once(
     shutil.copytree(packed / "reference", combined / "reference")
     shutil.copytree(results / "runs", combined / "runs", ignore=shutil.ignore_patterns("*.safetensors"))
     assert len(tables.read_all("values", combined)) == len(tables.read_all("values", results))
-    data.load(combined)
+    data.load_results(combined)
 
 
 @pytest.mark.slow

@@ -19,10 +19,10 @@ _REACH = 3.0
 
 
 def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title: str) -> alt.LayerChart:
-    """A point with an interval for each contestant.
+    """A chart with a point and an interval for each contestant.
 
-    The axis is like that of learning curves: it is logarithmic if errors span a decade. Contestants beyond it are drawn
-    on its edge and named below the title.
+    As in learning curves, the axis is logarithmic if errors span a decade. Contestants beyond the axis are drawn at its
+    edge and named below the title.
 
     Args:
         rows: one row per contestant, with the columns contestant, kind, value, low and high.
@@ -66,7 +66,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
 
 
 def _linear_range(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The range of the intervals of the better half and of contestants near it; 0 to 1 for shares."""
+    """The range of the intervals of the better half of contestants and of those near it; 0 to 1 for shares."""
     if measure.is_share:
         return 0.0, 1.0
     ranked = rows.sort_values("value", ascending=measure.lower_is_better)

@@ -15,15 +15,15 @@ from iclbench.report.style import BACKGROUND, Look
 from iclbench.tables.means import means_over_seeds
 from iclbench.tables.runs import split_run_names
 
-# Largest number of baselines that are not grey, with few and with many backbones.
-FEATURED = 7
-FEATURED_WITH_MANY = 3
+# Largest numbers of featured baselines, which are not grey, with few and with many backbones.
+MAX_FEATURED = 7
+MAX_FEATURED_WITH_MANY_BACKBONES = 3
 # With more backbones than this, seeds have no lines, fewer baselines are featured, and a single panel is split into one
 # for causal models and one for set models.
-FEW_BACKBONES = 6
+MAX_FEW_BACKBONES = 6
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
-_ORDER_PLACES: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
-EXAMPLES = "examples in context"
+_ORDER_RANKS: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
+X_TITLE = "examples in context"
 
 
 def figure(
@@ -35,9 +35,9 @@ def figure(
     caption: str,
     slices: Mapping[str, Slice] | None = None,
 ) -> Figure:
-    """One panel per title, all with the same axes.
+    """A figure with one panel per title, all with the same axes.
 
-    A backbone has a line in its colour. With several runs the line is the mean, the band is the range over runs, and
+    A backbone has a line in its colour. With several runs, the line is the mean, the band is the range over runs, and
     each run has a thin line unless there are many backbones. A dashed rule marks the trained length in panels that
     extend beyond it. The legend is in the order of the ends of the lines, from top to bottom.
 
@@ -46,7 +46,7 @@ def figure(
         panels: rows of each panel, from `Slice.curves_by_run`, of one metric.
         name: name of the figure, without that of the slice.
         title: title of the figure.
-        caption: caption, which the description of the marks follows.
+        caption: caption, to which a description of the marks is added.
         slices: the slice of each panel, if panels have different trained lengths.
     """
     rows = pd.concat(panels.values())
@@ -61,23 +61,23 @@ def figure(
         )
         for panel, frame in panels.items()
     }
-    panels = _by_order(next(iter(panels.values())), task.looks) if is_split and len(panels) == 1 else panels
-    looks = drawn_looks(all_lengths, rows)
+    panels = _panels_by_order(next(iter(panels.values())), task.looks) if is_split and len(panels) == 1 else panels
+    looks = looks_in_legend_order(all_lengths, rows)
     frames = [_drawn_rows(task, frame, looks).assign(panel=panel) for panel, frame in panels.items()]
     data = pd.concat(frames, ignore_index=True)
     measure = metric(str(rows["metric"].iloc[0]))
-    # A linear axis shows errors within a decade better.
+    # For errors within a decade, a linear axis is clearer.
     scale = replace(measure, logarithmic=measure.logarithmic and curves.spans_a_decade(data))
     axes = curves.Axes(
-        EXAMPLES,
+        X_TITLE,
         measure.label,
         curves.extent(data["n_context"]),
         curves.domain(data, scale),
-        log=scale.logarithmic,
-        rule=bool(data["trained"].notna().any()),
-        band="band",
+        log_y=scale.logarithmic,
+        has_rule=bool(data["trained"].notna().any()),
+        band_name="band",
     )
-    looks = by_line_ends(looks, data, "n_context")
+    looks = sorted_by_line_ends(looks, data, "n_context")
     alt = f"{title}: {measure.label} of {name_list(looks)} against the number of examples in context"
     return panel_figure(
         data,
@@ -92,7 +92,7 @@ def figure(
 
 
 def has_many_backbones(rows: pd.DataFrame) -> bool:
-    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > FEW_BACKBONES)
+    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > MAX_FEW_BACKBONES)
 
 
 def has_backbones(panels: Mapping[str, pd.DataFrame]) -> bool:
@@ -106,7 +106,7 @@ def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.Da
     Args:
         rows: rows of single runs.
         means: the means of `tables.means.means_over_seeds`, only where no run failed.
-        seeds: whether to include the runs of backbones that have a mean. The others are always included.
+        seeds: whether to include the runs of backbones that have a mean. Other runs are always included.
 
     Returns:
         The rows with the boolean columns `is_mean` and `is_seed` (a run of a backbone that has a mean).
@@ -119,8 +119,9 @@ def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.Da
     return pd.concat([rows if seeds else rows[~rows["is_seed"]], means], ignore_index=True)
 
 
-def by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> dict[str, Look]:
-    """The looks in the order of the ends of their lines, from top to bottom (the mean over panels); then the others."""
+def sorted_by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> dict[str, Look]:
+    """The looks in the order of the ends of their lines (the mean over panels), from top to bottom, and then the
+    others."""
     lines = data[data["kind"].ne("published") & data["value"].notna()]
     last = lines.sort_values(field, kind="stable").groupby(["contestant", "panel", "series"]).tail(1)
     ends = last.astype({"value": float}).groupby("contestant")["value"].mean().sort_values(ascending=False)
@@ -128,8 +129,8 @@ def by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> d
     return {str(name): looks[name] for name in names if name in looks}
 
 
-def _by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
-    """A panel for causal models, one for set models and one for models of unknown order; each has all baselines."""
+def _panels_by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
+    """Panels for causal models, for set models and for models of unknown order, each with all baselines."""
     orders = {name: look.order for name, look in looks.items()}
     titles = rows["contestant"].map(lambda name: ORDER_TITLES.get(orders.get(name), "other models"))
     is_backbone = rows["kind"] == "backbone"
@@ -171,21 +172,21 @@ def panel_figure(
     )
 
 
-def drawn_looks(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
+def looks_in_legend_order(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     """The looks of all contestants in legend order: backbones, oracles, featured baselines, and others in grey.
 
-    Featured baselines are the best of each model (such as the better of `lasso-1e-2` and `lasso-1e-4`), up to seven or,
-    with many backbones, three; and `zero`.
+    Featured baselines are `zero` and the best baseline of each model (such as the better of `lasso-1e-2` and
+    `lasso-1e-4`), at most seven or, with many backbones, three.
     """
     mean = rows[rows["kind"] != "published"].groupby(["kind", "contestant"])["value"].mean().reset_index()
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
     best_of_model = {task.models[name]: name for name in reversed(names["baseline"])}
     featured = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
-    featured = featured[: FEATURED_WITH_MANY if has_many_backbones(rows) else FEATURED]
+    featured = featured[: MAX_FEATURED_WITH_MANY_BACKBONES if has_many_backbones(rows) else MAX_FEATURED]
     featured += [name for name in names["baseline"] if name == "zero"]
     backbones = [(task.looks[name], name) for name in names["backbone"]]
-    backbones.sort(key=lambda pair: (_ORDER_PLACES.get(pair[0].order, len(_ORDER_PLACES)), pair[1]))
+    backbones.sort(key=lambda pair: (_ORDER_RANKS.get(pair[0].order, len(_ORDER_RANKS)), pair[1]))
     looks = {name: look for look, name in backbones}
     looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
     return looks | {name: BACKGROUND for name in names["baseline"] if name not in looks}
@@ -250,7 +251,7 @@ def band_descriptions(data: pd.DataFrame) -> list[str]:
     return parts + ["lines of one colour without a band: seeds of a model with a failed seed"] * bool(has_no_mean.any())
 
 
-def as_sentence(parts: Sequence[str]) -> str:
+def caption_sentence(parts: Sequence[str]) -> str:
     """Descriptions of marks as one sentence for the end of a caption."""
     text = "; ".join(parts)
     return f" {text[0].upper()}{text[1:]}." if text else ""
@@ -264,14 +265,14 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
 
 def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
     parts = band_descriptions(data)
-    if axes.rule:
+    if axes.has_rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
         parts.append(f"dashed rule: the trained length ({lengths} examples)")
-    if axes.log:
+    if axes.log_y:
         parts.append(f"values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge")
     if (data["kind"] == "published").any():
         parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
         parts.append("grey: other baselines")
     parts.append("the legend is in the order of the lines' ends")
-    return as_sentence(parts)
+    return caption_sentence(parts)

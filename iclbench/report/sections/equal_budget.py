@@ -26,7 +26,7 @@ _INTRODUCTION = (
     "Models of one task have about as many parameters and train the same number of steps. The costs of a step "
     "may differ."
 )
-# Column -> phase and metric of the cost whose smallest and largest value over the backbones of a task is shown.
+# Column -> phase and metric of a cost, of which the smallest and largest value over the backbones of a task are shown.
 _COSTS = {
     "parameters": ("model", "parameters"),
     "flops": ("train_step", "flops"),
@@ -48,7 +48,7 @@ def section(results: Results) -> Section | None:
             blocks.append(_deviation_table(shares, preset))
         if not (rates := learning_rates(tasks)).empty:
             blocks.append(_rate_table(rates, preset))
-        if counts := tuned_on_other_tasks(tasks):
+        if counts := tuning_task_counts(tasks):
             lines = tuple(f"{task}: {', '.join(texts)}" for task, texts in counts.items())
             blocks.append(
                 Text(f"Learning rates of preset {preset} that were tuned on another task", lines, folded=True)
@@ -103,7 +103,7 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """Learning rates: a row per backbone, a column per task.
 
     The rate is taken from the runs in the results folder or, without them, from the tables of tuned rates or the card.
-    It is missing where runs differ. Rows of another version of the card are ignored.
+    It is missing if runs differ. Rows of another version of the card are ignored.
     """
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
@@ -117,7 +117,7 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     return _by_contestant(rates)
 
 
-def tuned_on_other_tasks(tasks: list[Slice]) -> dict[str, list[str]]:
+def tuning_task_counts(tasks: list[Slice]) -> dict[str, list[str]]:
     """By task, the number of backbones whose learning rate was tuned on another task, such as "12 of 16 on linear"."""
     texts = {}
     for task in tasks:

@@ -24,13 +24,13 @@ def section(task: Slice) -> Section | None:
     tests = sorted_evaluators(task.accuracies_by_run["evaluator"])
     items = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
     blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
-    if (figure := accuracy.in_training(task)) is not None:
+    if (figure := accuracy.training_figure(task)) is not None:
         blocks.append(figure)
     return Section(f"{task.id}-in-context", "In context and in weights", tuple(blocks))
 
 
 def accuracy_table(task: Slice, tests: list[str]) -> Table:
-    """A row per contestant: accuracy on each test, whether context or weights decide the flip, and the highest ICL
+    """A table with a row per contestant: the accuracy on each test, the winner on the flip test, and the highest ICL
     accuracy in training."""
     measured = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
     rows = pd.concat([measured, _published(task)], ignore_index=True)
@@ -92,6 +92,6 @@ def _peaks(task: Slice) -> pd.DataFrame:
 
 
 def _winner(low: pd.Series, high: pd.Series) -> pd.Series:
-    """Whether context or weights decide where they disagree, from the interval of the accuracy on the flip test."""
+    """The winner, context or weights, on queries for which they disagree, from the interval of the flip accuracy."""
     winner = pd.Series("neither", index=low.index, dtype="string").where(low.notna() & high.notna())
     return winner.mask((low > 0.5).fillna(False), "context").mask((high < 0.5).fillna(False), "weights")

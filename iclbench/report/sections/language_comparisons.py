@@ -9,8 +9,8 @@ import pandas as pd
 
 from iclbench.core.formats import fixed, integer, signed
 from iclbench.report.blocks import Column, Table
-from iclbench.report.language import ACCURACY, SHUFFLED, Language, mean_over_tasks
-from iclbench.report.sections.language_tables import ALL
+from iclbench.report.language import ACCURACY, SHUFFLED, LanguageResults, mean_over_tasks
+from iclbench.report.sections.language_tables import ALL_TASKS
 from iclbench.report.sections.overview import shade
 from iclbench.report.titles import source
 
@@ -24,8 +24,8 @@ _GAINS = (
 )
 
 
-def gains(language: Language) -> Table | None:
-    """Gains of methods by task, at the task's number of demonstrations, and their means over tasks."""
+def gains(language: LanguageResults) -> Table | None:
+    """A table of the gains of methods by task, at the task's number of demonstrations, and their means over tasks."""
     rows = language.at_main_shots(language.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
@@ -65,18 +65,18 @@ def gains(language: Language) -> Table | None:
 
 
 def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """The mean gain of each method with several tasks, over all of its tasks; `task` says how many they are."""
+    """The mean gain of each method with several tasks, over all of its tasks. The column `task` has their number."""
     means, n_tasks = [], rows["task"].nunique()
     for contestant, method_rows in rows.groupby("contestant"):
         tasks = sorted(method_rows["task"].unique())
         if len(tasks) > 1:
             mean = mean_over_tasks(method_rows, tasks, ["contestant"]).rename(columns={"value": "gain"})
-            name = ALL if len(tasks) == n_tasks else f"mean of its {len(tasks)} tasks"
+            name = ALL_TASKS if len(tasks) == n_tasks else f"mean of its {len(tasks)} tasks"
             means.append(mean.assign(task=name, contestant=contestant))
     return pd.concat(means, ignore_index=True) if means else pd.DataFrame(columns=["task", "contestant", "gain"])
 
 
-def published(language: Language) -> list[Table]:
+def published(language: LanguageResults) -> list[Table]:
     """A table of contestants x tasks with published accuracies, ours first, and a table of their sources."""
     members = {
         str(name): members_of(str(name), rows, language) for name, rows in language.published_rows.groupby("task")
@@ -123,9 +123,9 @@ def published(language: Language) -> list[Table]:
     return [table, _source_table(theirs)]
 
 
-def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """Our scores at each published number of demonstrations of a task. If that number is missing (NaN), they are at the
-    task's main number."""
+def _our_scores(language: LanguageResults, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """Our scores at each published number of demonstrations of a task. If it is missing (NaN), the task's main number
+    is used."""
     rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
     complete, first_token = (rows[rows["metric"] == metric] for metric in (ACCURACY, _FIRST_TOKEN))
     # The accuracy on the first token is the same if all answers have one token.
@@ -137,7 +137,7 @@ def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator
         yield (np.nan, language.at_main_shots(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 
 
-def _our_data(language: Language, tasks: Sequence[str]) -> str:
+def _our_data(language: LanguageResults, tasks: Sequence[str]) -> str:
     """The data of our examples of these tasks; "not stated" if no row names them."""
     rows = language.rows[language.rows["task"].isin(tasks) & language.rows["kind"].ne("published")]
     names = rows["data"].dropna().unique()
@@ -169,8 +169,8 @@ def _source_table(theirs: pd.DataFrame) -> Table:
     )
 
 
-def members_of(name: str, published: pd.DataFrame, language: Language) -> list[str]:
-    """Our tasks that a published number is about: the task of this name, the members of the suite that the published
+def members_of(name: str, published: pd.DataFrame, language: LanguageResults) -> list[str]:
+    """The evaluated tasks of a published number: the task with this name, the members of the suite that the published
     rows list, or the subsets of the card."""
     tasks = [task for members in language.families.values() for task in members]
     if name in tasks:

@@ -8,12 +8,12 @@ import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
 from iclbench.report.blocks import Column, Table, Text
-from iclbench.report.language import ACCURACY, MAJORITY, SHUFFLED, Language, mean_over_tasks
+from iclbench.report.language import ACCURACY, MAJORITY, SHUFFLED, LanguageResults, mean_over_tasks
 from iclbench.report.sections.overview import shade
 
-# A family with more tasks than this has a separate table; the main table shows only its mean.
+# A family with more tasks than this has a separate table, and the main table has only its mean.
 _MAX_TASKS = 12
-ALL = "mean of all tasks"
+ALL_TASKS = "mean of all tasks"
 # With more models, the tables of controls are folded.
 _MAX_UNFOLDED_MODELS = 3
 _IN_CONTEXT, _SHUFFLED_LABELS = "in context", ", shuffled labels"
@@ -34,7 +34,7 @@ _HEADERS = {
 }
 
 
-def by_model(language: Language) -> list[Table]:
+def by_model(language: LanguageResults) -> list[Table]:
     """A table of tasks x contestants at the number of demonstrations of each task, and one per large family."""
     rows = language.at_main_shots(_backbone_scores(language, ACCURACY))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
@@ -49,7 +49,7 @@ def by_model(language: Language) -> list[Table]:
     )
 
 
-def controls(language: Language) -> list[Text | Table]:
+def controls(language: LanguageResults) -> list[Text | Table]:
     """The controls of each model: no demonstrations, shuffled labels, repeated demonstrations."""
     accuracies = _backbone_scores(language, ACCURACY)
     is_plain = (accuracies["method"] == "") & (accuracies["shift"] == "none")
@@ -76,7 +76,7 @@ def controls(language: Language) -> list[Text | Table]:
         if names <= {_IN_CONTEXT, "balanced"}:
             continue
         columns = {"zero-shot": "zero-shot"} if "zero-shot" in names else {}
-        columns |= {name: name for name in sorted(names - {"zero-shot", "balanced"}, key=_place)}
+        columns |= {name: name for name in sorted(names - {"zero-shot", "balanced"}, key=_sort_key)}
         columns |= {"balanced": "balanced accuracy, in context"} if "balanced" in names else {}
         blocks += [Text(f"{model}:")] if 1 < len(models) <= _MAX_UNFOLDED_MODELS else []
         blocks += _by_task(
@@ -92,13 +92,13 @@ def controls(language: Language) -> list[Text | Table]:
     return blocks
 
 
-def _place(name: str) -> tuple[bool, bool, str]:
+def _sort_key(name: str) -> tuple[bool, bool, str]:
     """The sort key of a column of controls: true labels first, then plain in-context learning before methods."""
     return _SHUFFLED_LABELS in name, not name.startswith(_IN_CONTEXT), name
 
 
-def scores(language: Language) -> Table | None:
-    """A row per task and contestant, a column per metric of `_HEADERS`."""
+def scores(language: LanguageResults) -> Table | None:
+    """A table with a row per task and contestant, and a column per metric of `_HEADERS`."""
     rows = language.at_main_shots(language.scores[language.scores["shift"] == "none"])
     rows = rows[rows["metric"].isin(list(_HEADERS)) & rows["kind"].eq("backbone")].assign(column=lambda r: r["metric"])
     if rows.empty:
@@ -121,8 +121,8 @@ def scores(language: Language) -> Table | None:
     )
 
 
-def by_shots(language: Language) -> Table | None:
-    """A row per task and contestant, a column per number of demonstrations."""
+def by_shots(language: LanguageResults) -> Table | None:
+    """A table with a row per task and contestant, and a column per number of demonstrations."""
     rows = _backbone_scores(language, ACCURACY)
     rows = rows[rows["shift"] == "none"]
     sizes = sorted(int(n) for n in rows["n_context"].dropna().unique())
@@ -147,7 +147,7 @@ def by_shots(language: Language) -> Table | None:
 
 
 def _by_task(
-    language: Language,
+    language: LanguageResults,
     rows: pd.DataFrame,
     columns: Mapping[str, str],
     name: str,
@@ -155,7 +155,8 @@ def _by_task(
     caption: str,
     folded: bool = False,
 ) -> list[Table]:
-    """A table with a row per task and per mean of a family, a column per value of `column`; and one per large family.
+    """A table with a row per task and per mean of a family, and a column per value of `column`; and one per large
+    family.
 
     `columns` maps the values of `column` to headers.
     """
@@ -170,7 +171,7 @@ def _by_task(
     def table(entries: pd.DataFrame, stem: str, heading: str, text: str, is_folded: bool) -> Table:
         keys = ["family", "place", "name"]
         frame = _with_columns(entries[keys].drop_duplicates(), entries, keys, list(headers))
-        frame = frame.assign(shots=frame["name"].map(language.shots).astype("Int64"))
+        frame = frame.assign(shots=frame["name"].map(language.main_shots).astype("Int64"))
         frame = frame.sort_values(["place", "name"], ignore_index=True).drop(columns="place")
         accuracies = (_column(key, header, shaded=True) for key, header in headers.items() if key in frame)
         shots = (Column("shots", "demonstrations", integer, numeric=True),) if frame["shots"].notna().any() else ()
@@ -185,7 +186,7 @@ def _by_task(
     return tables
 
 
-def with_majority(language: Language, rows: pd.DataFrame) -> pd.DataFrame:
+def with_majority(language: LanguageResults, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, and the accuracy of the most frequent answer on each of their tasks."""
     majority = language.majority[language.majority["metric"] == ACCURACY]
     majority = majority[majority["task"].isin(rows["task"].unique())]
@@ -202,13 +203,15 @@ def with_means(rows: pd.DataFrame, families: Mapping[str, Sequence[str]]) -> pd.
             frames.append(mean.assign(family=family, name=f"mean of {family}", place=2 * order[family] + 1))
     if len(families) > 1:
         all_tasks = [task for tasks in families.values() for task in tasks]
-        frames.append(mean_over_tasks(rows, all_tasks, ["column"]).assign(family=ALL, name=ALL, place=2 * len(order)))
+        frames.append(
+            mean_over_tasks(rows, all_tasks, ["column"]).assign(family=ALL_TASKS, name=ALL_TASKS, place=2 * len(order))
+        )
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True).reindex(
         columns=["family", "task", "name", "place", "column", *_NUMBERS]
     )
 
 
-def _backbone_scores(language: Language, name: str) -> pd.DataFrame:
+def _backbone_scores(language: LanguageResults, name: str) -> pd.DataFrame:
     rows = language.scores
     return rows[(rows["metric"] == name) & (rows["kind"] == "backbone")]
 

@@ -16,7 +16,7 @@ _UNREADABLE = "Files that could not be read as tables (unchanged):"
 
 
 def section(results: Results) -> Section:
-    blocks: list[Block] = [table for table in (failed(results), _gap_table(results)) if table is not None]
+    blocks: list[Block] = [table for table in (failure_table(results), _missing_table(results)) if table is not None]
     if results.skipped_files:
         blocks.append(Text(_UNREADABLE, results.skipped_files))
     if results.excluded_rows:
@@ -28,7 +28,7 @@ def section(results: Results) -> Section:
     return Section("missing", "Missing and failed results", tuple(blocks))
 
 
-def failed(results: Results) -> Table | None:
+def failure_table(results: Results) -> Table | None:
     """A table of failed and skipped evaluations; None if there are none."""
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
     rows = pd.concat([values[values["status"].ne("ok")] for values in (results.rows, results.language.rows)])
@@ -44,10 +44,10 @@ def failed(results: Results) -> Table | None:
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
 
 
-def _gap_table(results: Results) -> Table | None:
+def _missing_table(results: Results) -> Table | None:
     """A table of results that are not computed yet; None if there are none."""
     headers = {"task": "task", "preset": "preset", "contestant": "contestant", "what": "missing", "fix": "what to run"}
-    frame = pd.DataFrame(gaps(results), columns=list(headers))
+    frame = pd.DataFrame(missing_results(results), columns=list(headers))
     if frame.empty:
         return None
     caption = (
@@ -58,26 +58,24 @@ def _gap_table(results: Results) -> Table | None:
     return Table("missing", "Results not computed yet", caption, frame, columns)
 
 
-def gaps(results: Results) -> list[tuple[str, str, str, str, str]]:
+def missing_results(results: Results) -> list[tuple[str, str, str, str, str]]:
     """Task, preset, contestant, missing result and command of the results that are not computed yet."""
-    # A task has a slice per trained length, and the same gap can be in several of them.
-    return list(dict.fromkeys(gap for task in results.slices for gap in _gaps(task)))
+    # A task has a slice per trained length, and the same result can be missing in several of them.
+    return list(dict.fromkeys(missing for task in results.slices for missing in _missing_results_of(task)))
 
 
-def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
-    """The gaps of a task, in the order of `_missing_evaluations`, `_missing_summaries` and `_missing_trainings`.
-
-    Failed cells are not gaps.
-    """
+def _missing_results_of(task: Slice) -> list[tuple[str, str, str, str, str]]:
+    """The missing results of a task, in the order of `_missing_evaluations`, `_missing_summaries` and
+    `_missing_trainings`. Failed cells are not included."""
     evaluated = task.rows[
         ~_in_training(task) & ~task.rows["evaluator"].isin(DIAGNOSTICS) & task.rows["kind"].ne("published")
     ]
-    gaps = [
+    missing = [
         *_missing_evaluations(task, evaluated),
         *((name, "summary", f"iclbench eval {run}") for name, run in _missing_summaries(evaluated)),
         *_missing_trainings(task),
     ]
-    return [(task.task, task.preset, *gap) for gap in gaps]
+    return [(task.task, task.preset, *each) for each in missing]
 
 
 def _in_training(task: Slice) -> pd.Series:
@@ -107,8 +105,8 @@ def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple
 
 
 def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Contestant and run of backbones that lack a score which others have on the same prompts, or that all lack
-    because the baselines that define scores are not evaluated."""
+    """Contestant and run of backbones without a score, although others have one on the same prompts or the baselines
+    that define scores are not evaluated."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
     scores = ok[ok["metric"].eq("score")]
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
@@ -123,7 +121,7 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     """Backbone, "everything" and command of backbones of the preset without rows on this task.
 
-    Backbones that a sweep lists are omitted, as the section on its coverage has the reason.
+    Backbones in a sweep are omitted, as the section on its coverage has the reasons.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}

@@ -32,8 +32,8 @@ def section(results: Results) -> Section | None:
     return Section("named-pairs", "Named pairs", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
-def scores(pair: Pair, contest: Contest) -> pd.DataFrame:
-    """The scores of both models (columns a and b) by seed; only seeds of the pair that both have."""
+def scores_by_seed(pair: Pair, contest: Contest) -> pd.DataFrame:
+    """The scores of both models (columns a and b) by seed, for the seeds of the pair that both have."""
     rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(pair.seeds)]
     wide = rows[rows["contestant"].isin([pair.a, pair.b])].pivot_table("value", index="seed", columns="contestant")
     if not {pair.a, pair.b} <= set(wide.columns):
@@ -72,7 +72,7 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
             scored = {pair.a, pair.b} & set(contest.rows["contestant"])
             if contest.task.task not in pair.tasks or not scored:
                 continue
-            pair_scores = scores(pair, contest)
+            pair_scores = scores_by_seed(pair, contest)
             mean, p_value = mean_difference(pair, pair_scores) or (None, np.nan)
             gaps = pair_scores["a"] - pair_scores["b"]
             yield {
@@ -92,7 +92,7 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
 
 
 def _verdict(pair: Pair, pair_scores: pd.DataFrame, mean: Difference | None) -> str:
-    """The better model of a pair; without a mean gap, the seeds that are missing."""
+    """The result of a pair: the better model, or the missing seeds."""
     if mean is None:
         missing = [str(seed) for seed in pair.seeds if seed not in set(pair_scores.index)]
         seeds, verb = ("seed", "is") if len(missing) == 1 else ("seeds", "are")

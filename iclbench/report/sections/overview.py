@@ -33,12 +33,12 @@ _CLASSIFICATION_METRICS = (MAIN_ACCURACY, "accuracy", "cross_entropy")
 def section(results: Results) -> Section | None:
     if results.rows.empty:
         return None
-    table = in_context(results)
-    return Section("overview", "Overview", (reading(results), *([] if table is None else [table])))
+    table = accuracy_table(results)
+    return Section("overview", "Overview", (reading_guide(results), *([] if table is None else [table])))
 
 
-def reading(results: Results) -> Text:
-    """How to read the numbers: metrics, the normaliser of the squared error, intervals and scores."""
+def reading_guide(results: Results) -> Text:
+    """An explanation of the numbers: metrics, the normaliser of the squared error, intervals and scores."""
     rows = results.rows
     rows = rows[(rows["shift"] == "none") & ~rows["evaluator"].isin(DIAGNOSTICS) & rows["axis"].isna()]
     n_episodes = sorted(int(n) for n in rows["n_episodes"].dropna().unique())
@@ -60,7 +60,7 @@ def reading(results: Results) -> Text:
     if has_next or has_targets:
         items.append(
             "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
-            f"training distribution ({normalisers(results)}). Predicting zero gives about 1; lower is better."
+            f"training distribution ({normaliser_text(results)}). Predicting zero gives about 1; lower is better."
         )
     items.append(
         f"Value and interval: the mean over {range_text} episodes and its 95 % bootstrap interval. With several seeds: "
@@ -73,7 +73,7 @@ def reading(results: Results) -> Text:
     )
 
 
-def normalisers(results: Results) -> str:
+def normaliser_text(results: Results) -> str:
     """The normalisers of the squared error by task, as text."""
     texts = []
     for task in results.slices:
@@ -83,8 +83,8 @@ def normalisers(results: Results) -> str:
     return "; ".join(dict.fromkeys(texts)) or "not recorded"
 
 
-def in_context(results: Results) -> Table | None:
-    """A table of contestants x tasks with a test of learning in context; None without such a task."""
+def accuracy_table(results: Results) -> Table | None:
+    """A table of the accuracy in context, contestants x tasks; None without a task with such a test."""
     frames = []
     for task in results.slices:
         final = accuracies.final(task)

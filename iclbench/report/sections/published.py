@@ -17,7 +17,7 @@ from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
-from iclbench.report.titles import ADJUSTED, paper, shift_title, source
+from iclbench.report.titles import ADJUSTED_NOTE, paper, shift_title, source
 from iclbench.tables.evaluators import MAIN_ACCURACY
 
 # Columns that a published number and ours have in common.
@@ -26,7 +26,7 @@ _OTHER_SETTINGS = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
-    """Published numbers of the task, next to ours at this preset, and a line per paper with those without ours."""
+    """The published numbers of the task next to ours at this preset, and a line per paper on those without ours."""
     numbers = comparison(task)
     if numbers is None:
         return None
@@ -40,7 +40,7 @@ def section(task: Slice) -> Section | None:
         notes=_sources(frame),
     )
     measured = (table,) if len(frame) else ()
-    missing = _unmeasured([numbers.assign(task=task.task)])
+    missing = _missing_texts([numbers.assign(task=task.task)])
     return Section(f"{task.id}-published", "Published results", (*measured, *missing))
 
 
@@ -63,11 +63,11 @@ def all_tasks(results: Results) -> Section | None:
         notes=_sources(frame),
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
-    return Section("published", "Published results", (*figures, table, *_unmeasured(frames)))
+    return Section("published", "Published results", (*figures, table, *_missing_texts(frames)))
 
 
-def _unmeasured(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
-    """A line per paper with its numbers for which no frame has ours; empty if we have all."""
+def _missing_texts(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
+    """A line per paper on its numbers for which no frame has ours; empty if none are missing."""
     rows = pd.concat(frames, ignore_index=True).assign(paper=lambda all_rows: all_rows["reason"].map(paper))
     keys = ["paper", "task", "published_preset", "published_run", *_KEYS]
     measured = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()
@@ -81,11 +81,12 @@ def _unmeasured(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
 
 def _adjusted_note(frame: pd.DataFrame) -> str:
     """A sentence that explains ceiling-adjusted numbers; empty if the frame has none."""
-    return f" {ADJUSTED}" if frame["adjusted"].notna().any() else ""
+    return f" {ADJUSTED_NOTE}" if frame["adjusted"].notna().any() else ""
 
 
 def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
-    """Numbers of one metric: a panel per shift, with published numbers and ours in one row per contestant and size."""
+    """A figure of one metric with a panel per shift, and published numbers and ours in one row per contestant and
+    size."""
     row = frame["contestant"].astype(str)
     for key, template in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
         row += frame[key].map(lambda value, template=template: "" if pd.isna(value) else ", " + template.format(value))
@@ -124,7 +125,7 @@ def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
 
 
 def comparison(task: Slice) -> pd.DataFrame | None:
-    """A row per published number of the task, with our number of the same `_KEYS`, its preset, steps and runs.
+    """A row per published number of the task, with our number for the same `_KEYS` and its preset, steps and runs.
 
     Our number is missing if it was not measured. The result is None if the task has no published numbers.
     """
@@ -179,7 +180,7 @@ def _adjusted_scores(task: Slice) -> pd.DataFrame:
 
 
 def _sources(frame: pd.DataFrame) -> tuple[str, ...]:
-    """The sources of the published numbers, the footnotes of the table."""
+    """The sources of the published numbers, which are the footnotes of the table."""
     return tuple(dict.fromkeys(frame["reason"].map(source)))
 
 

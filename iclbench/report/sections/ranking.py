@@ -30,7 +30,7 @@ def section(results: Results) -> Section | None:
 def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if not any(contest.rows["kind"].eq("backbone").any() for contest in contests):
         return []
-    frame, lacking = ranking(contests)
+    frame, missing_tasks = ranking(contests)
     if frame.empty:
         return []
     name = f"ranking-{slug(preset)}"
@@ -63,9 +63,9 @@ def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
     ]
     if len(others := unranked_backbones(contests, frame["contestant"].tolist())):
         blocks.append(_unranked_table(others, name, preset))
-    if lacking:
+    if missing_tasks:
         by_tasks: dict[str, list[str]] = {}
-        for contestant, tasks_text in sorted(lacking.items()):
+        for contestant, tasks_text in sorted(missing_tasks.items()):
             by_tasks.setdefault(tasks_text, []).append(contestant)
         lines = tuple(f"{', '.join(names)}: no score on {tasks_text}" for tasks_text, names in by_tasks.items())
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
@@ -95,7 +95,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
 
 
 def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
-    """A row per task or test: the difference of each model from the model above it in `order`."""
+    """A table with a row per task or test: the difference of each model from the model above it in `order`."""
     rows = []
     for contest in contests:
         row: dict[str, object] = {"row": contest.title}

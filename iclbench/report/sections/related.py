@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.analysis.gains import MIN_NAMED_SHARE, gains
-from iclbench.analysis.target_scores import over_all_episodes, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.target_scores import over_all_episodes, related_counts, repeat_over_counts, shifts
 from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets
-from iclbench.report.titles import ADJUSTED, shift_title
+from iclbench.report.titles import ADJUSTED_NOTE, shift_title
 
 
 def section(task: Slice) -> Section | None:
@@ -25,7 +25,7 @@ def section(task: Slice) -> Section | None:
         panels = {
             shift_title(shift): pd.concat(
                 [
-                    repeated_over_counts(comparable[comparable["shift"] == shift], n_related),
+                    repeat_over_counts(comparable[comparable["shift"] == shift], n_related),
                     published[published["shift"] == shift],
                 ]
             )
@@ -40,7 +40,7 @@ def section(task: Slice) -> Section | None:
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "
                 "horizontal lines: models that do not use them."
-                + (f" {ADJUSTED}" if len(comparable) and comparable is not likelihoods else ""),
+                + (f" {ADJUSTED_NOTE}" if len(comparable) and comparable is not likelihoods else ""),
             )
         )
     blocks.append(_likelihood_table(task, over_all_episodes(task.targets, "log_likelihood"), published))
@@ -51,7 +51,7 @@ def section(task: Slice) -> Section | None:
 
 
 def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """The log-likelihoods, replaced by ceiling-adjusted ones under the shifts that also have published numbers."""
+    """The log-likelihoods. Under shifts with published numbers, they are replaced by ceiling-adjusted ones."""
     adjusted = over_all_episodes(rows, "log_likelihood_adjusted")
     adjusted = adjusted[adjusted["shift"].isin(published["shift"])]
     if adjusted.empty:
@@ -60,7 +60,7 @@ def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataF
 
 
 def _gain_table(task: Slice) -> Table | None:
-    """A row per contestant and number of related datasets; None if no model uses them."""
+    """A table with a row per contestant and number of related datasets; None if no model uses them."""
     rows = over_all_episodes(task.targets, "log_likelihood")
     largest = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
     n_related = {str(name): int(n) for name, n in largest.items() if n > 0}
@@ -116,7 +116,7 @@ def _published(task: Slice) -> pd.DataFrame:
 
 
 def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
-    """A row per shift and contestant, a column per number of related datasets."""
+    """A table with a row per shift and contestant, and a column per number of related datasets."""
     theirs = published.assign(contestant=published["contestant"] + published["note"])
     theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
     theirs = theirs[theirs["shift"].isin(rows["shift"])]
@@ -138,7 +138,7 @@ def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) 
         name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(n_related) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats) with 95 % intervals over episodes, by prompts and number of related "
-        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED}" if len(adjusted) else ""),
+        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED_NOTE}" if len(adjusted) else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
