@@ -187,7 +187,7 @@ def test_panels_of_trained_lengths_have_only_runs_of_their_length(
     assert {"gpt2", "mamba"} <= set(figure.legend)
     lines = set(figure.data.loc[figure.data["kind"] == "backbone", "series"])
     assert lines == {"gpt2-s0", "gpt2-s1", "gpt2-s0; gpt2-s1", "mamba-20"}
-    monkeypatch.setattr(learning, "MAX_FEW_BACKBONES", 0)
+    monkeypatch.setattr(learning, "MAX_UNCROWDED_BACKBONES", 0)
     rows = two_lengths.rows.drop(columns="backbone")
     has_failed = rows["run"].eq("mamba-20") & rows["n_context"].eq(30) & rows["shift"].eq(f"points-{FAR}")
     rows.loc[has_failed, ["value", "low", "high", "status", "reason"]] = [pd.NA, pd.NA, pd.NA, "failed", "nan"]

@@ -71,7 +71,7 @@ def test_significance_is_corrected_by_holms_method(grid_results: Results, monkey
     incomplete = pairs[4].seeds[-1]
     monkeypatch.setattr(
         named_pairs,
-        "scores",
+        "scores_by_seed",
         lambda pair, _: pd.DataFrame(dict(zip("ab", pair_scores[n := pair.seeds[-1]], strict=True)), pair.seeds).iloc[
             : 3 if n == incomplete else 4
         ],

@@ -298,7 +298,7 @@ def test_mean_lines_exclude_contestants_with_failed_seed(
 
     Published numbers are still drawn.
     """
-    monkeypatch.setattr(learning, "MAX_FEW_BACKBONES", 0)
+    monkeypatch.setattr(learning, "MAX_UNCROWDED_BACKBONES", 0)
     loaded = load_results(targets_results)
     rows = loaded.rows[loaded.rows["task"].eq("gp-mixture") & loaded.rows["evaluator"].eq("targets")]
     likelihoods = rows[rows["shift"].eq("none") & rows["metric"].eq("log_likelihood") & rows["axis"].isna()]

@@ -17,10 +17,10 @@ from iclbench.tables.runs import split_run_names
 
 # Largest numbers of featured baselines, which are not grey, with few and with many backbones.
 MAX_FEATURED = 7
-MAX_FEATURED_WITH_MANY_BACKBONES = 3
+MAX_FEATURED_IF_CROWDED = 3
 # With more backbones than this, seeds have no lines, fewer baselines are featured, and a single panel is split into one
 # for causal models and one for set models.
-MAX_FEW_BACKBONES = 6
+MAX_UNCROWDED_BACKBONES = 6
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
 _ORDER_RANKS: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
 X_TITLE = "examples in context"
@@ -92,7 +92,7 @@ def figure(
 
 
 def has_many_backbones(rows: pd.DataFrame) -> bool:
-    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > MAX_FEW_BACKBONES)
+    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > MAX_UNCROWDED_BACKBONES)
 
 
 def has_backbones(panels: Mapping[str, pd.DataFrame]) -> bool:
@@ -183,7 +183,7 @@ def looks_in_legend_order(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
     best_of_model = {task.models[name]: name for name in reversed(names["baseline"])}
     featured = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
-    featured = featured[: MAX_FEATURED_WITH_MANY_BACKBONES if has_many_backbones(rows) else MAX_FEATURED]
+    featured = featured[: MAX_FEATURED_IF_CROWDED if has_many_backbones(rows) else MAX_FEATURED]
     featured += [name for name in names["baseline"] if name == "zero"]
     backbones = [(task.looks[name], name) for name in names["backbone"]]
     backbones.sort(key=lambda pair: (_ORDER_RANKS.get(pair[0].order, len(_ORDER_RANKS)), pair[1]))
