@@ -79,7 +79,7 @@ def print_summaries(values: pd.DataFrame, demo_set_count: int, by_order: pd.Data
         spread = "[ ] 95 % interval"
         if demo_set_count > 1:
             spread = f"± standard deviation over {demo_set_count} sets of demonstrations"
-        gain = "; gain: accuracy minus that of plain ICL on the same prompts, with its 95 % interval"
+        gain = "; gain: accuracy minus that of plain ICL, with 95 % interval"
         out.print(spread + gain * bool(ok_rows["metric"].eq("accuracy_gain").any()))
 
 
