@@ -44,6 +44,8 @@ def has_tests(task: Slice) -> bool:
 def _final_rows(task: Slice) -> pd.DataFrame:
     """The rows after training; for runs without them the last step of training."""
     rows = task.accuracies_by_run
-    trained, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
+    rows_after_training, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
     last_steps = steps[steps["axis_value"] == steps.groupby([*_KEYS, "run"])["axis_value"].transform("max")]
-    return pd.concat([trained, last_steps], ignore_index=True).drop_duplicates([*_KEYS, "run"], keep="first")
+    return pd.concat([rows_after_training, last_steps], ignore_index=True).drop_duplicates(
+        [*_KEYS, "run"], keep="first"
+    )

@@ -20,15 +20,17 @@ from iclbench.tables.runs import replaced_rows
 _SPAN_TOLERANCE = 1e-4
 
 
-def retrained_runs(packed: pd.DataFrame, local: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
+def retrained_runs(packed_rows: pd.DataFrame, local_rows: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
     """The packed runs that were retrained locally under the same name with another outcome, and a line for each."""
-    replaced = replaced_rows(packed, local)
+    replaced_packed_rows = replaced_rows(packed_rows, local_rows)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' are not used, as a local run of this name has other settings "
         "or weights"
-        for task, preset, run in replaced[["task", "preset", "run"]].drop_duplicates().itertuples(index=False)
+        for task, preset, run in replaced_packed_rows[["task", "preset", "run"]]
+        .drop_duplicates()
+        .itertuples(index=False)
     ]
-    return set(replaced["run"]), tuple(lines)
+    return set(replaced_packed_rows["run"]), tuple(lines)
 
 
 def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -59,11 +61,11 @@ def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
 
 def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
     """The span of every row; spans of one contest that differ by rounding become the smallest of them."""
-    rising = scores.sort_values("span", kind="stable")
-    previous = rising.groupby(keys, dropna=False)["span"].shift()
-    is_same = np.isclose(rising["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
-    rising = rising.assign(span=rising["span"].mask(is_same))
-    return rising.groupby(keys, dropna=False)["span"].ffill()
+    sorted_scores = scores.sort_values("span", kind="stable")
+    previous = sorted_scores.groupby(keys, dropna=False)["span"].shift()
+    is_same = np.isclose(sorted_scores["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
+    sorted_scores = sorted_scores.assign(span=sorted_scores["span"].mask(is_same))
+    return sorted_scores.groupby(keys, dropna=False)["span"].ffill()
 
 
 def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -89,13 +91,13 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
     is_used = pd.Series(True, index=values.index)
     for other in others.to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
-        removed = is_measured & (values[columns] == pd.Series(other)[columns]).all(axis=1)
-        removed = removed.fillna(False).astype(bool)
+        is_removed = is_measured & (values[columns] == pd.Series(other)[columns]).all(axis=1)
+        is_removed = is_removed.fillna(False).astype(bool)
         lines.append(
             f"{context}: {plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) not used; "
-            f"{_rerun_verb(values[removed])} again"
+            f"{_rerun_verb(values[is_removed])} again"
         )
-        is_used &= ~removed
+        is_used &= ~is_removed
     return values[is_used].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
 
 
@@ -152,13 +154,13 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     runs = runs[[*keys, "length", "variant", "seed", "run", "method"]].drop_duplicates()
     has_variants = runs.groupby([*keys, "length"])["variant"].transform("nunique").gt(1)
     varied_backbones = runs[has_variants][keys].drop_duplicates()
-    repeated = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
+    repeated_runs = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
     names: dict[tuple[str, str, str], str] = {}
     for (task, preset, _), backbone_runs in runs.merge(varied_backbones, on=keys).groupby(keys):
         run_names = _variant_names(str(task), str(preset), backbone_runs)
         names |= {(str(task), str(preset), run): name for run, name in run_names.items()}
-    repeated = runs.merge(repeated[[*keys, "variant"]].drop_duplicates(), on=[*keys, "variant"])
-    names |= {(row["task"], row["preset"], row["run"]): row["run"] for row in repeated.to_dict("records")}
+    repeated_runs = runs.merge(repeated_runs[[*keys, "variant"]].drop_duplicates(), on=[*keys, "variant"])
+    names |= {(row["task"], row["preset"], row["run"]): row["run"] for row in repeated_runs.to_dict("records")}
     if not names:
         return values
     row_runs = zip(*(values[key] for key in run_keys), strict=True)

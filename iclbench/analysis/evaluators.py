@@ -24,12 +24,12 @@ def meaning(evaluator: str) -> Meaning:
     # `TESTS.get` would import any `module:NAME`, but a table from elsewhere must not import other code.
     entry = TESTS.entries.get(canonical(evaluator))
     try:
-        registered = entry and entry.load()
+        registered_meaning = entry and entry.load()
     except UsageError as error:
         log.warning("the title of test '%s' cannot be loaded: %s", evaluator, error)
-        registered = None
-    if isinstance(registered, Meaning):
-        return registered
+        registered_meaning = None
+    if isinstance(registered_meaning, Meaning):
+        return registered_meaning
     return Meaning(evaluator.replace("_", " "), "a test of the family")
 
 

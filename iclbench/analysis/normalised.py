@@ -129,9 +129,9 @@ def presets(results: Results) -> list[str]:
 def contests(results: Results, preset: str) -> list[Contest]:
     """All contests of a preset: by question or test (`next`, `targets`, `icl` and `iwl`, others), then by title."""
     if preset not in results.contests_by_preset:
-        unsorted = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
+        unsorted_contests = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
         results.contests_by_preset[preset] = sorted(
-            unsorted, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
+            unsorted_contests, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
         )
     of_preset: list[Contest] = results.contests_by_preset[preset]
     return of_preset
@@ -157,10 +157,14 @@ def _contests(task: Slice) -> list[Contest]:
         spans = rows_with_scale["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(rows["prompt_set"].dropna()), ""))
-        hidden = rows_of(task.results.hidden_rows, task.task, task.preset)
-        hidden = hidden[hidden["metric"].eq("score") & hidden["prompt_set"].eq(prompt_set) & hidden["status"].eq("ok")]
-        hidden = without_related(hidden[hidden["evaluator"].eq(evaluator) & hidden["axis"].isna()])
-        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows, hidden))
+        hidden_rows = rows_of(task.results.hidden_rows, task.task, task.preset)
+        hidden_rows = hidden_rows[
+            hidden_rows["metric"].eq("score")
+            & hidden_rows["prompt_set"].eq(prompt_set)
+            & hidden_rows["status"].eq("ok")
+        ]
+        hidden_rows = without_related(hidden_rows[hidden_rows["evaluator"].eq(evaluator) & hidden_rows["axis"].isna()])
+        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows, hidden_rows))
     return contests
 
 

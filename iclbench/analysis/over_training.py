@@ -80,26 +80,26 @@ def kendall(a: pd.Series, b: pd.Series) -> float:
     return float(stats.kendalltau(a[common], b[common]).statistic) if len(common) > 2 else float("nan")
 
 
-def scores_at_flops(trained: pd.DataFrame, flops: float) -> pd.Series:
+def scores_at_flops(training_scores: pd.DataFrame, flops: float) -> pd.Series:
     """Scores at a number of training FLOPs, interpolated linearly in the logarithm of FLOPs.
 
     Contestants whose training runs are all shorter, or all longer, are omitted.
 
     Args:
-        trained: columns contestant, flops and value, a row per training run.
+        training_scores: columns contestant, flops and value, a row per training run.
         flops: floating-point operations of a training run.
     """
     scores = {}
-    for name, rows in trained.groupby("contestant"):
+    for name, rows in training_scores.groupby("contestant"):
         rows = rows.sort_values("flops")
         if rows["flops"].iloc[0] <= flops <= rows["flops"].iloc[-1]:
             scores[str(name)] = float(np.interp(np.log(flops), np.log(rows["flops"]), rows["value"].astype(float)))
     return pd.Series(scores, dtype=float)
 
 
-def shared_flops(trained: pd.DataFrame) -> float:
+def shared_flops(training_scores: pd.DataFrame) -> float:
     """The largest number of FLOPs that every contestant reaches in its longest training run."""
-    return float(trained.groupby("contestant")["flops"].max().min())
+    return float(training_scores.groupby("contestant")["flops"].max().min())
 
 
 def mean_over_contests(contest_scores: Sequence[pd.Series]) -> pd.Series:

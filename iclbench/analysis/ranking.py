@@ -76,28 +76,28 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
     return max(large_groups, key=lambda group: group.shape[1], default=main_group)
 
 
-def unranked_backbones(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
+def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[str]) -> pd.DataFrame:
     """A row per backbone that lacks tasks of the ranking: its place on the tasks that it shares with all ranked
     backbones, and the difference from the neighbour above it (for the first one, below it)."""
     scores, rows = scores_by_task(contests), []
-    for name in sorted(set(scores.columns) - set(ranked)):
-        shared = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
-        if shared.empty:
+    for name in sorted(set(scores.columns) - set(ranked_backbones)):
+        shared_scores = scores.loc[scores[[*ranked_backbones, name]].notna().all(axis=1), [*ranked_backbones, name]]
+        if shared_scores.empty:
             continue
-        means = _means(shared)
+        means = _means(shared_scores)
         order = list(means.index)
         place = order.index(name)
         neighbour = order[place - 1] if place else order[1]
         rows.append(
             {
                 "contestant": name,
-                "tasks": len(shared),
+                "tasks": len(shared_scores),
                 "place": f"{place + 1} of {len(order)}",
                 "mean_rank": means["mean_rank"][name],
                 "mean_score": means["mean_score"][name],
                 "neighbour": neighbour,
                 "behind": means["mean_score"][name] - means["mean_score"][neighbour],
-                **_test_counts([c for c in contests if c.task.title in shared.index], str(name), str(neighbour)),
+                **_test_counts([c for c in contests if c.task.title in shared_scores.index], str(name), str(neighbour)),
             }
         )
     return pd.DataFrame(rows)
@@ -141,7 +141,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     means = _means(scores)
     order = list(means.index)
     tests = [PairedTest.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
-    corrected = holm([test.p for test in tests])
+    corrected_p = holm([test.p for test in tests])
     ranks = rank_ranges(scores, order)
     frame = pd.DataFrame(
         {
@@ -152,9 +152,9 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "tasks": len(scores),
             "named": ", ".join(map(str, scores.index)),
             "behind": [np.nan, *(test.mean for test in tests)],
-            "p": [np.nan, *corrected],
+            "p": [np.nan, *corrected_p],
             "p_alone": [np.nan, *(test.p for test in tests)],
-            "tied": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected)],
+            "tied": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected_p)],
         }
     )
     ranked_contests = [contest for contest in contests if contest.task.title in scores.index]

@@ -131,9 +131,9 @@ def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
     main_settings = str(trials.groupby(settings)["contestant"].nunique().sort_index().idxmax())
     trials = trials[settings.eq(main_settings)]
     values = trials["value"].astype(float).where(trials["status"].eq("ok"))
-    grouped = trials.assign(value=values).groupby(["contestant", "lr"], sort=True)["value"]
-    rows = grouped.agg(spread="std", lowest="min", highest="max", seeds="size").reset_index()
-    rows["value"] = grouped.agg(lambda scores: scores.mean(skipna=False)).to_numpy()
+    groups = trials.assign(value=values).groupby(["contestant", "lr"], sort=True)["value"]
+    rows = groups.agg(spread="std", lowest="min", highest="max", seeds="size").reset_index()
+    rows["value"] = groups.agg(lambda scores: scores.mean(skipna=False)).to_numpy()
     has_curve = rows.groupby("contestant")["lr"].transform("size") > 1
     if not has_curve.any():
         return None

@@ -174,9 +174,9 @@ def displayed_columns(frame: pd.DataFrame) -> pd.DataFrame:
 def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
     """The metric of the learning curves whose areas are compared."""
     curves = task.curves[task.curves["shift"].eq(shift) & task.curves["evaluator"].eq(evaluator)]
-    measured = curves["metric"].unique()
-    name = curve_metric(measured)
-    return name if name in measured else next(iter(measured), name)
+    measured_metrics = curves["metric"].unique()
+    name = curve_metric(measured_metrics)
+    return name if name in measured_metrics else next(iter(measured_metrics), name)
 
 
 def _questions(task: Slice) -> list[tuple[str, str]]:
@@ -211,8 +211,8 @@ def _shared_metric(means: pd.DataFrame, by: str) -> str:
     with_metric = means.loc[means["metric"].eq(by), keys].drop_duplicates()
     if len(with_metric) == len(means[keys].drop_duplicates()):
         return by
-    measured = set(means["metric"])
-    return next((name for name in FALLBACK_METRICS if name in measured), min(measured, default=by))
+    measured_metrics = set(means["metric"])
+    return next((name for name in FALLBACK_METRICS if name in measured_metrics), min(measured_metrics, default=by))
 
 
 def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
@@ -291,22 +291,22 @@ def _paired_scores(
         for contestant, contestant_rows in answers.groupby("contestant")
     }
     prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].astype(str).to_dict()
-    requested = list(zip(row_keys, rows["contestant"], rows["n_related"], strict=True))
-    requested = [(key, contestant, n) for key, contestant, n in requested if contestant in runs]
+    requested_rows = list(zip(row_keys, rows["contestant"], rows["n_related"], strict=True))
+    requested_rows = [(key, contestant, n) for key, contestant, n in requested_rows if contestant in runs]
     errors = task.results.errors
     if evaluator == "next":
         metric_name = metric_of_curves(task, evaluator, shift)
-        compared = requested if shared_metric in ("score", "auc") else []
+        compared_rows = requested_rows if shared_metric in ("score", "auc") else []
         curves = {
             key: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)
-            for key, contestant, _ in compared
+            for key, contestant, _ in compared_rows
         }
         return curves, difference
     score_metrics = answers.loc[answers["metric"].eq("score"), "score_of"].dropna()
     metric_name = str(next(iter(score_metrics), shared_metric)) if shared_metric == "score" else shared_metric
     episode_scores = {
         key: errors.targets(runs[contestant], prompt_sets[contestant], metric_name, 0 if pd.isna(n) else int(n))
-        for key, contestant, n in requested
+        for key, contestant, n in requested_rows
     }
     if metric(metric_name).lower_is_better:
         return episode_scores, score_difference

@@ -279,10 +279,10 @@ class Slice:
         """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed.
         Contestants with a diverged run have no rows."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
-        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
-        at_one_count = failed["n_related"].notna()
-        rows = without_failed(self.without_diverged(rows), failed[~at_one_count], keys)
-        return without_failed(rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
+        target_failures = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
+        at_one_count = target_failures["n_related"].notna()
+        rows = without_failed(self.without_diverged(rows), target_failures[~at_one_count], keys)
+        return without_failed(rows, target_failures[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:

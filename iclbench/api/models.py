@@ -169,7 +169,9 @@ def registered_name(model: Predictor) -> str | None:
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     target = f"{type(inner).__module__}:{type(inner).__qualname__}"
     for name, entry in sorted(BACKBONES.entries.items()):
-        frozen = BACKBONES.variant(name).frozen if entry.package == "iclbench" else {}
-        if entry.target == target and all(getattr(inner.settings, key, None) == value for key, value in frozen.items()):
+        frozen_settings = BACKBONES.variant(name).frozen if entry.package == "iclbench" else {}
+        if entry.target == target and all(
+            getattr(inner.settings, key, None) == value for key, value in frozen_settings.items()
+        ):
             return name
     return None

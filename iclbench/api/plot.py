@@ -159,12 +159,12 @@ def leaderboard(
     rows = rows[rows["axis"].isna() & rows["n_context"].isna() & rows["status"].eq("ok")]
     rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     selection, title = {}, slice_.title
-    for column, value, preferred in (
+    for column, value, preferred_values in (
         ("evaluator", evaluator, [*QUESTIONS, *sorted_evaluators(rows["evaluator"])]),
         ("shift", shift, []),
         ("metric", metric, scores.FALLBACK_METRICS),
     ):
-        selection[column] = _selected_value(rows, column, value, preferred)
+        selection[column] = _selected_value(rows, column, value, preferred_values)
         rows = rows[rows[column].eq(selection[column])]
     ranking = scores.leaderboard(slice_, selection["evaluator"], selection["shift"], selection["metric"], partial=True)
     means = ranking[ranking["metric"].eq(selection["metric"]) & ranking["failed_seeds"].eq(0)]
@@ -179,7 +179,7 @@ def leaderboard(
     return board.chart(means, metric_of(selection["metric"]), slice_.looks, title)
 
 
-def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferred: Sequence[str]) -> str:
+def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferred_values: Sequence[str]) -> str:
     """A value of a column: the given one, in either spelling, or by default the first preferred one that occurs.
 
     Raises:
@@ -189,7 +189,7 @@ def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferre
     if not names:
         raise UsageError("nothing to rank: no contestant has a finished row with a single score", code="nothing-to-do")
     if value is None:
-        return next((name for name in preferred if name in names.values()), next(iter(names.values())))
+        return next((name for name in preferred_values if name in names.values()), next(iter(names.values())))
     if (name := names.get(canonical(arguments.text(column, value)))) is None:
         raise UnknownNameError(column, value, names.values())
     return name
@@ -223,8 +223,8 @@ def _checked_rows(values: Any) -> pd.DataFrame:
 def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with a unique name for every run, since models of several calls of `evaluate` may share a name."""
     keys = ["task", "preset", "run"]
-    trained = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
-    shared_names = pd.MultiIndex.from_frame(trained.loc[trained.duplicated(keys), keys])
+    trained_rows = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
+    shared_names = pd.MultiIndex.from_frame(trained_rows.loc[trained_rows.duplicated(keys), keys])
     has_shared_name = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared_names)
     unique_names = rows["run"] + "-" + rows["variant"].str[:4] + ("-s" + rows["seed"].astype("string")).fillna("")
     return rows.assign(run=rows["run"].mask(has_shared_name, unique_names))
@@ -278,10 +278,10 @@ def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ())
     specs = [figure.make_static() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:
         return alt.Chart.from_dict(specs[0])
-    combined = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}
-    combined["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
+    combined_chart = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}
+    combined_chart["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
     panels = [{key: value for key, value in spec.items() if key not in _TOP_LEVEL} for spec in specs]
-    return alt.Chart.from_dict({**combined, "vconcat": panels})
+    return alt.Chart.from_dict({**combined_chart, "vconcat": panels})
 
 
 def _figures(section: Section) -> Iterator[Figure]:

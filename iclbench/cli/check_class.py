@@ -79,10 +79,10 @@ def _estimator_cases(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
     family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
-    for related in (0,) if cls.reads_streams else _related_counts(head):
-        shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related)
+    for related_count in (0,) if cls.reads_streams else _related_counts(head):
+        shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related_count)
         facts = TaskFacts(noise_to_signal=0.25, family=family, classes=shape.classes, marks=shape.marks)
-        yield _suffix(head, related), cls(settings, facts), episodes_of(shape)
+        yield _suffix(head, related_count), cls(settings, facts), episodes_of(shape)
 
 
 def _settings_of(target: str) -> dict[str, Any]:
@@ -107,9 +107,9 @@ def _backbone_cases(
     in one pass, and for a task with related datasets, on which it continues from a state."""
     small = small_settings(name, cls, settings)
     for head in cls.heads:
-        for related in _related_counts(head):
-            shape = example_shape(head, related)
-            yield _suffix(head, related), build(name, cls, small, shape), episodes_of(shape)
+        for related_count in _related_counts(head):
+            shape = example_shape(head, related_count)
+            yield _suffix(head, related_count), build(name, cls, small, shape), episodes_of(shape)
 
 
 def _related_counts(head: str) -> tuple[int, ...]:
@@ -123,8 +123,8 @@ def _budgets() -> list[int]:
     return sorted({preset.budget for preset in presets if preset.budget is not None})
 
 
-def _suffix(head: str, related: int) -> str:
-    words = [f"{head} head"] * bool(head) + ["related datasets"] * bool(related)
+def _suffix(head: str, related_count: int) -> str:
+    words = [f"{head} head"] * bool(head) + ["related datasets"] * bool(related_count)
     return f" ({', '.join(words)})" if words else ""
 
 
@@ -148,11 +148,11 @@ def classes(target: str) -> list[Any]:
     if ":" in target:
         return [BACKBONES.get(target)]
     registries = (BACKBONES, ESTIMATORS, FAMILIES)
-    registered = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
-    if not registered:
+    registered_classes = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
+    if not registered_classes:
         all_names = {name for registry in registries for name in registry.entries}
         raise UnknownNameError("backbone, estimator or family", target, all_names, hint="(or package.module:Class)")
-    return registered
+    return registered_classes
 
 
 def oracle_claims(target: str) -> Iterator[str]:

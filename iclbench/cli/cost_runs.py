@@ -29,10 +29,10 @@ def measure_all(
 ) -> int:
     """Measure runs with a progress bar, and then baselines; returns the number of measurements that failed."""
     written_paths: list[Path] = []
-    failed = 0
+    failed_count = 0
 
     def measure(contestant: PredictorContestant, run: Run) -> int:
-        path, lines, missing = measure_costs(
+        path, lines, missing_count = measure_costs(
             context,
             contestant,
             run.config.task,
@@ -43,16 +43,16 @@ def measure_all(
         written_paths.append(path)
         for line in lines:
             say(line)
-        return missing
+        return missing_count
 
     with step_bar("measure", len(runs)) as update:
         for number, run in enumerate(runs, 1):
             try:
-                failed += measure(backbone(run, context.device, context.data_dir), run)
+                failed_count += measure(backbone(run, context.device, context.data_dir), run)
             except UsageError as error:
                 if len(runs) == 1:
                     raise
-                failed += 1  # the other runs are measured
+                failed_count += 1  # the other runs are measured
                 say(f"skipped run '{run.name}': {error}")
             update(number, run.name)
     requests = list(_baselines(runs, baseline, context.data_dir))
@@ -60,15 +60,15 @@ def measure_all(
         for run, prompts, name in requests:
             try:
                 (contestant,) = baselines(prompts, [name])
-                failed += measure(contestant, run)
+                failed_count += measure(contestant, run)
             except UsageError as error:
                 if len(requests) == 1:
                     raise
-                failed += 1  # the other baselines are measured
+                failed_count += 1  # the other baselines are measured
                 say(f"skipped baseline '{name}' on {run.config.task.name}, {run.config.preset}: {error}")
     finally:  # print the measurements even if a baseline is not applicable
         print_costs(written_paths, json)
-    return failed
+    return failed_count
 
 
 def _baselines(

@@ -66,11 +66,11 @@ def evaluate_run(
     evaluators = [] if family else evaluators_of(run, evaluator_names or [], task)
     model_count = 1 if method is None else 2
     baseline_count = len(baseline_names) if baseline_names else len({*task.oracles, *task.baselines})
-    failed = done = 0
+    failed_count = done_count = 0
     with step_bar(f"evaluate {run.name}", (len(shifts) + len(evaluators)) * (model_count + baseline_count)) as update:
 
         def show_start(contestant: PredictorContestant, prompts: PromptSet) -> None:
-            update(done, f"{prompts.evaluation}: {contestant.name}")
+            update(done_count, f"{prompts.evaluation}: {contestant.name}")
 
         for cell in run_evaluation(
             context,
@@ -87,19 +87,19 @@ def evaluate_run(
             on_start=show_start,
             data_changed=data_changed,
         ):
-            done += 1
+            done_count += 1
             if remarks is not None and task.family == "tabular" and cell.prompts.id not in ids_with_remarks:
                 ids_with_remarks.add(cell.prompts.id)
-                update(done, "XGBoost on all rows except the targets")
+                update(done_count, "XGBoost on all rows except the targets")
                 with memory_advice(REAL_TABLE_REMEDY):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
             if prompt_set_ids is not None and cell.prompts.id not in prompt_set_ids:
                 prompt_set_ids.append(cell.prompts.id)
             if cell.reason:
-                failed += 1
+                failed_count += 1
                 say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
-        update(done, "")
-    return failed
+        update(done_count, "")
+    return failed_count
 
 
 def read_user_table(csv: Path, target: str | None, header: bool | None) -> Table:

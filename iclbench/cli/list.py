@@ -45,8 +45,8 @@ def command(
     sections = sections_of(results)
     if what != "all" and what not in sections:
         raise UnknownNameError("list", what, [*sections, "all"])
-    selected = sections if what == "all" else {what: sections[what]}
-    rows_by_name = {name: rows() for name, rows in selected.items()}
+    selected_sections = sections if what == "all" else {what: sections[what]}
+    rows_by_name = {name: rows() for name, rows in selected_sections.items()}
     if json:
         print_json(rows_by_name if what == "all" else rows_by_name[what])
         return

@@ -194,9 +194,9 @@ def _report_error(error: BaseException) -> int:
 
 def _with_default_values(arguments: list[str]) -> list[str]:
     """The arguments, with the default added to every option whose optional value is missing."""
-    completed = []
+    completed_arguments = []
     for index, argument in enumerate(arguments):
         pattern, default = _OPTIONAL_VALUES.get(argument, ("", ""))
         lacks_value = default and not re.fullmatch(pattern, "".join(arguments[index + 1 : index + 2]))
-        completed.append(f"{argument}={default}" if lacks_value else argument)
-    return completed
+        completed_arguments.append(f"{argument}={default}" if lacks_value else argument)
+    return completed_arguments

@@ -55,12 +55,12 @@ def probe_runs(
     else:
         probe_cells = partial(probe_layers, probe_context, contexts=context, **context_options)
         table, title, requirement = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
-    failed = 0
+    failed_count = 0
     prompt_sets: list[str] = []
     refusals: dict[str, UsageError] = {}
     for run in runs:
         try:
-            failed += compute_cells(run.name, probe_cells(run), prompt_sets, say)
+            failed_count += compute_cells(run.name, probe_cells(run), prompt_sets, say)
         except UsageError as error:
             if is_user_selection:
                 raise
@@ -75,20 +75,20 @@ def probe_runs(
     for name, reason in refusals.items():
         say(f"skipped run '{name}': {reason}")
     print_tables(probe_context.results, prompt_sets, json, table, title)
-    if failed:
-        say(f"{failed} failed; run the same command again to retry")
-    if failed or errors:
+    if failed_count:
+        say(f"{failed_count} failed; run the same command again to retry")
+    if failed_count or errors:
         raise typer.Exit(1)
 
 
 def compute_cells(name: str, cells: Iterator[CellResult], prompt_sets: list[str], say: Callable[[str], None]) -> int:
     """Compute the cells of one run; returns the number of failed cells, and adds the probe sets to `prompt_sets`."""
-    failed = 0
+    failed_count = 0
     for cell in cells:
         if cell.prompts.id not in prompt_sets:
             prompt_sets.append(cell.prompts.id)
             say(f"probe {name} on {cell.prompts.id}{' (cached)' if cell.cached else ''}")
         if cell.reason:
-            failed += 1
+            failed_count += 1
             say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
-    return failed
+    return failed_count

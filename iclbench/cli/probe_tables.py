@@ -19,9 +19,11 @@ def examples_in_context(values: pd.DataFrame) -> str:
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: the error after a quarter, half, three quarters and all of the layers (or steps), the
     smallest error, and scale and shift (with their spread over functions) after the last layer."""
-    probed = values[(values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])]
+    probe_rows = values[
+        (values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])
+    ]
     lines: list[tuple[float, list[str]]] = []
-    for run, rows in probed.groupby("run", sort=False):
+    for run, rows in probe_rows.groupby("run", sort=False):
         errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
         last_error = float(errors["value"].astype(float).iloc[-1])
         name = _styled_name(values, str(run))
@@ -36,8 +38,8 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         last_layer = rows[rows["axis_value"] == depth].set_index("metric")["value"]
         scale, shift = (_with_spread(last_layer, metric) for metric in ("scale", "shift"))
         lines.append((last_error, [name, f"{depth} {unit}s", *quarters, short_score(last_error), best, scale, shift]))
-    ordered = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
-    return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
+    sorted_lines = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
+    return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], sorted_lines
 
 
 def _error_at(by_depth: pd.Series, depth: int, quarters: int) -> str:

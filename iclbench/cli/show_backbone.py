@@ -65,7 +65,7 @@ def print_backbone(values: dict[str, Any]) -> None:
     ]
     print_table("", ["backbone", values["backbone"]], [line for line in properties if line[1]])
     if values["about"]:
-        for line in ("", *_wrapped(values["about"], out.width)):
+        for line in ("", *_wrapped_lines(values["about"], out.width)):
             out.print(line, markup=False, highlight=False)
     if values["settings"]:
         out.print()
@@ -77,7 +77,7 @@ def print_backbone(values: dict[str, Any]) -> None:
     out.print("\nchange a setting: -o backbone.NAME=VALUE; the budget of the preset sets the size; types: --json")
 
 
-def _wrapped(text: str, width: int) -> Iterator[str]:
+def _wrapped_lines(text: str, width: int) -> Iterator[str]:
     """The lines of a docstring at another width: paragraphs and list items are wrapped, indented blocks are not."""
     for block in re.split(r"(\n\n|\n(?=- ))", text):
         if block.isspace():

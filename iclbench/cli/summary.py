@@ -201,10 +201,10 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
     ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
-    adjusted = ok_rows[ok_rows["metric"].eq("log_likelihood_adjusted")]
-    joint = ok_rows[ok_rows["metric"].eq("log_likelihood_joint")]
-    if not _has_joint_densities(joint, likelihood):
-        joint = joint.iloc[:0]
+    adjusted_scores = ok_rows[ok_rows["metric"].eq("log_likelihood_adjusted")]
+    joint_scores = ok_rows[ok_rows["metric"].eq("log_likelihood_joint")]
+    if not _has_joint_densities(joint_scores, likelihood):
+        joint_scores = joint_scores.iloc[:0]
     max_episodes = pd.concat([likelihood, error])["n_episodes"].max()
     failures = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
     failed_keys = set(zip(failures["run"], failures["n_related"], strict=True))
@@ -224,8 +224,12 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             for n in related_counts
         ]
         related_count = max(n for n in related_counts if (run, n) in error.index or (run, n) in failed_keys)
-        cells += [cell(scores, run, related_count, value_with_half_width) for scores in (gap, adjusted) if len(scores)]
-        cells += [cell(joint, run, related_count, lambda row: f"{row['value']:.3f}")] if len(joint) else []
+        cells += [
+            cell(scores, run, related_count, value_with_half_width) for scores in (gap, adjusted_scores) if len(scores)
+        ]
+        cells += (
+            [cell(joint_scores, run, related_count, lambda row: f"{row['value']:.3f}")] if len(joint_scores) else []
+        )
         error_cell = (
             "failed"
             if (run, related_count) in failed_keys
@@ -235,14 +239,14 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     failed_runs = ranking.loc[is_failed, "contestant"].tolist()
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     for run in failed_runs:
-        blanks = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
+        blanks = [""] * sum(len(scores) > 0 for scores in (gap, adjusted_scores, joint_scores))
         rows.append(
             [styled_name(run, kinds[run]), *[statuses[run]] * (len(related_counts) or 1), *blanks, statuses[run]]
         )
     likelihood_titles = (
         [f"LL, {n} related" for n in related_counts] if len(related_counts) > 1 else [metric("log_likelihood").label]
     )
-    extra_columns = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
+    extra_columns = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted_scores, "joint LL": joint_scores}
     columns = [
         "contestant",
         *likelihood_titles,
@@ -262,6 +266,10 @@ def _shared_sizes(curves: pd.DataFrame, count: int) -> list[int]:
     sizes_by_run = curves.groupby("run")["n_context"].agg(set)
     if sizes_by_run.empty:
         return []
-    shared = sorted(int(n) for n in set.intersection(*sizes_by_run) - {0})
-    picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
+    shared_sizes = sorted(int(n) for n in set.intersection(*sizes_by_run) - {0})
+    picks = (
+        {shared_sizes[round(i * (len(shared_sizes) - 1) / max(1, count - 1))] for i in range(count)}
+        if shared_sizes
+        else set()
+    )
     return sorted(picks)

@@ -182,6 +182,6 @@ def command(
         if cluster is not None:
             cluster.sweep(plan, store, context, dry_run, json, add or [])
         elif dry_run:
-            print_dry_run(plan, store, device_type, data_dir, len(worker_gpus), json, added=add or [])
+            print_dry_run(plan, store, device_type, data_dir, len(worker_gpus), json, added_backbones=add or [])
         else:
             run_locally(plan, store, worker_gpus, context, json)

@@ -13,17 +13,17 @@ from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 
 
-def cells_of(grids: list[str], added: list[str], results: Path) -> list[GridCell]:
-    """The cells of all grids and of the `added` backbones, with those of language models last."""
+def cells_of(grids: list[str], added_backbones: list[str], results: Path) -> list[GridCell]:
+    """The cells of all grids and of `added_backbones`, with those of language models last."""
     language_grids = [name for name in grids if is_language_grid(name)]
-    if added and language_grids:
+    if added_backbones and language_grids:
         raise UsageError(
             f"--add does not apply to grid '{language_grids[0]}' of pretrained language models", code="not-applicable"
         )
-    for name in added:
+    for name in added_backbones:
         trust_typed(name)
         backbone_class(name)
-    cells = grid_cells((name for name in grids if name not in language_grids), added, results)
+    cells = grid_cells((name for name in grids if name not in language_grids), added_backbones, results)
     by_hash = {cell.hash: cell for name in language_grids for cell in language_cells(name)}
     return [*cells, *by_hash.values()]
 

@@ -54,19 +54,19 @@ def cluster(
 
 def _grid_settings(grids: Sequence[str]) -> dict[str, Any]:
     """The merged tables `[engine]` of grids; raises `UsageError` if they differ."""
-    merged: dict[str, Any] = {}
+    merged_settings: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for grid in grids:
         engine_table = None if is_language_grid(grid) else load_grid(grid)[1].engine
         for key, value in engine_table.model_dump(exclude_unset=True).items() if engine_table else ():
-            if merged.setdefault(key, value) != value:
+            if merged_settings.setdefault(key, value) != value:
                 raise UsageError(
-                    f"the tables [engine] of grids '{sources[key]}' and '{grid}' have {key} = {merged[key]} and "
-                    f"{value}; sweep them one after the other",
+                    f"the tables [engine] of grids '{sources[key]}' and '{grid}' have {key} = {merged_settings[key]} "
+                    f"and {value}; sweep them one after the other",
                     code="conflict",
                 )
             sources.setdefault(key, grid)
-    return merged
+    return merged_settings
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Cluster:
         return "cuda" if option.startswith("cuda") or (option == "auto" and self.settings.gpus) else "cpu"
 
     def sweep(
-        self, plan: Plan, store: CellStore, context: Context, dry_run: bool, json: bool, added: Sequence[str]
+        self, plan: Plan, store: CellStore, context: Context, dry_run: bool, json: bool, added_backbones: Sequence[str]
     ) -> None:
         """Compute the cells to do, or print them."""
         settings = self.settings
@@ -99,7 +99,7 @@ class Cluster:
         data = context.data_dir and context.data_dir.absolute()
         context = replace(context, results=context.results.absolute(), data_dir=data, threads=settings.cpus)
         if dry_run:
-            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, settings)
+            print_dry_run(plan, store, context.device, context.data_dir, None, json, added_backbones, settings)
             return
         estimates = Estimates(store, context.device)
         bundling = Bundling(settings.worth, estimates.seconds)

@@ -24,14 +24,16 @@ _FAILURE_SHARE = 0.05
 _SIMULATIONS = 8
 
 
-def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured: Estimates) -> dict[str, Any]:
+def jobs_of(
+    plan: Plan, settings: EngineSettings, recorded_estimates: Estimates, measured_estimates: Estimates
+) -> dict[str, Any]:
     """The jobs of a plan, and the time with more or fewer parallel jobs.
 
     Args:
         plan: the plan.
         settings: settings of the jobs.
-        recorded: estimates from recorded speeds, which group cells into jobs at submission.
-        measured: estimates that also use measured speeds, for the time of cells.
+        recorded_estimates: estimates from recorded speeds, which group cells into jobs at submission.
+        measured_estimates: estimates that also use measured speeds, for the time of cells.
     """
 
     def cached_bundling(seconds: Callable[[GridCell], float | None]) -> Bundling:
@@ -39,7 +41,10 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         durations = {cell.hash: seconds(cell) for cell in plan.todo}
         return Bundling(settings.worth, lambda cell: durations[cell.hash])
 
-    recorded_bundling, measured_bundling = cached_bundling(recorded.seconds), cached_bundling(measured.seconds)
+    recorded_bundling, measured_bundling = (
+        cached_bundling(recorded_estimates.seconds),
+        cached_bundling(measured_estimates.seconds),
+    )
     cell_counts = simulate(plan, settings.jobs, recorded_bundling).jobs
     makespans = []
     for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
@@ -64,7 +69,7 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         "memory": settings.memory,
         "minutes": settings.minutes,
         "at_once": settings.jobs,
-        "devices": measured.devices,
+        "devices": measured_estimates.devices,
         "cells_of_unknown_length": sum(
             measured_bundling.estimate(cell) is None for cell in plan.todo if cell.reason is None
         ),
@@ -94,7 +99,9 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
         for each in jobs["makespan"]
     ]
     print_table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
-    unknown = jobs["cells_of_unknown_length"]
-    guess = f"; {plural(unknown, 'cell')} of unknown duration counted as a minute each" if unknown else ""
+    unknown_count = jobs["cells_of_unknown_length"]
+    assumption = (
+        f"; {plural(unknown_count, 'cell')} of unknown duration counted as a minute each" if unknown_count else ""
+    )
     speed = f"; speed measured on {', '.join(jobs['devices'])}" if jobs["devices"] else ""
-    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{guess}{speed}")
+    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{assumption}{speed}")

@@ -65,11 +65,11 @@ def run(
     if was_interrupted:
         stored_cells, n_remaining = plural(progress.settled_count, "cell"), len(plan.todo) - progress.settled_count
         raise Interrupted(f"interrupted; {stored_cells} stored; the same command computes the other {n_remaining}")
-    failed = print_outcomes(plans.make_plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
+    failed_count = print_outcomes(plans.make_plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))
-    if failed:
-        say(f"{plural(failed, 'cell')} failed; run the same command again to retry")
+    if failed_count:
+        say(f"{plural(failed_count, 'cell')} failed; run the same command again to retry")
         raise typer.Exit(1)
 
 

@@ -36,16 +36,16 @@ def print_dry_run(
     data_dir: Path | None,
     workers: int | None,
     json: bool = False,
-    added: Sequence[str] = (),
+    added_backbones: Sequence[str] = (),
     engine: EngineSettings | None = None,
 ) -> None:
     """Print the numbers of cells that are done and to do by task, with parameters, time and disk space.
 
-    Further lines are on the cells of `added` backbones, existing results without rows, runs that will be refused, and
-    the jobs of an engine.
+    Further lines are on the cells of `added_backbones`, existing results without rows, runs that will be
+    refused, and the jobs of an engine.
     """
     outlook = outlook_of(plan, Context(store.results, data_dir))
-    plan, added = outlook.plan, [name if ":" in name else canonical(name) for name in added]
+    plan, added_backbones = outlook.plan, [name if ":" in name else canonical(name) for name in added_backbones]
     step_timer = partial(measure_step, data_dir=data_dir, device=device)
     parameter_counter = partial(count_parameters, data_dir=data_dir)
     can_measure = engine is None or device == "cpu"  # an engine's GPUs are on other machines
@@ -80,7 +80,7 @@ def print_dry_run(
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
             "untuned": [list(each) for each in untuned_backbones(plan, store.results)],
-            "added": {name: todo_counts(plan, contestant=name) for name in added},
+            "added": {name: todo_counts(plan, contestant=name) for name in added_backbones},
         } | ({} if jobs is None else {"jobs": jobs})
         print_json({"tasks": records, "total": total})
         return
@@ -107,7 +107,7 @@ def print_dry_run(
         out.print(waiting_line(plan))
     for line in (
         *untuned_lines(plan, store.results),
-        *_added_lines(plan, added),
+        *_added_lines(plan, added_backbones),
         *_existing_lines(outlook),
         *_refusal_lines(outlook),
         *_missing_data_lines(outlook),
@@ -120,15 +120,15 @@ def print_dry_run(
     if workers is not None:
         bundling = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, is_grouped=False)
         makespan = simulate(plan, workers, bundling).seconds
-        expected = "not known yet" if total_work.seconds is None else f"about {duration_text(makespan)}"
-        unknown = (
+        expected_time = "not known yet" if total_work.seconds is None else f"about {duration_text(makespan)}"
+        unknown_text = (
             f", without {counts_text(total_work.unknown)} of unknown time"
             if total_work.unknown and total_work.seconds is not None
             else ""
         )
-        speed = f"; speed measured on {', '.join(estimates.devices)}" if estimates.devices else ""
+        speed_text = f"; speed measured on {', '.join(estimates.devices)}" if estimates.devices else ""
         out.print(
-            f"time on {workers} workers: {expected}{unknown} (column 'time': one worker{speed}); "
+            f"time on {workers} workers: {expected_time}{unknown_text} (column 'time': one worker{speed_text}); "
             f"disk: {nbytes(total_work.bytes)}"
         )
     if plan.repeated:
@@ -142,13 +142,13 @@ def print_dry_run(
 
 def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:
     """Print the states of cells after a sweep and every failed cell; returns the number of failed cells."""
-    failed = [(cell, outcomes[cell.hash]) for cell in plan.cells if _failed(outcomes.get(cell.hash))]
+    failed_cells = [(cell, outcomes[cell.hash]) for cell in plan.cells if _is_failed(outcomes.get(cell.hash))]
     if json:
         cells = {cell.hash: cell for cell in plan.cells}
         records = [_record(cells[key], outcome) for key, outcome in outcomes.items()]
         total = {"cells": counts_by_kind(plan, plan.cells), "to_do": todo_counts(plan)}
         print_json({"total": total, "worked_on": records})
-        return len(failed)
+        return len(failed_cells)
     rows = [[cells[0].task, cells[0].preset, *state_cells(plan, cells)] for cells in cells_by_group(plan).values()]
     rows.append(["all", "", *state_cells(plan, plan.cells)])
     print_table("", ["task", "preset", *state_columns(plan)], rows, numeric=range(2, 2 + len(state_columns(plan))))
@@ -156,9 +156,9 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
         outcome = outcomes.get(cell.hash)
         if outcome is not None and outcome.status == "diverged" and cell.kind == "train":
             out.print(f"diverged: {cell_label(cell)}: {outcome.reason}; the sweep does not repeat it")
-    for cell, outcome in failed:
+    for cell, outcome in failed_cells:
         out.print(f"failed: {cell_label(cell)}: {outcome.reason or 'no reason given'}")
-    return len(failed)
+    return len(failed_cells)
 
 
 def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
@@ -166,12 +166,12 @@ def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     preset."""
     training_cells = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
     triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in training_cells}
-    untuned = []
+    untuned_triples = []
     for (preset, task, contestant), card in triples.items():
         rates = Rates.of(preset, task, card, results)
         if rates.chosen_settings and contestant not in rates.chosen_settings:
-            untuned.append((preset, task, contestant))
-    return untuned
+            untuned_triples.append((preset, task, contestant))
+    return untuned_triples
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
@@ -275,7 +275,7 @@ def _repeated_line(plan: Plan) -> str:
     return ", ".join(f"{number} {reason}" for reason, number in reasons.items())
 
 
-def _failed(outcome: Outcome | None) -> bool:
+def _is_failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.status == "failed"
 
 

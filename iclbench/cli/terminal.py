@@ -112,7 +112,7 @@ def print_table(
     if title:
         out.print(title, style="table.title")
     columns = [printable(header) for header in columns]
-    lines = [[_styled(cell) for cell in row] for row in rows]
+    lines = [[_styled_text(cell) for cell in row] for row in rows]
     column_widths = [
         _column_width([Text(header), *(line[index] for line in lines)], index not in numeric)
         for index, header in enumerate(columns)
@@ -182,7 +182,7 @@ def output_widths() -> tuple[int, int]:
     return (out.width, out.width) if out.is_terminal else (80, 200)
 
 
-def _styled(cell: str) -> Text:
+def _styled_text(cell: str) -> Text:
     """A cell as literal text; only bold is a style."""
     cell = printable(cell)
     if (bold := re.fullmatch(r"\[bold\](.*?)\[/bold\](.*)", cell, re.DOTALL)) is None:

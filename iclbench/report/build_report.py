@@ -95,7 +95,7 @@ def build(
 
 
 def _build(
-    loaded: Results,
+    results: Results,
     out: Path,
     script: Script,
     names: Collection[str],
@@ -106,8 +106,8 @@ def _build(
 ) -> Report:
     try:
         _mark_as_report(out)
-        section_jobs = jobs(loaded, names)
-        writers = [partial(_write_section, job, out, tuple(formats), loaded.user_backbones) for job in section_jobs]
+        section_jobs = jobs(results, names)
+        writers = [partial(_write_section, job, out, tuple(formats), results.user_backbones) for job in section_jobs]
         by_index: dict[int, RenderedSection | None] = {}
         for index, rendered in workers.run_jobs(writers, processes):
             by_index[index] = rendered
@@ -117,7 +117,7 @@ def _build(
         needs_script = any(rendered.has_figures for rendered in sections)
         vega, script_error = _script_text(script) if needs_script else ("", "")
         page = out / PAGE
-        html = render_page(sections, title or "In-context learning results", subtitle(loaded), vega, script_error)
+        html = render_page(sections, title or "In-context learning results", subtitle(results), vega, script_error)
         write_text(page, html, sync=False)
     except OSError as error:
         raise IclbenchError(
@@ -173,8 +173,8 @@ def _write_section(
         log.debug("section '%s'", job.title, exc_info=True)
         error_line = f"{type(error).__name__}: {one_line(error)}"
         message = Text(f"This section could not be created: {error_line} (this is a bug).")
-        failed = Section(slug(job.title), job.title, (message,))
-        return replace(render_section(failed, formats, {}, user_backbones), error=error_line)
+        failed_section = Section(slug(job.title), job.title, (message,))
+        return replace(render_section(failed_section, formats, {}, user_backbones), error=error_line)
     if section is None:
         return None
     missing_pictures = {}
@@ -194,16 +194,16 @@ def _drawer() -> Drawer:
 
 def subtitle(results: Results) -> str:
     """The numbers of tasks and contestants in the report, and its presets."""
-    measured, cells = results.rows[results.rows["kind"] != "published"], results.language.cells
+    measured_rows, cells = results.rows[results.rows["kind"] != "published"], results.language.cells
     parts = []
-    if len(measured):
-        parts = [plural(int(measured["task"].nunique()), "task")]
+    if len(measured_rows):
+        parts = [plural(int(measured_rows["task"].nunique()), "task")]
         parts += [
             plural(int(rows[column].nunique()), kind)  # variants and methods do not count as backbones
             for kind, column in (("backbone", "model"), ("baseline", "contestant"), ("oracle", "contestant"))
-            if len(rows := measured[measured["kind"] == kind])
+            if len(rows := measured_rows[measured_rows["kind"] == kind])
         ]
-        presets = sorted(measured["preset"].unique())
+        presets = sorted(measured_rows["preset"].unique())
         parts[-1] += f"; {'preset' if len(presets) == 1 else 'presets'} {', '.join(presets)}"
     if len(cells):
         parts.append(plural(int(cells["task"].nunique()), "language task"))

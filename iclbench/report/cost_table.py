@@ -62,8 +62,8 @@ def call_cost_table(costs: pd.DataFrame) -> pd.DataFrame:
     queries or new points at once. Single queries and updates are included if several at once were measured."""
     keys = ["run", *BATCH_KEYS, "n_points", "phase"]
     rows = costs[costs["metric"].isin(_CALL_COSTS)]
-    batched = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
-    rows = rows.merge(batched, on=keys)
+    call_keys = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
+    rows = rows.merge(call_keys, on=keys)
     rows = rows.assign(n_at_once=rows["n_at_once"].fillna(1)).set_index([*keys, "n_at_once"])
     columns = {name: rows.loc[rows["metric"] == name, "value"] for name in _CALL_COSTS}
     table = pd.DataFrame(columns, index=rows.index.unique()).reset_index()

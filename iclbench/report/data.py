@@ -1,4 +1,4 @@
-"""The frames behind a report: all tables of a results folder, and one slice per task, preset and trained length."""
+"""The frames of a report: all tables of a results folder, and one slice per task, preset and trained length."""
 
 from __future__ import annotations
 
@@ -164,19 +164,19 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
     for table in (costs, examples, cells):
         row_contestants = name_by_run.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
         table["contestant"] = row_contestants.fillna(table["contestant"])
-    hidden = values.iloc[:0]
+    hidden_rows = values.iloc[:0]
     if contestants:
         selected = _selected_contestants(contestants, pd.concat([values, language_rows]))
         is_selected = values["contestant"].isin(selected)
-        hidden, values = values[~is_selected], values[is_selected]
+        hidden_rows, values = values[~is_selected], values[is_selected]
         costs, cells, trials, language_rows, language_costs = (
             rows[rows["contestant"].isin(selected)].reset_index(drop=True)
             for rows in (costs, cells, trials, language_rows, language_costs)
         )
         examples = examples[examples["contestant"].isna() | examples["contestant"].isin(selected)]
     # Sections select many small frames, which is faster with Python strings.
-    values, hidden, costs, examples, cells, language_rows, language_costs = map(
-        tables.with_python_strings, (values, hidden, costs, examples, cells, language_rows, language_costs)
+    values, hidden_rows, costs, examples, cells, language_rows, language_costs = map(
+        tables.with_python_strings, (values, hidden_rows, costs, examples, cells, language_rows, language_costs)
     )
     language = LanguageResults(language_rows, language_costs, first_answers(results, language_rows, problems))
     # Paths are relative to the folder, so that the report does not depend on its location.
@@ -193,21 +193,23 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
         cells,
         trials,
         results,
-        hidden_rows=hidden,
+        hidden_rows=hidden_rows,
     )
 
 
 def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
     """The contestants with these names; for a name that no contestant has, those of the model with this name."""
-    measured = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
+    contestant_models = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
     by_name: dict[str, set[str]] = {}
-    for contestant, model in measured.itertuples(index=False):
+    for contestant, model in contestant_models.itertuples(index=False):
         if pd.notna(model):
             by_name.setdefault(canonical(str(model)), set()).add(str(contestant))
-    by_name |= {canonical(str(name)): {str(name)} for name in measured["contestant"]}
+    by_name |= {canonical(str(name)): {str(name)} for name in contestant_models["contestant"]}
     for name in names:
         if canonical(name) not in by_name:
-            raise UnknownNameError("contestant", name, measured["contestant"].unique(), "(contestants with results)")
+            raise UnknownNameError(
+                "contestant", name, contestant_models["contestant"].unique(), "(contestants with results)"
+            )
     return set().union(*(by_name[canonical(name)] for name in names))
 
 

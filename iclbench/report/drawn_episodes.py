@@ -51,8 +51,8 @@ def first_run_rows(examples: pd.DataFrame) -> pd.DataFrame:
 
 def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant]:
     """All contestants with all their numbers of related datasets in the examples, the best contestant first."""
-    predicted = examples[examples["role"] == "predicted"]
-    by_contestant = predicted.groupby("contestant")["n_related"]
+    predicted_rows = examples[examples["role"] == "predicted"]
+    by_contestant = predicted_rows.groupby("contestant")["n_related"]
     counts = {str(name): sorted({int(v) for v in column.dropna()} or {0}) for name, column in by_contestant}
     scores = over_all_episodes(task.targets)
     scores = scores[(scores["shift"] == "none") & scores["metric"].isin(["log_likelihood", "squared_error"])]

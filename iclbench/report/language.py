@@ -1,4 +1,4 @@
-"""The frames behind the section on pretrained language models.
+"""The frames of the section on pretrained language models.
 
 Their rows (preset `language`) are not in the slices of other sections. A cell is one contestant on one set of
 demonstrations. Means over sets are computed here from the cells, so that the report on an interrupted evaluation
@@ -185,13 +185,13 @@ def _drop_other_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, 
     main = _usage_counts(cells, [*_SETTING_KEYS, "queries"]).drop_duplicates(_SETTING_KEYS)
     main = main[[*_SETTING_KEYS, "queries"]].rename(columns={"queries": "main_queries"})
     sets = _usage_counts(cells, [*_CELL_KEYS, "queries", "prompt_set"]).merge(main, "left", _SETTING_KEYS)
-    excluded = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
+    excluded_sets = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
     lines = [
         f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data, not used "
         f"({_first_name(rows['prompt_set'])}); evaluate again"
-        for setting, rows in excluded.groupby(_SETTING_KEYS)
+        for setting, rows in excluded_sets.groupby(_SETTING_KEYS)
     ]
-    return values[~values["prompt_set"].isin(excluded["prompt_set"])].reset_index(drop=True), tuple(lines)
+    return values[~values["prompt_set"].isin(excluded_sets["prompt_set"])].reset_index(drop=True), tuple(lines)
 
 
 def _usage_counts(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -208,18 +208,18 @@ def _drop_unmatched_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str
     cells = values[values["prompt_set"].notna() & values["metric"].eq(ACCURACY) & values["evaluator"].ne("development")]
     sets_by_setting = cells.groupby(["run", *_SETTING_KEYS, "order"])["prompt_set"].agg(frozenset).to_dict()
     orders = dict(zip(cells["prompt_set"], cells["order"], strict=True))
-    excluded = []
+    excluded_indices = []
     for index, row in gains.iterrows():
         sets = frozenset(str(row["mean_of"]).split(", "))
         setting = (*(row[key] for key in _SETTING_KEYS), orders.get(min(sets)))
         if any(sets_by_setting.get((run, *setting)) != sets for run in (row["run"], row["model"])):
-            excluded.append(index)
+            excluded_indices.append(index)
     lines = [
         f"{_setting_title(setting)}: {plural(len(rows), 'gain')} over other sets of demonstrations than the "
         f"accuracies, not used ({_first_name(rows['contestant'])}); evaluate the method again on all sets"
-        for setting, rows in gains.loc[excluded].groupby(_SETTING_KEYS)
+        for setting, rows in gains.loc[excluded_indices].groupby(_SETTING_KEYS)
     ]
-    return values.drop(index=excluded).reset_index(drop=True), tuple(lines)
+    return values.drop(index=excluded_indices).reset_index(drop=True), tuple(lines)
 
 
 def _setting_title(setting: Any) -> str:
@@ -288,13 +288,13 @@ def looks(contestants: Iterable[tuple[str, str]]) -> dict[str, Look]:
     colours, dashes = (*STRONG, *MUTED), ((), *DASHES)
     pairs = sorted(set(contestants), key=lambda pair: (pair[1] != "", pair[1], pair[0]))
     models, methods = sorted({model for model, _ in pairs}), sorted({"", *(method for _, method in pairs)})
-    free = [Look(colour, dash, 2.2) for dash, colour in product(dashes, colours)]
+    free_looks = [Look(colour, dash, 2.2) for dash, colour in product(dashes, colours)]
     looks = {MAJORITY: ZERO}
     for model, method in pairs:
         colour = colours[(models.index(model) if len(models) > 1 else methods.index(method)) % len(colours)]
-        preferred = Look(colour, dashes[methods.index(method) % len(dashes)], 2.2)
-        alternatives = [look for look in free if look.colour == colour] + free
-        look = preferred if preferred in free or not alternatives else alternatives[0]
+        preferred_look = Look(colour, dashes[methods.index(method) % len(dashes)], 2.2)
+        alternatives = [look for look in free_looks if look.colour == colour] + free_looks
+        look = preferred_look if preferred_look in free_looks or not alternatives else alternatives[0]
         looks[f"{model}{method}"] = look
-        free = [other for other in free if other != look]
+        free_looks = [other for other in free_looks if other != look]
     return looks

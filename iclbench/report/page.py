@@ -175,7 +175,7 @@ def column_lists(data: pd.DataFrame) -> dict[str, Any]:
         if pd.api.types.is_bool_dtype(column):
             lists[name] = [bool(v) for v in column]
         elif pd.api.types.is_numeric_dtype(column):
-            lists[name] = [_rounded(v) for v in column.astype(object).where(column.notna(), None)]
+            lists[name] = [_rounded_number(v) for v in column.astype(object).where(column.notna(), None)]
         else:
             codes, levels = pd.factorize(column.astype(object))
             lists[name] = {"levels": [str(level) for level in levels], "codes": [int(c) for c in codes]}
@@ -205,7 +205,7 @@ def swatch(look: Look, shape: bool = False) -> Markup:
     return Markup(f'<svg width="32" height="14" aria-hidden="true">{line}</svg>')
 
 
-def _rounded(value: Number | None) -> Number | None:
+def _rounded_number(value: Number | None) -> Number | None:
     """An integer unchanged, or another number with four significant digits; None if it is not finite."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None

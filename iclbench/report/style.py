@@ -215,24 +215,26 @@ def looks(
         orders: context order of backbones, "causal" (the default) or "set".
     """
     baselines = set(baselines)
-    shipped = {name: SHIPPED_LOOKS[name] for name in backbones if name in SHIPPED_LOOKS}
-    others = _free_looks(sorted(set(backbones) - set(shipped)), list(shipped.values()), orders or {})
-    fixed = {name: look for name, look in FIXED_LOOKS.items() if name in {"zero", *baselines}}
-    muted = (Look(colour, dash) for dash, colour in _interleaved_pairs(MUTED, DASHES))
-    dashed = [look for look in muted if look not in fixed.values()]
-    black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
+    shipped_looks_by_name = {name: SHIPPED_LOOKS[name] for name in backbones if name in SHIPPED_LOOKS}
+    others = _free_looks(
+        sorted(set(backbones) - set(shipped_looks_by_name)), list(shipped_looks_by_name.values()), orders or {}
+    )
+    fixed_looks = {name: look for name, look in FIXED_LOOKS.items() if name in {"zero", *baselines}}
+    muted_looks = (Look(colour, dash) for dash, colour in _interleaved_pairs(MUTED, DASHES))
+    dashed_looks = [look for look in muted_looks if look not in fixed_looks.values()]
+    black_looks = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
-        {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(baselines))}
-        | fixed
-        | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
+        {name: dashed_looks[i % len(dashed_looks)] for i, name in enumerate(sorted(baselines))}
+        | fixed_looks
+        | {name: black_looks[i % len(black_looks)] for i, name in enumerate(sorted(set(oracles)))}
         | others
-        | shipped
+        | shipped_looks_by_name
     )
 
 
 def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
     """The looks of other variants and of user-defined backbones, with unused pairs of colour and dash."""
-    used = {(look.colour, look.dash) for look in used_looks}
+    used_pairs = {(look.colour, look.dash) for look in used_looks}
     # Without the dash of `DASHES` that resembles the long dash.
     dashes = {"set": (LONG_DASH, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
     colours = {"set": tuple(look.colour for look in SET_LOOKS.values()), "causal": STRONG}
@@ -240,10 +242,10 @@ def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, s
     for order, is_user_defined in product(dashes, (False, True)):
         palette = USER_COLOURS if is_user_defined else colours[order]
         pairs = [(colour, dash) for dash, colour in product(dashes[order], palette)]
-        free = [pair for pair in pairs if pair not in used]
+        free_pairs = [pair for pair in pairs if pair not in used_pairs]
         group = [n for n in names if (orders.get(n) == "set") == (order == "set") and is_shipped(n) != is_user_defined]
         width = USER_WIDTH if is_user_defined else 2.6
-        for (name, pair), shape in zip(zip(group, cycle(free), strict=False), cycle(SHAPES), strict=False):
+        for (name, pair), shape in zip(zip(group, cycle(free_pairs), strict=False), cycle(SHAPES), strict=False):
             looks[name] = Look(*pair, width, shape, order == "set", orders.get(name), is_user_defined)
     return looks
 

@@ -44,10 +44,10 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     Raises:
         TableError: the rows do not fit the schema.
     """
-    checked = frame(table, data) if isinstance(data, list) else validate(table, data)
-    if _is_equal_file(table, path, checked, metadata):
+    checked_rows = frame(table, data) if isinstance(data, list) else validate(table, data)
+    if _is_equal_file(table, path, checked_rows, metadata):
         return
-    arrow = pa.Table.from_pandas(checked, preserve_index=False)
+    arrow = pa.Table.from_pandas(checked_rows, preserve_index=False)
     entries = {
         f"iclbench.{key}": value for key, value in {"table": table, "schema": str(SCHEMA_VERSION), **metadata}.items()
     }
@@ -66,13 +66,13 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
         temporary.write_bytes(content)
 
 
-def _is_equal_file(table: TableName, path: Path, checked: pd.DataFrame, entries: dict[str, str]) -> bool:
+def _is_equal_file(table: TableName, path: Path, checked_rows: pd.DataFrame, entries: dict[str, str]) -> bool:
     """Whether a file has these rows in this order and these entries of metadata. Its digest and the code that computed
     its rows may differ."""
     if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != entries:
         return False
     try:
-        return _without_provenance(read(table, path)).equals(_without_provenance(checked.reset_index(drop=True)))
+        return _without_provenance(read(table, path)).equals(_without_provenance(checked_rows.reset_index(drop=True)))
     except TableError:
         return False
 
@@ -84,7 +84,7 @@ def _without_provenance(rows: pd.DataFrame) -> pd.DataFrame:
 
 def read(table: TableName, path: Path) -> pd.DataFrame:
     """Read and validate one parquet file; raises `TableError` if it is incomplete, damaged, or not of this table."""
-    return _checked(table, path, _load(table, path))
+    return _validated_file(table, path, _load(table, path))
 
 
 def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.DataFrame:
@@ -129,15 +129,15 @@ def _open_checked(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
 
 
-def _frame(loaded: pa.Table) -> pd.DataFrame:
+def _frame(arrow_table: pa.Table) -> pd.DataFrame:
     """The rows, in nullable types of pandas. The metadata of joined files are not used, since they come from the
     first file, which may lack columns."""
-    return loaded.to_pandas(types_mapper=_TYPES.get)
+    return arrow_table.to_pandas(types_mapper=_TYPES.get)
 
 
-def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
+def _validated_file(table: TableName, path: Path, arrow_table: pa.Table) -> pd.DataFrame:
     try:
-        return validate(table, _frame(loaded))
+        return validate(table, _frame(arrow_table))
     except (TableError, pa.ArrowException, ValueError, KeyError) as error:
         raise _unreadable(path, error) from error
 
@@ -178,21 +178,21 @@ def _iclbench_entries(raw: dict[bytes, bytes] | None) -> dict[str, str]:
 
 
 def read_all(
-    table: TableName, results: Path, skipped: list[TableError] | None = None, packed: bool | None = None
+    table: TableName, results: Path, errors: list[TableError] | None = None, packed: bool | None = None
 ) -> pd.DataFrame:
     """All rows of one table in a results folder and its subfolders. Of rows with the same keys, the first one is used.
 
     Args:
         table: name of the table.
         results: the results folder.
-        skipped: a list to which the errors of unreadable files are added. Each of these files causes a warning.
+        errors: a list to which the errors of unreadable files are added. Each of these files causes a warning.
         packed: whether to read only packed files, or only the others (default: all files).
     """
 
     def skip(error: TableError) -> None:
         log.warning("skipped: %s", error)
-        if skipped is not None:
-            skipped.append(error)
+        if errors is not None:
+            errors.append(error)
 
     paths: list[Path] = []  # readable files
     counts: list[int] = []  # their numbers of rows
@@ -211,7 +211,7 @@ def read_all(
         if len(batch) == _BATCH_FILES:
             joined_tables, batch = joined_tables + _joined_tables(batch), []
     try:
-        return union(table, [_validated(table, [*joined_tables, *batch], counts)])
+        return union(table, [_validated_rows(table, [*joined_tables, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
         frames = []  # one by one, since at least one file is not valid
         for path in paths:
@@ -230,7 +230,7 @@ def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
         return batch
 
 
-def _validated(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
+def _validated_rows(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
     """The validated rows of all files. Validating them at once is many times faster than one by one.
 
     Args:

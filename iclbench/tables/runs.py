@@ -38,25 +38,29 @@ def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
     return values.dropna(subset="tuned").groupby(by)["tuned"].all()
 
 
-def replaced_rows(packed: pd.DataFrame, unpacked: pd.DataFrame) -> pd.DataFrame:
+def replaced_rows(packed_rows: pd.DataFrame, unpacked_rows: pd.DataFrame) -> pd.DataFrame:
     """The packed rows of replaced runs: an unpacked run of the same name has other settings or weights."""
     run_columns = ["task", "preset", "run"]
     # Metrics that compare contestants depend on the other contestants, so their values do not show other weights.
-    trained = unpacked[unpacked["variant"].notna() & ~unpacked["metric"].isin(COMPARISON_METRICS)]
-    packed_names = pd.MultiIndex.from_frame(packed[run_columns])
+    trained_rows = unpacked_rows[unpacked_rows["variant"].notna() & ~unpacked_rows["metric"].isin(COMPARISON_METRICS)]
+    packed_names = pd.MultiIndex.from_frame(packed_rows[run_columns])
     trained_names, trained_variants = (
-        pd.MultiIndex.from_frame(trained[columns]) for columns in (run_columns, [*run_columns, "variant"])
+        pd.MultiIndex.from_frame(trained_rows[columns]) for columns in (run_columns, [*run_columns, "variant"])
     )
-    has_other_settings = packed_names.isin(trained_names) & packed["variant"].notna().to_numpy(bool)
-    has_other_settings &= ~pd.MultiIndex.from_frame(packed[[*run_columns, "variant"]]).isin(trained_variants)
-    return packed[has_other_settings | packed_names.isin(_runs_with_other_values(packed, trained, run_columns))]
+    has_other_settings = packed_names.isin(trained_names) & packed_rows["variant"].notna().to_numpy(bool)
+    has_other_settings &= ~pd.MultiIndex.from_frame(packed_rows[[*run_columns, "variant"]]).isin(trained_variants)
+    return packed_rows[
+        has_other_settings | packed_names.isin(_runs_with_other_values(packed_rows, trained_rows, run_columns))
+    ]
 
 
-def _runs_with_other_values(packed: pd.DataFrame, trained: pd.DataFrame, run_columns: list[str]) -> pd.MultiIndex:
+def _runs_with_other_values(
+    packed_rows: pd.DataFrame, trained_rows: pd.DataFrame, run_columns: list[str]
+) -> pd.MultiIndex:
     """The runs with a value that differs from the packed value by more than rounding errors."""
     measures = ["value", "low", "high"]
     columns = [*key_columns("values"), "variant"]
-    left, right = (rows.loc[rows["value"].notna(), columns + measures] for rows in (trained, packed))
+    left, right = (rows.loc[rows["value"].notna(), columns + measures] for rows in (trained_rows, packed_rows))
     pairs = left.merge(right, on=columns, suffixes=("", "_packed"))
     value, low, high, packed_value = (
         pairs[name].to_numpy(float, na_value=np.nan) for name in (*measures, "value_packed")

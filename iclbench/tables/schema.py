@@ -345,7 +345,7 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
         return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
     # For small tables, a frame of columns is much faster than a frame of dictionaries.
     columns = {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in SCHEMAS[table]}
-    return _without_duplicates(table, _typed(table, columns, pd.RangeIndex(len(rows))))
+    return _without_duplicates(table, _typed_frame(table, columns, pd.RangeIndex(len(rows))))
 
 
 def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
@@ -362,14 +362,14 @@ def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | No
     """
     # For small tables with forty columns, arrays are five times faster than a frame.
     arrays = {str(column): _without_wrapper(series.array) for column, series in data.items()}
-    return _without_duplicates(table, _typed(table, arrays, data.index), file_indices)
+    return _without_duplicates(table, _typed_frame(table, arrays, data.index), file_indices)
 
 
-def _without_duplicates(table: TableName, typed: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
+def _without_duplicates(table: TableName, rows: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
     """The frame; raises `TableError` if two rows of one file have the same keys."""
-    keys = typed[_KEYS[table]]
-    _check_duplicates(table, typed, keys if file_indices is None else keys.assign(file_index=file_indices))
-    return typed
+    keys = rows[_KEYS[table]]
+    _check_duplicates(table, rows, keys if file_indices is None else keys.assign(file_index=file_indices))
+    return rows
 
 
 def key_columns(table: TableName) -> list[str]:
@@ -377,7 +377,7 @@ def key_columns(table: TableName) -> list[str]:
     return list(_KEYS[table])
 
 
-def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
+def _typed_frame(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
     """The frame of these columns, with the types of the schema."""
     schema = SCHEMAS[table]
     missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in arrays]
@@ -387,7 +387,9 @@ def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.D
     columns: dict[str, ExtensionArray] = {}
     for column, (dtype, optional, _) in schema.items():
         try:
-            values = _converted(dtype, arrays[column]) if column in arrays else _missing_values(dtype, len(index))
+            values = (
+                _converted_values(dtype, arrays[column]) if column in arrays else _missing_values(dtype, len(index))
+            )
         except (TypeError, ValueError) as error:
             raise TableError(f"table '{table}': column '{column}': {error}") from error
         if not optional and values.isna().any():
@@ -403,28 +405,28 @@ def _without_wrapper(values: Any) -> Any:
     return values.to_numpy() if isinstance(values, NumpyExtensionArray) else values
 
 
-def _converted(dtype: str, values: Any) -> ExtensionArray:
-    typed: ExtensionArray = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
+def _converted_values(dtype: str, values: Any) -> ExtensionArray:
+    converted: ExtensionArray = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
     if dtype == "Float64":  # some functions of pandas do not treat a NaN in a nullable column as missing
-        is_nan = np.isnan(typed.to_numpy(float, na_value=np.nan))
+        is_nan = np.isnan(converted.to_numpy(float, na_value=np.nan))
         if is_nan.any():
-            typed = typed.copy()
-            typed[is_nan] = pd.NA
-    return typed
+            converted = converted.copy()
+            converted[is_nan] = pd.NA
+    return converted
 
 
 def _missing_values(dtype: str, rows: int) -> ExtensionArray:
     return pd.array([pd.NA] * rows, dtype=_DTYPES[dtype])
 
 
-def _check_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
+def _check_duplicates(table: TableName, rows: pd.DataFrame, keys: pd.DataFrame) -> None:
     if len(keys) <= _MAX_TUPLE_ROWS:
         tuples = set(zip(*(column.tolist() for _, column in keys.items()), strict=True))
         if len(tuples) == len(keys):
             return
     is_duplicate = keys.duplicated()
     if is_duplicate.any():
-        first = typed.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
+        first = rows.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
         raise TableError(f"table '{table}': two rows for {first}", code="duplicate")
 
 

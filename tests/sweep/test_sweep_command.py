@@ -364,7 +364,7 @@ def test_a_dry_run_counts_the_cells_of_added_models(tmp_path: Path, capsys: pyte
     records = json.loads(run(*words, "--json", capsys=capsys)[1])
     assert records["total"]["added"] == {"cnp": {"train": 2, "evaluate": 2}}
     finished_plan = replace(make_plan(grid_cells([str(grid)], ["cnp"]), CellStore(tmp_path / "results")), todo=())
-    print_dry_run(finished_plan, CellStore(tmp_path / "results"), "cpu", None, 1, added=["cnp"])
+    print_dry_run(finished_plan, CellStore(tmp_path / "results"), "cpu", None, 1, added_backbones=["cnp"])
     assert "cnp: nothing" in capsys.readouterr().out
 
 

@@ -133,7 +133,7 @@ def command(
                 "tables; evaluate each in a separate command with --name",
                 code="duplicate",
             )
-    available_tasks, failed = _with_readable_data(named_tasks, data_dir)
+    available_tasks, failed_count = _with_readable_data(named_tasks, data_dir)
     torch_device = set_up_torch(device, threads)
     from iclbench.cli.lm.eval_models import evaluate_model
     from iclbench.cli.lm.tables import print_language
@@ -151,7 +151,7 @@ def command(
                 offline=offline,
                 contestant_name=name,
             )
-            failed += evaluate_model(
+            failed_count += evaluate_model(
                 Context(results, data_dir), language_model, available_tasks, context_method, cells, options
             )
         except KeyboardInterrupt:
@@ -159,11 +159,11 @@ def command(
         except UsageError as error:
             if len(model) == 1:
                 raise
-            failed += 1  # the other models are evaluated
+            failed_count += 1  # the other models are evaluated
             say(f"skipped model '{model_reference}': {error}")
     print_language(results, cells, json)
-    if failed:
-        say(f"{failed} failed; run the same command again to retry")
+    if failed_count:
+        say(f"{failed_count} failed; run the same command again to retry")
         raise typer.Exit(1)
 
 

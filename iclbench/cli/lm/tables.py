@@ -96,25 +96,28 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         values: means over demonstration seeds.
     """
     main_rows = values[values["axis"].isna()]
-    unshuffled = main_rows[main_rows["shift"].eq("none")]
+    unshuffled_rows = main_rows[main_rows["shift"].eq("none")]
     by_metric = {
-        name: _by_key(unshuffled[unshuffled["metric"].eq(name)]) for name in dict.fromkeys(unshuffled["metric"])
+        name: _by_key(unshuffled_rows[unshuffled_rows["metric"].eq(name)])
+        for name in dict.fromkeys(unshuffled_rows["metric"])
     }
-    shuffled = _by_key(main_rows[main_rows["shift"].eq("shuffled-labels") & main_rows["metric"].eq("accuracy")])
+    shuffled_rows = _by_key(main_rows[main_rows["shift"].eq("shuffled-labels") & main_rows["metric"].eq("accuracy")])
     extra_columns = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
     extra_columns = {title: name for title, name in extra_columns.items() if name in by_metric}
     accuracies = by_metric.get("accuracy", {})  # empty if a set of demonstrations failed for all models
     majority_keys = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
-    models = [key for name in models_of(unshuffled) for key in sorted(accuracies) if accuracies[key]["model"] == name]
+    models = [
+        key for name in models_of(unshuffled_rows) for key in sorted(accuracies) if accuracies[key]["model"] == name
+    ]
     lines = []
     for key in [*models, *majority_keys[:1]]:  # the majority label does not depend on demonstrations
         row = accuracies[key]
         cells = [_accuracy(row, by_metric.get("accuracy_sd", {}).get(key), "accuracy_sd" in by_metric)]
         cells += [_number(by_metric[name].get(key)) for name in extra_columns.values()]
-        cells += [_number(shuffled.get(key))] if shuffled else []
+        cells += [_number(shuffled_rows.get(key))] if shuffled_rows else []
         cells += [_gain(by_metric["accuracy_gain"].get(key))] if "accuracy_gain" in by_metric else []
         lines.append([styled_name(key[0], str(row["kind"])), _shots(row), *cells])
-    columns = ["contestant", "shots", "accuracy", *extra_columns, *(["shuffled"] if shuffled else [])]
+    columns = ["contestant", "shots", "accuracy", *extra_columns, *(["shuffled"] if shuffled_rows else [])]
     return columns + (["gain"] if "accuracy_gain" in by_metric else []), lines
 
 

@@ -28,10 +28,10 @@ def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_d
     prompts = LanguagePrompts(task, task.card.shots if shots is None else shots, 1, seed=seed, data_dir=data_dir)
     episode = prompts.drawn_episodes[0]
     candidates = episode.candidates or (episode.query.y,)
-    rendered = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
-    echo(rendered.text)
-    choice = f" of {', '.join(map(repr, rendered.answers))}" if episode.candidates else ""
-    say(f"correct answer: {rendered.answers[candidates.index(episode.query.y)]!r}{choice}")
+    rendered_prompt = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
+    echo(rendered_prompt.text)
+    choice = f" of {', '.join(map(repr, rendered_prompt.answers))}" if episode.candidates else ""
+    say(f"correct answer: {rendered_prompt.answers[candidates.index(episode.query.y)]!r}{choice}")
 
 
 def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
@@ -64,11 +64,11 @@ def folded_by_card(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         if len(subsets) == 1:
             folded_rows += subsets
             continue
-        included = [row for row in subsets if not row["left_out"]]
-        examples = [int(str(row["examples"])) for row in included if row["examples"] is not None]
-        missing = next((row["missing"] for row in included if row["missing"]), "")
-        left_out = len(subsets) - len(included)
-        size = f"{len(included)} tasks" + (f" ({left_out} excluded)" if left_out else "")
+        included_rows = [row for row in subsets if not row["left_out"]]
+        examples = [int(str(row["examples"])) for row in included_rows if row["examples"] is not None]
+        missing = next((row["missing"] for row in included_rows if row["missing"]), "")
+        excluded_count = len(subsets) - len(included_rows)
+        size = f"{len(included_rows)} tasks" + (f" ({excluded_count} excluded)" if excluded_count else "")
         folded_rows.append(
             subsets[0]
             | {
@@ -95,13 +95,15 @@ def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> Non
 
 def _print_groups() -> None:
     """Print the suites and families, and the reasons for excluded subsets."""
-    shipped = card_names("tasks/language/suites")
+    shipped_suites = card_names("tasks/language/suites")
     lines = []
-    for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped, item[0])):
+    for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped_suites, item[0])):
         summary = (
-            load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
+            load_suite(name)[1].summary
+            if name in shipped_suites
+            else " ".join(members[:4]) + " ..." * (len(members) > 4)
         )
-        lines.append([name, "suite" if name in shipped else "family", str(len(members)), summary])
+        lines.append([name, "suite" if name in shipped_suites else "family", str(len(members)), summary])
     out.print()
     print_table("", ["group", "kind", "tasks", "summary"], lines, (2,))
     _print_reasons(_EXCLUDED_LABEL, [(task.name, task.left_out) for task in shipped_tasks()])

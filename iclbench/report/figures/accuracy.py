@@ -62,11 +62,13 @@ def training_figure(task: Slice) -> Figure | None:
 
 def reference_levels(task: Slice, evaluator: str) -> dict[str, float]:
     """The accuracies of the two references without training, guessing and `PIXEL_BASELINE`, if they are known."""
-    final = accuracies.final(task)
-    rows = final[(final["evaluator"] == evaluator) & final["contestant"].isin([PIXEL_BASELINE, GUESSING])]
-    measured = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
-    guessing = meaning(evaluator).chance
-    return ({} if guessing is None else {GUESSING: guessing}) | measured
+    final_rows = accuracies.final(task)
+    rows = final_rows[
+        (final_rows["evaluator"] == evaluator) & final_rows["contestant"].isin([PIXEL_BASELINE, GUESSING])
+    ]
+    measured_levels = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
+    guessing_level = meaning(evaluator).chance
+    return ({} if guessing_level is None else {GUESSING: guessing_level}) | measured_levels
 
 
 def _lines(steps: pd.DataFrame) -> pd.DataFrame:

@@ -78,10 +78,10 @@ def figure(
 
 def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) -> pd.DataFrame:
     """The points of one episode, the prediction, and the prediction of the oracle."""
-    predicted = examples[examples["role"] == "predicted"]
-    counts = predicted["n_related"].fillna(0)
-    prediction = predicted[(predicted["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
-    oracle_rows = predicted[predicted["contestant"] == oracle]
+    predicted_rows = examples[examples["role"] == "predicted"]
+    counts = predicted_rows["n_related"].fillna(0)
+    prediction = predicted_rows[(predicted_rows["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
+    oracle_rows = predicted_rows[predicted_rows["contestant"] == oracle]
     # The prediction of the oracle given as many related datasets or, if it is missing, given none.
     with_related = oracle_rows[counts[oracle_rows.index].eq(drawn.n_related)]
     oracle_rows = with_related if len(with_related) else oracle_rows[counts[oracle_rows.index].eq(0)]

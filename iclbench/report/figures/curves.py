@@ -26,8 +26,8 @@ PANELS_PER_ROW = 3
 SEED_WIDTH = 0.8
 # Largest factor between the best backbone and the lower end of a logarithmic axis: an oracle may reach 1e-20.
 _OPTIMUM_FACTOR = 30
-# Columns of the rows besides the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is the
-# width of the look, and `sparse` adds points. The optional column `band` marks the backbones with bands.
+# Columns of the rows in addition to the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is
+# the width of the look, and `sparse` adds points. The optional column `band` marks the backbones with bands.
 COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
 
 
@@ -206,8 +206,8 @@ class _Layers:
             opacity = highlighted_opacity(0.55, 0.06) if width == SEED_WIDTH else point["opacity"]
             layers.append(line.encode(strokeDash=self.dash, detail=self.series, **point | {"opacity": opacity}))
         dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=self.clip)
-        published = chart.transform_filter("datum.kind === 'published'")
-        diamonds = published.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
+        published_points = chart.transform_filter("datum.kind === 'published'")
+        diamonds = published_points.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
         return [layer(chart) for chart in (*layers, dots.encode(**point), diamonds.encode(**point))]
 
     def nearest_point(self) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def _layers(
         sort=None,
         scale=alt.Scale(domain=list(rows)) if rows else alt.Undefined,
     )
-    scored = alt.Chart().transform_filter("isValid(datum.score)")
+    scored_cells = alt.Chart().transform_filter("isValid(datum.score)")
     fill = alt.Color("score", type="quantitative", scale=scale, legend=colours)
     low, high = white_text_limits()
     ink = alt.condition(
@@ -223,7 +223,7 @@ def _layers(
     layers = [
         # All cells, including those that the next layer covers, because the first layer sets the order of columns.
         alt.Chart().mark_rect(color=NO_SCORE_COLOUR, **edge).encode(x=x, y=y, tooltip=tooltip),
-        scored.mark_rect(**edge).encode(x=x, y=y, color=fill, tooltip=tooltip),
+        scored_cells.mark_rect(**edge).encode(x=x, y=y, color=fill, tooltip=tooltip),
         alt.Chart().mark_text(fontSize=10.5).encode(x=x, y=y, text=alt.Text("label", type="nominal"), color=ink),
     ]
     return [layer(chart) for chart in layers]

@@ -220,8 +220,8 @@ def line_figure(
 def looks_of(language: LanguageResults, data: pd.DataFrame) -> dict[str, Look]:
     """The looks of contestants in the data, models first and the majority last. The development split is dotted."""
     names = [name for model in language.contestants for name in (model, model + DEVELOPMENT)]
-    dotted = {name + DEVELOPMENT: replace(look, dash=(1, 3)) for name, look in language.looks.items()}
-    looks = language.looks | dotted
+    development_looks = {name + DEVELOPMENT: replace(look, dash=(1, 3)) for name, look in language.looks.items()}
+    looks = language.looks | development_looks
     return {name: looks[name] for name in [*names, MAJORITY] if name in set(data["contestant"])}
 
 
@@ -237,9 +237,9 @@ def _level(language: LanguageResults, tasks: Sequence[str]) -> pd.DataFrame:
 def _most_variable(rows: pd.DataFrame) -> list[str]:
     """The tasks with the largest spread over single draws, at most `MAX_PANELS`, sorted by family and name."""
     spreads = rows.groupby(["task", "contestant"])["value"].std().groupby("task").max()
-    selected = set(spreads.sort_values(ascending=False, kind="stable").index[:MAX_PANELS])
+    selected_tasks = set(spreads.sort_values(ascending=False, kind="stable").index[:MAX_PANELS])
     order = rows[["family", "task"]].drop_duplicates().sort_values(["family", "task"])
-    return [task for task in order["task"] if task in selected]
+    return [task for task in order["task"] if task in selected_tasks]
 
 
 def accuracy_range(rows: pd.DataFrame) -> tuple[float, float]:

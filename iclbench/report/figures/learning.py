@@ -182,13 +182,13 @@ def looks_in_legend_order(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
     best_of_model = {task.models[name]: name for name in reversed(names["baseline"])}
-    featured = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
-    featured = featured[: MAX_FEATURED_IF_CROWDED if has_many_backbones(rows) else MAX_FEATURED]
-    featured += [name for name in names["baseline"] if name == "zero"]
+    featured_baselines = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
+    featured_baselines = featured_baselines[: MAX_FEATURED_IF_CROWDED if has_many_backbones(rows) else MAX_FEATURED]
+    featured_baselines += [name for name in names["baseline"] if name == "zero"]
     backbones = [(task.looks[name], name) for name in names["backbone"]]
     backbones.sort(key=lambda pair: (_ORDER_RANKS.get(pair[0].order, len(_ORDER_RANKS)), pair[1]))
     looks = {name: look for look, name in backbones}
-    looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
+    looks |= {name: task.looks[name] for name in [*names["oracle"], *featured_baselines]}
     return looks | {name: BACKGROUND for name in names["baseline"] if name not in looks}
 
 

@@ -53,7 +53,7 @@ def label_sides(points: pd.DataFrame) -> pd.Series:
     widths = points["contestant"].str.len().to_numpy(float) * _LETTER
     on_front = points["front"].to_numpy(bool)
     sides = np.full(len(points), "", object)
-    placed: list[tuple[float, float, float, float]] = []
+    placed_boxes: list[tuple[float, float, float, float]] = []
     for n in sorted(np.flatnonzero(on_front), key=lambda n: -x[n]):
         boxes = {
             "above": (x[n] - widths[n], x[n], y[n], y[n] + _LINE),
@@ -64,10 +64,10 @@ def label_sides(points: pd.DataFrame) -> pd.Series:
             is_inside = left >= -_MARGIN and right <= 1 + _MARGIN
             # A name over another point would look like the name of that point.
             covers = others & (left < x) & (x < right) & (low - _LINE < y) & (y < high + _LINE)
-            overlaps = any(left < r and a < right and low < h and b < high for a, r, b, h in placed)
+            overlaps = any(left < r and a < right and low < h and b < high for a, r, b, h in placed_boxes)
             if is_inside and not covers.any() and not overlaps:
                 sides[n] = side
-                placed.append((left, right, low, high))
+                placed_boxes.append((left, right, low, high))
                 break
     return pd.Series(sides, index=points.index)
 

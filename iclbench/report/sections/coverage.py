@@ -94,9 +94,11 @@ def missing_table(cells: pd.DataFrame) -> Table | None:
 
 def machine_table(cells: pd.DataFrame) -> Table:
     """A table with a row per machine and set of library versions: the number of finished cells and their seconds."""
-    finished = cells[cells["status"] == "done"]
+    finished_cells = cells[cells["status"] == "done"]
     keys = ["hardware", "kernels", "device", "threads", "libraries", "version"]
-    frame = finished.groupby(keys, as_index=False, dropna=False).agg(cells=("cell", "size"), seconds=("seconds", "sum"))
+    frame = finished_cells.groupby(keys, as_index=False, dropna=False).agg(
+        cells=("cell", "size"), seconds=("seconds", "sum")
+    )
     frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
     return Table(
         "machines",

@@ -110,8 +110,10 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
         preset, backbones = _current_preset(task)
         if preset is None:
             continue
-        tuned = Rates.of(task.preset, task.task, results=task.results.folder)
-        rates_or_none = {name: _rate_of_runs(task, name) or learning_rate(preset, tuned, name) for name in backbones}
+        tuned_rates = Rates.of(task.preset, task.task, results=task.results.folder)
+        rates_or_none = {
+            name: _rate_of_runs(task, name) or learning_rate(preset, tuned_rates, name) for name in backbones
+        }
         if known_rates := {name: rate for name, rate in rates_or_none.items() if rate is not None}:
             rates[task.name] = known_rates
     return _by_contestant(rates)

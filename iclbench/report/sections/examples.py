@@ -30,16 +30,16 @@ def section(task: Slice) -> Section | None:
     shifts_with_context = set(examples.loc[examples["role"] == "context", "shift"])
     names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in shifts_with_context]
     names = [s for s in names if s not in task.extrapolations]
-    mismatched = [s for s in names if s in task.related_processes]
-    matched = [s for s in names if s not in mismatched]
+    mismatched_shifts = [s for s in names if s in task.related_processes]
+    matched_shifts = [s for s in names if s not in mismatched_shifts]
     draw = _images if pixel_count(examples) else _bands
     blocks: list[Block] = []
-    for shift in matched:
+    for shift in matched_shifts:
         blocks += draw(task, shift, examples[examples["shift"] == shift])
-    if "none" in matched:
+    if "none" in matched_shifts:
         blocks += _joint_samples(task, examples[examples["shift"] == "none"])
-    if mismatched and not pixel_count(examples):
-        blocks += _mismatched(task, mismatched, examples)
+    if mismatched_shifts and not pixel_count(examples):
+        blocks += _mismatch_figures(task, mismatched_shifts, examples)
     return Section(f"{task.id}-examples", "Examples", tuple(blocks)) if blocks else None
 
 
@@ -118,7 +118,7 @@ def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
     return [figure]
 
 
-def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
+def _mismatch_figures(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
     """A figure of the predictions of the best backbone that uses related datasets, without any and with those of each
     process."""
     rows = examples[examples["shift"].isin(names)]

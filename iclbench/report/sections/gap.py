@@ -107,10 +107,12 @@ def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> 
 
 def _teacher_forced(task: Slice) -> str:
     """A sentence that names the models whose joint likelihood is given the true targets; empty if there are none."""
-    forced = task.targets.loc[task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"]
-    if forced.empty:
+    teacher_forced_contestants = task.targets.loc[
+        task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"
+    ]
+    if teacher_forced_contestants.empty:
         return ""
-    return f" Given the true previous targets: {', '.join(sorted(forced.unique()))}."
+    return f" Given the true previous targets: {', '.join(sorted(teacher_forced_contestants.unique()))}."
 
 
 def _strata(rows: pd.DataFrame) -> list[str]:

@@ -98,8 +98,8 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
             panels,
             results.user_backbones,
         )
-    trained = _trained_backbones(results, contests)
-    if variants := sorted(results.variants & trained):
+    trained_backbones = _trained_backbones(results, contests)
+    if variants := sorted(results.variants & trained_backbones):
         yield Text(f"Variants of models, which are in the leaderboards of their tasks: {', '.join(variants)}.")
     yield _score_table(contests, scores, [*backbones, *baselines], name, title)
     if (table := _separation_table(contests, name)) is not None:
@@ -141,9 +141,12 @@ def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.
     rank = rows.groupby("row")["score"].rank(ascending=False).groupby(rows["contestant"]).mean()
     is_sparse = rank.index.isin(list(_sparse_backbones(scores)))
     order = pd.DataFrame({"is_sparse": is_sparse, "rank": rank}).rename_axis("contestant").reset_index()
-    ranked = order.sort_values(["is_sparse", "rank", "contestant"])["contestant"].astype(str)
+    ranked_backbones = order.sort_values(["is_sparse", "rank", "contestant"])["contestant"].astype(str)
     failed = {name for (_, name), reasons in _reasons(results, contests).items() if reasons.keys() - {"skipped"}}
-    return [*ranked, *sorted(failed & _trained_backbones(results, contests) - {*ranked} - results.variants)]
+    return [
+        *ranked_backbones,
+        *sorted(failed & _trained_backbones(results, contests) - {*ranked_backbones} - results.variants),
+    ]
 
 
 def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str]:
@@ -174,8 +177,8 @@ def _frequent_baselines(scores: pd.DataFrame) -> list[str]:
 def best_baselines(scores: pd.DataFrame) -> pd.DataFrame:
     """The score of the best baseline of each row, under the name `BEST_BASELINE`; `reason` is the name of the
     baseline."""
-    ordered = _baseline_scores(scores).sort_values(["score", "contestant"], ascending=[False, True])
-    best = ordered.drop_duplicates("row")
+    sorted_scores = _baseline_scores(scores).sort_values(["score", "contestant"], ascending=[False, True])
+    best = sorted_scores.drop_duplicates("row")
     return best.assign(reason=best["contestant"], contestant=BEST_BASELINE)
 
 
@@ -194,8 +197,8 @@ def heat_map_cells(
     ):
         reasons = all_reasons.get((row, name), {})
         text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
-        missing = next((status for status in MISSING_STATUSES if status in reasons), "not run")
-        statuses.append(missing if pd.isna(score) else "ok")
+        missing_status = next((status for status in MISSING_STATUSES if status in reasons), "not run")
+        statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
     cells = cells.assign(status=statuses, reason=texts)
     by_title = {contest.title: contest for contest in contests}
@@ -250,13 +253,13 @@ def _reasons_of_baselines(
     """The reasons of all baselines of a row, for the cell of the best baseline."""
     is_baseline = results.rows["kind"].eq("baseline")
     baselines = set(results.rows.loc[is_baseline, "contestant"].unique()) - GUESSING_BASELINES - BASELINES_GIVEN_TRUTH
-    merged: dict[tuple[str, str], dict[str, list[str]]] = {}
+    merged_reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), reasons in all_reasons.items():
         if name in baselines:
-            row_reasons = merged.setdefault((row, BEST_BASELINE), {})
+            row_reasons = merged_reasons.setdefault((row, BEST_BASELINE), {})
             for status, texts in reasons.items():
                 row_reasons[status] = list(dict.fromkeys([*row_reasons.get(status, []), *texts]))
-    return merged
+    return merged_reasons
 
 
 def _score_table(

@@ -22,7 +22,7 @@ def section(task: Slice) -> Section | None:
     if not accuracies.has_tests(task):
         return None
     tests = sorted_evaluators(task.accuracies_by_run["evaluator"])
-    items = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
+    items = (f"{meaning(t).title}: {meaning(t).asks}; accuracy of guessing: {meaning(t).guessing}." for t in tests)
     blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
     if (figure := accuracy.training_figure(task)) is not None:
         blocks.append(figure)
@@ -32,8 +32,8 @@ def section(task: Slice) -> Section | None:
 def accuracy_table(task: Slice, tests: list[str]) -> Table:
     """A table with a row per contestant: the accuracy on each test, the winner on the flip test, and the highest ICL
     accuracy in training."""
-    measured = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
-    rows = pd.concat([measured, _published(task)], ignore_index=True)
+    measured_rows = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
+    rows = pd.concat([measured_rows, _published_accuracies(task)], ignore_index=True)
     keys = ["kind", "contestant", "name"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(runs=("runs", "max"))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
@@ -73,7 +73,7 @@ def _header(evaluator: str) -> str:
     return test.title if test.chance is None else f"{test.title} (chance {test.guessing})"
 
 
-def _published(task: Slice) -> pd.DataFrame:
+def _published_accuracies(task: Slice) -> pd.DataFrame:
     """Published accuracies on the tests, of all presets."""
     rows = task.results.rows
     rows = rows[rows["kind"].eq("published") & rows["task"].eq(task.task)]

@@ -81,11 +81,11 @@ def published(language: LanguageResults) -> list[Table]:
     members = {
         str(name): members_of(str(name), rows, language) for name, rows in language.published_rows.groupby("task")
     }
-    evaluated = {name: tasks for name, tasks in members.items() if tasks}
-    theirs = language.published_rows[language.published_rows["task"].isin(list(evaluated))]
+    evaluated_tasks = {name: tasks for name, tasks in members.items() if tasks}
+    theirs = language.published_rows[language.published_rows["task"].isin(list(evaluated_tasks))]
     ours = [
         mean_over_tasks(rows, tasks, ["contestant"]).assign(task=name, n_context=n)
-        for name, tasks in evaluated.items()
+        for name, tasks in evaluated_tasks.items()
         for n, rows in _our_scores(language, name, theirs)
     ]
     if not any(len(means) for means in ours):
@@ -98,12 +98,14 @@ def published(language: LanguageResults) -> list[Table]:
     rows["n"] = rows["n_context"].where(has_several_counts).astype("Int64")
     keys = ["whose", "contestant", "n"]
     frame = rows[keys].drop_duplicates().sort_values(keys, ignore_index=True)
-    for name in evaluated:
-        renamed = {"value": name, "low": f"{name} low", "high": f"{name} high"}
+    for name in evaluated_tasks:
+        new_names = {"value": name, "low": f"{name} low", "high": f"{name} high"}
         task_rows = rows[rows["task"] == name].drop_duplicates(keys)
-        frame = frame.merge(task_rows[[*keys, *renamed]].rename(columns=renamed), "left", keys)
-    headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in evaluated.items()}
-    our_data = {name: _our_data(language, tasks) for name, tasks in evaluated.items()}
+        frame = frame.merge(task_rows[[*keys, *new_names]].rename(columns=new_names), "left", keys)
+    headers = {
+        name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in evaluated_tasks.items()
+    }
+    our_data = {name: _our_data(language, tasks) for name, tasks in evaluated_tasks.items()}
     theirs = theirs.assign(our_data=theirs["task"].map(our_data).astype("string"))
     with_other_data = theirs.loc[theirs["data"].ne(theirs["our_data"]).fillna(False), "task"].unique()
     headers |= {name: f"{headers[name]}, other data" for name in with_other_data}
@@ -129,9 +131,11 @@ def _our_scores(language: LanguageResults, name: str, theirs: pd.DataFrame) -> I
     rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
     complete, first_token = (rows[rows["metric"] == metric] for metric in (ACCURACY, _FIRST_TOKEN))
     # The accuracy on the first token is the same if all answers have one token.
-    paired = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
-    differing = paired.loc[paired["value"] != paired["value_complete"], "contestant"].unique()
-    first_token = first_token[first_token["contestant"].isin(differing)]
+    paired_scores = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
+    differing_contestants = paired_scores.loc[
+        paired_scores["value"] != paired_scores["value_complete"], "contestant"
+    ].unique()
+    first_token = first_token[first_token["contestant"].isin(differing_contestants)]
     scores = pd.concat([complete, first_token.assign(contestant=first_token["contestant"] + ", first token")])
     for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
         yield (np.nan, language.at_main_shots(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
@@ -175,6 +179,6 @@ def members_of(name: str, published: pd.DataFrame, language: LanguageResults) ->
     tasks = [task for members in language.families.values() for task in members]
     if name in tasks:
         return [name]
-    if (listed := published["mean_of"].dropna()).size:
-        return [task for task in str(listed.iloc[0]).split(", ") if task in tasks]
+    if (listed_tasks := published["mean_of"].dropna()).size:
+        return [task for task in str(listed_tasks.iloc[0]).split(", ") if task in tasks]
     return [task for task in tasks if task.startswith(f"{name}-")]

@@ -56,15 +56,17 @@ def controls(language: LanguageResults) -> list[Text | Table]:
     zero_shot = accuracies[is_plain & (accuracies["n_context"] == 0)]
     main = language.at_main_shots(accuracies)
     main = main[main["n_context"] > 0]
-    balanced = language.at_main_shots(_backbone_scores(language, "balanced_accuracy"))
-    balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none") & (balanced["n_context"] > 0)]
+    balanced_scores = language.at_main_shots(_backbone_scores(language, "balanced_accuracy"))
+    balanced_scores = balanced_scores[
+        (balanced_scores["method"] == "") & (balanced_scores["shift"] == "none") & (balanced_scores["n_context"] > 0)
+    ]
     methods = main["method"].str.removeprefix("+").where(main["method"] != "", _IN_CONTEXT)
     is_shuffled = main["shift"] == SHUFFLED
     rows = pd.concat(
         [
             zero_shot.assign(column="zero-shot"),
             main.assign(column=methods.where(~is_shuffled, methods + _SHUFFLED_LABELS)),
-            balanced.assign(column="balanced"),
+            balanced_scores.assign(column="balanced"),
         ],
         ignore_index=True,
     )
@@ -164,7 +166,7 @@ def _by_task(
         return []
     families = {f: [t for t in tasks if t in set(rows["task"])] for f, tasks in language.families.items()}
     families = {family: tasks for family, tasks in families.items() if tasks}
-    large = [family for family, tasks in families.items() if len(tasks) > _MAX_TASKS]
+    large_families = [family for family, tasks in families.items() if len(tasks) > _MAX_TASKS]
     entries = with_means(rows, families)
     headers = columns if MAJORITY not in set(rows["column"]) else {MAJORITY: MAJORITY, **columns}
 
@@ -177,10 +179,10 @@ def _by_task(
         shots = (Column("shots", "demonstrations", integer, numeric=True),) if frame["shots"].notna().any() else ()
         return Table(stem, heading, text, frame, (Column("name", "task"), *accuracies, *shots), "family", is_folded)
 
-    without_large = entries[~entries["family"].isin(large) | entries["task"].isna()]
-    reference = f" Further tables below: {', '.join(large)}." if large else ""
+    without_large = entries[~entries["family"].isin(large_families) | entries["task"].isna()]
+    reference = f" Further tables below: {', '.join(large_families)}." if large_families else ""
     tables = [table(without_large, name, title, caption + reference, folded)]
-    for family in large:
+    for family in large_families:
         family_entries = entries[entries["family"] == family]
         tables.append(table(family_entries, f"{name}-{slug(family)}", f"{title}: {family}", caption, True))
     return tables
@@ -223,8 +225,8 @@ def _with_columns(frame: pd.DataFrame, rows: pd.DataFrame, keys: list[str], name
         named_rows = rows[rows["column"] == name]
         if named_rows.empty:
             continue
-        renamed = {number: name if number == "value" else f"{name} {number}" for number in _NUMBERS}
-        frame = frame.merge(named_rows[[*keys, *_NUMBERS]].rename(columns=renamed), "left", keys)
+        new_names = {number: name if number == "value" else f"{name} {number}" for number in _NUMBERS}
+        frame = frame.merge(named_rows[[*keys, *_NUMBERS]].rename(columns=new_names), "left", keys)
     return frame
 
 

@@ -171,8 +171,8 @@ def column_meanings(columns: Iterable[Column]) -> str:
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
     """The frame with the errors after k examples in columns `n<k>`, and the values of k: up to three context sizes for
     which all ranked contestants have errors."""
-    ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
-    counts = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
+    ranked_contestants = set(frame.loc[frame["auc"].notna(), "contestant"])
+    counts = curves[curves["contestant"].isin(ranked_contestants)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in counts[counts == counts.max()].index if n > 0)
     largest = common[-1] if common else 0
     sizes = sorted({min(common, key=lambda n: abs(n - largest * share)) for share in (0.25, 0.5, 1) if common})

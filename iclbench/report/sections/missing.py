@@ -67,12 +67,12 @@ def missing_results(results: Results) -> list[tuple[str, str, str, str, str]]:
 def _missing_results_of(task: Slice) -> list[tuple[str, str, str, str, str]]:
     """The missing results of a task, in the order of `_missing_evaluations`, `_missing_summaries` and
     `_missing_trainings`. Failed cells are not included."""
-    evaluated = task.rows[
+    evaluated_rows = task.rows[
         ~_in_training(task) & ~task.rows["evaluator"].isin(DIAGNOSTICS) & task.rows["kind"].ne("published")
     ]
     missing = [
-        *_missing_evaluations(task, evaluated),
-        *((name, "summary", f"iclbench eval {run}") for name, run in _missing_summaries(evaluated)),
+        *_missing_evaluations(task, evaluated_rows),
+        *((name, "summary", f"iclbench eval {run}") for name, run in _missing_summaries(evaluated_rows)),
         *_missing_trainings(task),
     ]
     return [(task.task, task.preset, *each) for each in missing]
@@ -82,26 +82,26 @@ def _in_training(task: Slice) -> pd.Series:
     return task.rows["axis"].eq("train_step").fillna(False).astype(bool)
 
 
-def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
+def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
     """Contestant, evaluation and command of backbones and baselines without rows under a shift that others have."""
-    pairs = set(evaluated[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
+    pairs = set(evaluated_rows[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
     shifts = sorted({str(shift) for _, shift in pairs})
     # Guessing and the baselines of a probe (GD++ with another gamma) are not evaluated.
-    baselines = set(evaluated["contestant"].unique()) - {"chance"}
-    diverged = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
+    baselines = set(evaluated_rows["contestant"].unique()) - {"chance"}
+    diverged_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
     # A method on a backbone (gpt2+deep-thinking) is optional.
-    optional = {*task.results.method_contestants, *task.results.other_training_tasks}
+    optional_contestants = {*task.results.method_contestants, *task.results.other_training_tasks}
     contestants = sorted(
         name
         for name, kind in task.kinds.items()
-        if (kind == "backbone" and not set(task.runs_by_backbone.get(name, ["?"])) <= diverged)
+        if (kind == "backbone" and not set(task.runs_by_backbone.get(name, ["?"])) <= diverged_runs)
         or (kind == "baseline" and name in baselines)
     )
     for name in contestants:
         for shift in shifts or ["none"]:
-            if (name, shift) not in pairs and name not in optional:
+            if (name, shift) not in pairs and name not in optional_contestants:
                 title = "evaluation" if shift == "none" else f"shift {shift}"
-                yield name, title, _command(task, name, shift, diverged)
+                yield name, title, _command(task, name, shift, diverged_runs)
 
 
 def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
@@ -134,10 +134,10 @@ def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
         yield name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}"
 
 
-def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
+def _command(task: Slice, contestant: str, shift: str, diverged_runs: set[str]) -> str:
     """The command of a missing evaluation; a baseline is evaluated with any run of the task."""
     runs = task.runs_by_backbone.get(contestant) or [run for runs in task.runs_by_backbone.values() for run in runs]
-    run = min((run for run in runs if run not in diverged), default="RUN")
+    run = min((run for run in runs if run not in diverged_runs), default="RUN")
     other_shift, n = task.extrapolations.get(shift, (shift, None))
     if n is not None and other_shift == "none":
         return f"iclbench eval {run} --extrapolate {n}"

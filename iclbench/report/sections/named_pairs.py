@@ -56,8 +56,8 @@ def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair
     seed is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
     `pairs` defaults to those of the shipped grid cards.
     """
-    named = shipped_pairs() if pairs is None else pairs
-    rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
+    all_pairs = shipped_pairs() if pairs is None else pairs
+    rows = pd.DataFrame(_rows(contests, [pair for pair in all_pairs if pair.preset == preset]))
     if len(rows):
         p_values = rows["p"].dropna()
         rows["among_all"] = pd.Series(holm(p_values.tolist()), p_values.index).map(
@@ -69,8 +69,8 @@ def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair
 def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[str, object]]:
     for pair in pairs:
         for contest in contests:
-            scored = {pair.a, pair.b} & set(contest.rows["contestant"])
-            if contest.task.task not in pair.tasks or not scored:
+            scored_models = {pair.a, pair.b} & set(contest.rows["contestant"])
+            if contest.task.task not in pair.tasks or not scored_models:
                 continue
             pair_scores = scores_by_seed(pair, contest)
             mean, p_value = mean_difference(pair, pair_scores) or (None, np.nan)

@@ -43,11 +43,11 @@ def reading_guide(results: Results) -> Text:
     rows = rows[(rows["shift"] == "none") & ~rows["evaluator"].isin(DIAGNOSTICS) & rows["axis"].isna()]
     n_episodes = sorted(int(n) for n in rows["n_episodes"].dropna().unique())
     range_text = " to ".join(f"{n:,}" for n in dict.fromkeys([n_episodes[0], n_episodes[-1]])) if n_episodes else "all"
-    measured = rows[rows["kind"] != "published"]
-    of_classes = measured["evaluator"].ne("next") & measured["metric"].isin(_CLASSIFICATION_METRICS)
-    of_targets = measured["evaluator"].eq("targets") & measured["n_related"].notna() & ~of_classes
+    measured_rows = rows[rows["kind"] != "published"]
+    of_classes = measured_rows["evaluator"].ne("next") & measured_rows["metric"].isin(_CLASSIFICATION_METRICS)
+    of_targets = measured_rows["evaluator"].eq("targets") & measured_rows["n_related"].notna() & ~of_classes
     has_classes, has_targets = bool(of_classes.any()), bool(of_targets.any())
-    has_next = measured.empty or not (of_targets | of_classes).all()
+    has_next = measured_rows.empty or not (of_targets | of_classes).all()
     questions = {
         "each output from the examples before it": has_next,
         "a set of targets from one context": has_targets,

@@ -47,11 +47,13 @@ def section(task: Slice) -> Section | None:
 def all_tasks(results: Results) -> Section | None:
     """The published numbers of all tasks for which we have a number at any preset, next to ours."""
     frames = [rows.assign(task=task.task) for task in results.slices if (rows := comparison(task)) is not None]
-    measured = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
-    if measured.empty:
+    measured_rows = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
+    if measured_rows.empty:
         return None
-    measured = measured.drop_duplicates([*_KEYS, "task", "published_preset", "our_preset", "published", "reason"])
-    frame = measured.sort_values(["task", *_KEYS, "published_preset", "our_preset"], ignore_index=True)
+    measured_rows = measured_rows.drop_duplicates(
+        [*_KEYS, "task", "published_preset", "our_preset", "published", "reason"]
+    )
+    frame = measured_rows.sort_values(["task", *_KEYS, "published_preset", "our_preset"], ignore_index=True)
     frame = frame[["task", *(name for name in frame.columns if name != "task")]]
     table = Table(
         name="published",
@@ -148,11 +150,11 @@ def comparison(task: Slice) -> pd.DataFrame | None:
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
     # Metrics with one number per curve or sequence, such as the error per event.
     summaries = task.summaries[task.summaries["evaluator"].eq("next")]
-    measured = pd.concat([task.curves, summaries, over_all_episodes(task.targets), tests])
-    measured = measured.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
+    measured_rows = pd.concat([task.curves, summaries, over_all_episodes(task.targets), tests])
+    measured_rows = measured_rows.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
     # Keys must have the same type in both frames, even if all values are missing.
-    measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
-    ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
+    measured_rows = measured_rows.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
+    ours = measured_rows.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     frame = theirs.merge(ours.drop_duplicates(_KEYS), "left", _KEYS).assign(our_preset=task.preset)
     frame = frame.merge(_adjusted_scores(task), "left", _KEYS)
     training_rows = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
@@ -207,7 +209,7 @@ def _columns(frame: pd.DataFrame) -> tuple[Column, ...]:
         Column("reason", "source", lambda reason: f"note {sources.index(source(reason)) + 1}"),
     )
     optional = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
-    hidden = {key for key in optional if frame[key].isna().all()}
-    if "published_data" in hidden:
-        hidden.add("our_data")
-    return tuple(c for c in columns if c.key not in hidden)
+    hidden_keys = {key for key in optional if frame[key].isna().all()}
+    if "published_data" in hidden_keys:
+        hidden_keys.add("our_data")
+    return tuple(c for c in columns if c.key not in hidden_keys)

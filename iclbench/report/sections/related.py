@@ -14,19 +14,19 @@ from iclbench.report.titles import ADJUSTED_NOTE, shift_title
 
 
 def section(task: Slice) -> Section | None:
-    published = _published(task)
+    published_rows = _published_likelihoods(task)
     likelihoods = over_all_episodes(task.targets_by_run, "log_likelihood")
     n_related = related_counts(likelihoods)
     if likelihoods.empty or (len(n_related) < 2 and likelihoods["shift"].nunique() < 2):
         return None
     blocks: list[Block] = []
     if len(n_related) > 1:
-        comparable = _adjusted(task.targets_by_run, likelihoods, published)
+        comparable = _with_adjusted_likelihoods(task.targets_by_run, likelihoods, published_rows)
         panels = {
             shift_title(shift): pd.concat(
                 [
                     repeat_over_counts(comparable[comparable["shift"] == shift], n_related),
-                    published[published["shift"] == shift],
+                    published_rows[published_rows["shift"] == shift],
                 ]
             )
             for shift in shifts(likelihoods)
@@ -43,20 +43,24 @@ def section(task: Slice) -> Section | None:
                 + (f" {ADJUSTED_NOTE}" if len(comparable) and comparable is not likelihoods else ""),
             )
         )
-    blocks.append(_likelihood_table(task, over_all_episodes(task.targets, "log_likelihood"), published))
+    blocks.append(_likelihood_table(task, over_all_episodes(task.targets, "log_likelihood"), published_rows))
     if (table := _gain_table(task)) is not None:
         blocks.append(table)
     title = "Related datasets" if len(n_related) > 1 else "Shifts"
     return Section(f"{task.id}-related", title, tuple(blocks))
 
 
-def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+def _with_adjusted_likelihoods(
+    rows: pd.DataFrame, likelihoods: pd.DataFrame, published_rows: pd.DataFrame
+) -> pd.DataFrame:
     """The log-likelihoods. Under shifts with published numbers, they are replaced by ceiling-adjusted ones."""
-    adjusted = over_all_episodes(rows, "log_likelihood_adjusted")
-    adjusted = adjusted[adjusted["shift"].isin(published["shift"])]
-    if adjusted.empty:
+    adjusted_rows = over_all_episodes(rows, "log_likelihood_adjusted")
+    adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(published_rows["shift"])]
+    if adjusted_rows.empty:
         return likelihoods
-    return pd.concat([likelihoods[~likelihoods["shift"].isin(adjusted["shift"])], adjusted], ignore_index=True)
+    return pd.concat(
+        [likelihoods[~likelihoods["shift"].isin(adjusted_rows["shift"])], adjusted_rows], ignore_index=True
+    )
 
 
 def _gain_table(task: Slice) -> Table | None:
@@ -106,7 +110,7 @@ def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | No
     return task.results.errors.targets(sorted(runs), prompt_set, "log_likelihood", n_related)
 
 
-def _published(task: Slice) -> pd.DataFrame:
+def _published_likelihoods(task: Slice) -> pd.DataFrame:
     """Published log-likelihoods of all presets; `n_related` is 0 for models without related datasets."""
     rows = task.results.rows
     rows = rows[(rows["kind"] == "published") & (rows["task"] == task.task) & rows["axis"].isna()]
@@ -115,15 +119,15 @@ def _published(task: Slice) -> pd.DataFrame:
     return rows.assign(note=suffix, level=False, n_related=rows["n_related"].fillna(0))
 
 
-def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
+def _likelihood_table(task: Slice, rows: pd.DataFrame, published_rows: pd.DataFrame) -> Table:
     """A table with a row per shift and contestant, and a column per number of related datasets."""
-    theirs = published.assign(contestant=published["contestant"] + published["note"])
+    theirs = published_rows.assign(contestant=published_rows["contestant"] + published_rows["note"])
     theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
     theirs = theirs[theirs["shift"].isin(rows["shift"])]
-    adjusted = over_all_episodes(task.targets, "log_likelihood_adjusted")
-    adjusted = adjusted[adjusted["shift"].isin(theirs["shift"])]
-    adjusted = adjusted.assign(contestant=adjusted["contestant"] + ", ceiling-adjusted")
-    all_rows = pd.concat([rows, adjusted, theirs], ignore_index=True)
+    adjusted_rows = over_all_episodes(task.targets, "log_likelihood_adjusted")
+    adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(theirs["shift"])]
+    adjusted_rows = adjusted_rows.assign(contestant=adjusted_rows["contestant"] + ", ceiling-adjusted")
+    all_rows = pd.concat([rows, adjusted_rows, theirs], ignore_index=True)
     n_related = related_counts(all_rows)
     keys = ["shift", "kind", "contestant"]
     frame = all_rows[keys].drop_duplicates()
@@ -138,7 +142,7 @@ def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) 
         name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(n_related) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats) with 95 % intervals over episodes, by prompts and number of related "
-        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED_NOTE}" if len(adjusted) else ""),
+        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED_NOTE}" if len(adjusted_rows) else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

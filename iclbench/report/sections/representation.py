@@ -70,17 +70,18 @@ def _table(task: Slice, rows: pd.DataFrame) -> Table:
 
 def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
     """A figure with a panel per feature: the true feature and its linear reconstruction, against the input."""
-    true, fitted = examples[examples["role"] == "function"], examples[examples["role"] == "predicted"]
+    true_rows, fitted_rows = examples[examples["role"] == "function"], examples[examples["role"] == "predicted"]
     lines = pd.concat(
-        [fitted.assign(kind="backbone"), true.assign(contestant=TRUE_FEATURE, kind="oracle")], ignore_index=True
+        [fitted_rows.assign(kind="backbone"), true_rows.assign(contestant=TRUE_FEATURE, kind="oracle")],
+        ignore_index=True,
     )
-    scale = true.groupby("output")["value"].agg(["mean", "std"]).astype(float)
+    scale = true_rows.groupby("output")["value"].agg(["mean", "std"]).astype(float)
     centre, spread = lines["output"].map(scale["mean"]), lines["output"].map(scale["std"]).replace(0.0, 1.0)
-    names = sorted(fitted["contestant"].unique())
+    names = sorted(fitted_rows["contestant"].unique())
     looks = {name: task.looks[name] for name in names} | {TRUE_FEATURE: _TRUE_LOOK}
-    scaled = {column: (lines[column].astype(float) - centre) / spread for column in ("value", "low", "high")}
+    scaled_columns = {column: (lines[column].astype(float) - centre) / spread for column in ("value", "low", "high")}
     data = lines.assign(
-        **scaled,
+        **scaled_columns,
         label=lines["contestant"],
         series=lines["contestant"],
         sparse=False,
@@ -110,7 +111,7 @@ def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
     )
 
 
-def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, true: pd.DataFrame) -> Figure:
+def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, true_rows: pd.DataFrame) -> Figure:
     """A figure with a panel per feature: all dimensions of one representation and the true feature, along the feature's
     direction."""
     names = [f"dimension {int(k) + 1}" for k in sorted(dimensions["output"].unique())]
@@ -118,10 +119,10 @@ def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, tr
     looks[TRUE_FEATURE] = _TRUE_LOOK
     labels = [names[int(k)] for k in dimensions["output"]]
     dimensions = dimensions.assign(kind="backbone", contestant=labels, feature=dimensions["set"])
-    true = true[true["run"].eq(true["run"].iloc[0])].assign(
-        kind="oracle", contestant=TRUE_FEATURE, feature=true["output"]
+    true_rows = true_rows[true_rows["run"].eq(true_rows["run"].iloc[0])].assign(
+        kind="oracle", contestant=TRUE_FEATURE, feature=true_rows["output"]
     )
-    lines = pd.concat([dimensions, true], ignore_index=True)
+    lines = pd.concat([dimensions, true_rows], ignore_index=True)
     # A dimension has the same scale in all panels, so it is flat in the panel of a feature that it ignores.
     scale = lines["contestant"].where(
         lines["contestant"].ne(TRUE_FEATURE), TRUE_FEATURE + lines["feature"].astype("string")

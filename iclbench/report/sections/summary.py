@@ -52,8 +52,8 @@ def section(results: Results) -> Section:
 
 def scope_sentences(results: Results) -> Iterator[str]:
     """The numbers of compared models, methods and tasks: a sentence per preset and one for language models."""
-    measured = results.rows[results.rows["kind"] != "published"]
-    for preset, rows in measured.groupby("preset"):
+    measured_rows = results.rows[results.rows["kind"] != "published"]
+    for preset, rows in measured_rows.groupby("preset"):
         backbones = rows[rows["kind"] == "backbone"]
         n_seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
         n_methods = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
