@@ -63,8 +63,8 @@ def white_text_limits() -> tuple[float, float]:
 def score_label(score: Number) -> str:
     """A score as text for a narrow cell.
 
-    >>> score_label(0.834), score_label(-0.21), score_label(1.04), score_label(-12.3), score_label(0.999),
-    score_label(-3e5), score_label(0) ('.83', '−.21', '1.0', '−12', '1.0', '≪0', '.00')
+    >>> [score_label(score) for score in (0.834, -0.21, 1.04, -12.3, 0.999, -3e5, 0)]
+    ['.83', '−.21', '1.0', '−12', '1.0', '≪0', '.00']
     """
     value = float(score)
     sign = "−" if value < 0 else ""
