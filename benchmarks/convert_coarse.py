@@ -103,7 +103,9 @@ def recompute(packs: Packs, few: list[GridCell], of_name: dict[str, GridCell], f
             errors_on_prompts = pd.concat([new_frames["errors"], oracle])
             errors_on_prompts = errors_on_prompts[errors_on_prompts["prompt_set"].eq(prompt_set)]
             frames.append(tables.frame("values", next_gap_rows(of_prompts, errors_on_prompts, prompts)))
-    new["values"] = tables.union("values", frames).sort_values(tables.keys("values"), kind="stable", ignore_index=True)
+    new["values"] = tables.union("values", frames).sort_values(
+        tables.key_columns("values"), kind="stable", ignore_index=True
+    )
     new["cells"] = _cells(packs["cells"], few, folder)
     return new
 
@@ -128,7 +130,7 @@ def _prompt_sets(cell: GridCell) -> dict[str, PromptSet]:
 def _sort_as_packed(table: tables.TableName, *frames: pd.DataFrame) -> pd.DataFrame:
     """The rows in the order of packed files."""
     rows = tables.union(table, [tables.validate(table, frame) for frame in frames])
-    return rows.sort_values(tables.keys(table), kind="stable", ignore_index=True)
+    return rows.sort_values(tables.key_columns(table), kind="stable", ignore_index=True)
 
 
 def _cells(cells: pd.DataFrame, few: list[GridCell], folder: Path) -> pd.DataFrame:
@@ -147,7 +149,7 @@ def compare(old: Packs, new: Packs, few: set[str]) -> None:
             continue
         unchanged_rows = [_rows_that_must_not_change(name, rows, few) for rows in (old[name], new[name])]
         pd.testing.assert_frame_equal(*unchanged_rows, check_exact=True)
-    keys = [key for key in tables.keys("values") if key in old["values"]]
+    keys = [key for key in tables.key_columns("values") if key in old["values"]]
     at = [rows[rows["run"].isin(few) & rows["n_context"].notna()] for rows in (old["values"], new["values"])]
     assert at[0]["metric"].ne("score").all() and len(at[1]) > len(at[0])
     both = at[0].merge(at[1], on=keys, suffixes=("", "_new"), how="left", validate="one_to_one")

@@ -25,7 +25,7 @@ def main(folder: Path, out: Path, reference: Path) -> None:
     rows = pd.concat(tables.read("trials", path) for path in (folder / "rates" / "grid").glob("*.trials.parquet"))
     for task, task_rows in rows.groupby("task"):
         task_rows = task_rows.sort_values(["contestant", "lr", "variant", "seed"], ignore_index=True)
-        tables.write("trials", task_rows, reference / tables.packed_name("trials", str(task), "grid"), {})
+        tables.write("trials", task_rows, reference / tables.packed_file_name("trials", str(task), "grid"), {})
     sections |= {
         str(task): _section(str(task), task_rows, folder, sections.get(str(task), ""))
         for task, task_rows in rows.groupby("task")

@@ -27,8 +27,8 @@ from iclbench.language.models.model import load
 from iclbench.language.prompting.tokenised import Continuation, Question
 from iclbench.report import exports
 from iclbench.report.blocks import Table
-from iclbench.report.data import load as load_report
-from iclbench.report.sections import report
+from iclbench.report.data import load_results
+from iclbench.report.sections import report_sections
 from tests.language.tiny_models import save_tiny_model
 from tests.report import browser
 
@@ -80,7 +80,7 @@ def pictures() -> None:
 
 
 def exported_tables() -> None:
-    sections = report(load_report(Path("results/reference")))
+    sections = report_sections(load_results(Path("results/reference")))
     tables = [block for section in sections for block in section.walk() if isinstance(block, Table)]
 
     def latex(table: Table) -> str:

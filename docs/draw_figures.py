@@ -11,7 +11,7 @@ from typing import Any
 
 from docs.quantities import ROOT, nothing_but
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.drawing import Drawer
 from iclbench.report.sections import extrapolation, heat_map
 from iclbench.report.style import vega_lite
@@ -68,5 +68,5 @@ def lines(svg: str) -> dict[str, str]:
 
 if __name__ == "__main__":
     with nothing_but(ROOT / "results" / "reference") as folder:
-        for path in draw(figures(load(folder)), FOLDER):
+        for path in draw(figures(load_results(folder)), FOLDER):
             sys.stdout.write(f"{path.relative_to(ROOT)}\n")

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import iclbench
 from iclbench.api import architectures
 from iclbench.backbones.base import description
-from iclbench.cli.lazy import COMMANDS, load, summary
+from iclbench.cli.lazy import COMMANDS, command_parser, command_summary
 from iclbench.config.cards import BaselineCard, Curriculum, Preset, Published, Ramp, TaskCard, TrainSettings
 from iclbench.config.pairs import Pair
 from iclbench.config.rates import RateTable, TunedSettings, Tuning
@@ -63,9 +63,9 @@ def commands() -> str:
         "`iclbench COMMAND --help` prints the same. `iclbench --debug COMMAND` shows the traceback of an error.",
     ]
     for name in COMMANDS:
-        options = [p for p in load(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
+        options = [p for p in command_parser(name).params if p.name != "debug" and not getattr(p, "hidden", False)]
         rows = [[f"`{_written(p)}`", _default(p), _cell(_plain(p.help or ""))] for p in options]
-        parts += [f"## iclbench {name}", summary(name)]
+        parts += [f"## iclbench {name}", command_summary(name)]
         parts += [_table(["argument or option", "default", "meaning"], rows)] if rows else []
     return _joined(parts)
 
@@ -170,11 +170,11 @@ def tables() -> str:
     parts = [
         "# Tables",
         "Results are tidy parquet files; `iclbench.tables` reads and writes them. Every file records its schema; "
-        f"this page describes schema {schema.SCHEMA}.",
+        f"this page describes schema {schema.SCHEMA_VERSION}.",
     ]
     for name, columns in schema.SCHEMAS.items():
         rows = ([f"`{c}`", dtype, "yes" if lacks else "", _cell(text)] for c, (dtype, lacks, text) in columns.items())
-        keys = ", ".join(f"`{key}`" for key in schema.keys(name))
+        keys = ", ".join(f"`{key}`" for key in schema.key_columns(name))
         parts += [f"## {name}", f"{_OF_TABLES[name]} Rows are identified by {keys}."]
         parts.append(_table(["column", "type", "may be missing", "meaning"], rows))
     return _joined(parts)

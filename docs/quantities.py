@@ -31,7 +31,7 @@ from iclbench.config.resolution import RunConfig, resolve_run
 from iclbench.core import limits
 from iclbench.core.errors import CODES, IclbenchError, Interrupted, UsageError
 from iclbench.registry import BACKBONES
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import named_pairs
 from iclbench.report.sections import published as published_results
 from iclbench.report.sections.over_training import scores_by_steps
@@ -70,7 +70,7 @@ class Reference:
     @cached_property
     def results(self) -> Results:
         with nothing_but(self.packed, self.tasks) as folder:
-            return load(folder, self.tasks)
+            return load_results(folder, self.tasks)
 
     @cached_property
     def quantities(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Reference:
         pair = next((pair for pair in named if contest.task.task in pair.tasks), None)
         if pair is None:
             raise LookupError(f"{a} and {b} on {task} are not a pair that a grid names, in this order")
-        difference_and_p = named_pairs.mean_difference(pair, named_pairs.scores(pair, contest))
+        difference_and_p = named_pairs.mean_difference(pair, named_pairs.scores_by_seed(pair, contest))
         if difference_and_p is None:
             raise LookupError(f"{a} and {b} lack some of the seeds {pair.seeds} on {task} at {preset}")
         return difference_and_p[0]
@@ -359,8 +359,8 @@ class Reference:
         """Scores at the number of operations that all models reach, best first."""
         scores = self._trainings(task, preset)
         scores = scores[scores["contestant"].isin(list(names))]
-        compute = over_training.shared_compute(scores)
-        return over_training.at_compute(scores, compute).sort_values(ascending=False).to_dict()
+        compute = over_training.shared_flops(scores)
+        return over_training.scores_at_flops(scores, compute).sort_values(ascending=False).to_dict()
 
     def _trainings(self, task: str, preset: str) -> pd.DataFrame:
         """Scores of complete and shorter trainings with their operations."""
@@ -403,21 +403,21 @@ class Reference:
 
     def by_rate(self) -> list[str]:
         """The mixers by their best area on validation episodes."""
-        return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected(mixer, 3))
+        return sorted(self._sequence_models(), key=lambda mixer: self.rates("linear").expected_score(mixer, 3))
 
     def rate_loss(self, mixer: str) -> float:
         """The increase of a mixer's area at a random rate over its best rate."""
-        return float(self.rates("linear").expected(mixer, 1) - self.rates("linear").expected(mixer, 3))
+        return float(self.rates("linear").expected_score(mixer, 1) - self.rates("linear").expected_score(mixer, 3))
 
     def rate_agreements(self) -> list[float]:
         """Kendall's tau between the order of mixers at one rate for all and at their best rates, by rate."""
-        rates = self.rates("linear").among(self._sequence_models())
-        return [rates.agreement(rate) for rate in rates.common]
+        rates = self.rates("linear").of_contestants(self._sequence_models())
+        return [rates.rank_agreement(rate) for rate in rates.common_rates]
 
     def delta_rules_are_first_at_every_rate(self) -> bool:
         """Whether DeltaNet and KDA are the first two at every rate."""
         rates = self.rates("linear")
-        firsts = [{name for name, place in rates.ranks(rate).items() if place in (1, 2)} for rate in rates.common]
+        firsts = [{name for name, place in rates.ranks(rate).items() if place in (1, 2)} for rate in rates.common_rates]
         return all(first == {"deltanet", "kda"} for first in firsts)
 
     def hours(self, preset: str = "grid", kind: str = "train") -> float:

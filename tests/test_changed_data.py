@@ -13,7 +13,7 @@ from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
 from iclbench.core.errors import DataChangedError, Interrupted
-from iclbench.report.data import load
+from iclbench.report.data import load_results
 from iclbench.store.identity import variant_id
 from iclbench.store.runs import Run, create, find
 from iclbench.sweep.cells import grid_cells
@@ -189,7 +189,7 @@ def test_rows_of_changed_data_have_both_fingerprints_and_are_not_in_leaderboards
     assert values.loc[is_changed, "data"].str.contains(fingerprint).all() and fingerprint != trained_fingerprint
     assert trained_fingerprint in capsys.readouterr().out
     assert set(values.loc[is_changed, "prompt_set"]).isdisjoint(values.loc[~is_changed, "prompt_set"])
-    report_data = load(results)
+    report_data = load_results(results)
     assert report_data.rows["trained_data"].isna().all() and len(report_data.rows)
     assert any(trained_fingerprint in line for line in report_data.excluded_rows)
 

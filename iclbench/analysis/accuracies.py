@@ -6,7 +6,7 @@ import pandas as pd
 
 from iclbench.analysis.evaluators import is_test
 from iclbench.analysis.slices import Slice
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 _KEYS = ["evaluator", "kind", "contestant"]
 
@@ -18,14 +18,14 @@ def final(task: Slice) -> pd.DataFrame:
     lowest, highest (of the runs), runs and run (their names). For a backbone that was evaluated only during training,
     the last step is used. Contestants with a failed or diverged run have no rows.
     """
-    return task.unfailed(over_seeds(_final_rows(task), _KEYS).assign(shift="none")).drop(columns="shift")
+    return task.without_failed(means_over_seeds(_final_rows(task), _KEYS).assign(shift="none")).drop(columns="shift")
 
 
 def trajectory(task: Slice) -> pd.DataFrame:
     """Accuracies during training, with the step in `axis_value`, at steps at which every run of a contestant was
     evaluated; otherwise their mean would jump."""
     rows = task.accuracies_by_run[task.accuracies_by_run["axis"].notna()]
-    steps = over_seeds(rows, [*_KEYS, "axis_value"])
+    steps = means_over_seeds(rows, [*_KEYS, "axis_value"])
     return steps[steps["runs"] == steps.groupby(_KEYS)["runs"].transform("max")].reset_index(drop=True)
 
 
@@ -44,6 +44,8 @@ def has_tests(task: Slice) -> bool:
 def _final_rows(task: Slice) -> pd.DataFrame:
     """The rows after training; for runs without them the last step of training."""
     rows = task.accuracies_by_run
-    trained, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
+    rows_after_training, steps = rows[rows["axis"].isna()], rows[rows["axis"].notna()]
     last_steps = steps[steps["axis_value"] == steps.groupby([*_KEYS, "run"])["axis_value"].transform("max")]
-    return pd.concat([trained, last_steps], ignore_index=True).drop_duplicates([*_KEYS, "run"], keep="first")
+    return pd.concat([rows_after_training, last_steps], ignore_index=True).drop_duplicates(
+        [*_KEYS, "run"], keep="first"
+    )

@@ -1,7 +1,7 @@
-"""Which rows are comparable, and which runs are repetitions of one another.
+"""Select comparable rows, and name the variants of backbones.
 
-Numbers are comparable if they were scored on the same frozen prompts, whatever else has changed in the card. Runs are
-repetitions (seeds) of one contestant if their training runs differ in the seed only.
+Numbers are comparable if they were scored on the same frozen prompts, even if other parts of the card have changed.
+Runs are repetitions (seeds) of one contestant if their training runs differ in the seed only.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from iclbench.core.formats import plural, shared_words
 from iclbench.tables.evaluators import DIAGNOSTICS, PROBES
 from iclbench.tables.runs import replaced_rows
 
-# Relative difference of spans that is due to rounding on different machines; other prompts differ by more.
+# Largest relative difference of spans due to rounding on different machines. The spans of other prompts differ by more.
 _SPAN_TOLERANCE = 1e-4
 
 
-def retrained_runs(packed: pd.DataFrame, local: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
+def retrained_runs(packed_rows: pd.DataFrame, local_rows: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
     """The packed runs that were retrained locally under the same name with another outcome, and a line for each."""
-    replaced = replaced_rows(packed, local)
+    replaced_packed_rows = replaced_rows(packed_rows, local_rows)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' are not used, as a local run of this name has other settings "
         "or weights"
-        for task, preset, run in replaced[["task", "preset", "run"]].drop_duplicates().itertuples(index=False)
+        for task, preset, run in replaced_packed_rows[["task", "preset", "run"]]
+        .drop_duplicates()
+        .itertuples(index=False)
     ]
-    return set(replaced["run"]), tuple(lines)
+    return set(replaced_packed_rows["run"]), tuple(lines)
 
 
-def on_one_scale(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Remove scores on a scale that differs from the scale of most runs of their contest.
 
     The scale is the predictor that scores 1 and the span between 0 and 1. Spans that differ by rounding are equal.
 
     Returns:
-        The other rows, and a line for each contest that lost scores.
+        The other rows, and a line for each contest with removed scores.
     """
     keys = ["task", "preset", "shift", "evaluator", "prompt_set"]
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
@@ -59,23 +61,23 @@ def on_one_scale(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
     """The span of every row; spans of one contest that differ by rounding become the smallest of them."""
-    rising = scores.sort_values("span", kind="stable")
-    previous = rising.groupby(keys, dropna=False)["span"].shift()
-    is_same = np.isclose(rising["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
-    rising = rising.assign(span=rising["span"].mask(is_same))
-    return rising.groupby(keys, dropna=False)["span"].ffill()
+    sorted_scores = scores.sort_values("span", kind="stable")
+    previous = sorted_scores.groupby(keys, dropna=False)["span"].shift()
+    is_same = np.isclose(sorted_scores["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
+    sorted_scores = sorted_scores.assign(span=sorted_scores["span"].mask(is_same))
+    return sorted_scores.groupby(keys, dropna=False)["span"].ffill()
 
 
-def on_one_prompt_set(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Keep the rows on the most used prompt set of each task, preset, shift and test.
+def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Remove rows that are not on the most used prompt set of their task, preset, shift and test.
 
-    The name of a prompt set depends on all that its episodes depend on. The card's hash is not used, because it changes
-    with the size of each backbone that is added to the card.
+    The name of a prompt set is a hash of everything that determines its episodes. The card's hash is not used, because
+    it changes with the size of each backbone that is added to the card.
 
     Returns:
-        These rows, and a line for each prompt set that was removed.
+        The other rows, and a line for each removed prompt set.
     """
-    values, lines = _on_trained_data(values)
+    values, lines = _drop_other_data(values)
     is_measured = values["kind"] != "published"
     # Runs trained with different numbers of examples have different prompts, unless a shift sets the number for all.
     has_trained_length = ~values["evaluator"].isin(DIAGNOSTICS) & values["extrapolated_to"].isna()
@@ -89,18 +91,18 @@ def on_one_prompt_set(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
     is_used = pd.Series(True, index=values.index)
     for other in others.to_dict("records"):
         context = " · ".join(other[c] for c in ("task", "preset", "shift", "test") if other[c] != "prompts")
-        removed = is_measured & (values[columns] == pd.Series(other)[columns]).all(axis=1)
-        removed = removed.fillna(False).astype(bool)
+        is_removed = is_measured & (values[columns] == pd.Series(other)[columns]).all(axis=1)
+        is_removed = is_removed.fillna(False).astype(bool)
         lines.append(
             f"{context}: {plural(other['run'], 'run')} on another prompt set ({other['prompt_set']}) not used; "
-            f"{_repeating_verb(values[removed])} again"
+            f"{_rerun_verb(values[is_removed])} again"
         )
-        is_used &= ~removed
+        is_used &= ~is_removed
     return values[is_used].drop(columns=["test", "length"]).reset_index(drop=True), tuple(lines)
 
 
-def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of runs on their training data, and a line for each prompt set with other data."""
+def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of runs that are evaluated on their training data, and a line for each prompt set with other data."""
     is_other_data = values["trained_data"].notna()
     keys = ["task", "preset", "data", "trained_data", "prompt_set"]
     lines = [
@@ -114,8 +116,8 @@ def _on_trained_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _prompt_groups(values: pd.DataFrame) -> pd.Series:
-    """The group of prompts of every row. Each test of a family has a group, and so have probes with each number of
-    examples; rows during training have separate groups. All other evaluators share the group "prompts"."""
+    """The group of prompts of every row. Each test of a family is a group, and probes have a group for each number of
+    examples. Rows during training have separate groups. All other evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
     groups = groups.where(
@@ -125,8 +127,8 @@ def _prompt_groups(values: pd.DataFrame) -> pd.Series:
     return groups.where(values["axis"].ne("train_step").fillna(True).astype(bool), groups + " in training")
 
 
-def _repeating_verb(rows: pd.DataFrame) -> str:
-    """The verb for what the user must repeat to get these rows."""
+def _rerun_verb(rows: pd.DataFrame) -> str:
+    """The verb for the step that must be repeated to get these rows."""
     if rows["evaluator"].isin(DIAGNOSTICS).any():
         return "probe"
     return "train" if rows["axis"].eq("train_step").any() else "evaluate"
@@ -136,15 +138,15 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     """Give each variant of a backbone its own contestant name.
 
     Runs of one backbone, trained with one number of examples, are variants if they differ in more than the seed (column
-    `variant`). Runs with the same variant and seed are not repetitions: each has its run's name, and nothing is
-    averaged over them. The same holds for runs with the same seed whose variant is unknown. The column `backbone` has
-    the original name. Runs of another task keep the suffix `@TASK`.
+    `variant`). Runs with the same variant and seed, or with the same seed and an unknown variant, are not repetitions:
+    each is a contestant with the name of the run. The column `backbone` has the original name. Runs that were trained
+    on another task have the suffix `@TASK`.
     """
     values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]
     run_keys = ["task", "preset", "run"]
     variants = values.groupby(run_keys)["variant"].transform("first").fillna("")
-    # Rows of a run on another task have the length of the prompts of that task.
+    # On another task, the rows of a run have the length of that task's prompts.
     lengths = trained_lengths(values).fillna(0).groupby([values[key] for key in run_keys]).transform("max")
     is_training = values["kind"].eq("backbone") & (values["seed"].notna() | variants.ne(""))
     runs = values.assign(length=lengths, variant=variants)[is_training]
@@ -152,13 +154,13 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     runs = runs[[*keys, "length", "variant", "seed", "run", "method"]].drop_duplicates()
     has_variants = runs.groupby([*keys, "length"])["variant"].transform("nunique").gt(1)
     varied_backbones = runs[has_variants][keys].drop_duplicates()
-    repeated = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
+    repeated_runs = runs[runs.duplicated([*keys, "length", "variant", "seed"], keep=False)]
     names: dict[tuple[str, str, str], str] = {}
     for (task, preset, _), backbone_runs in runs.merge(varied_backbones, on=keys).groupby(keys):
         run_names = _variant_names(str(task), str(preset), backbone_runs)
         names |= {(str(task), str(preset), run): name for run, name in run_names.items()}
-    repeated = runs.merge(repeated[[*keys, "variant"]].drop_duplicates(), on=[*keys, "variant"])
-    names |= {(row["task"], row["preset"], row["run"]): row["run"] for row in repeated.to_dict("records")}
+    repeated_runs = runs.merge(repeated_runs[[*keys, "variant"]].drop_duplicates(), on=[*keys, "variant"])
+    names |= {(row["task"], row["preset"], row["run"]): row["run"] for row in repeated_runs.to_dict("records")}
     if not names:
         return values
     row_runs = zip(*(values[key] for key in run_keys), strict=True)
@@ -168,7 +170,7 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def _variant_names(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
-    """The name of the variant of each run of a backbone, by run; variants with the same name get their hashes."""
+    """The name of the variant of each run of a backbone, by run, with the variant's hash if the name is not unique."""
     names = {
         str(variant): variant_name(rows["run"].tolist(), rows["seed"].tolist(), task, preset, rows["method"].iloc[0])
         for variant, rows in runs.groupby("variant")
@@ -197,8 +199,8 @@ def variant_name(runs: Sequence[str], seeds: Sequence[int], task: str, preset: s
 def trained_lengths(values: pd.DataFrame) -> pd.Series:
     """The number of examples in the training of each row's run: the end of its in-distribution learning curve.
 
-    Baselines, and runs of another task, get the number of the backbones on the same prompts. It is missing if these
-    backbones differ in it or if it is unknown.
+    For baselines and for runs of another task, it is the number of the backbones on the same prompts. It is missing if
+    it is unknown or differs between these backbones.
     """
     is_backbone = values["kind"].eq("backbone") & values["trained_on"].isna()
     is_curve = (

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.core.metrics import metric as metric_of
-from iclbench.tables.curves import MEAN_HEIGHT, has_heights, heights, ratios
+from iclbench.tables.curves import MEAN_HEIGHT, has_heights, linearised_ratios, mean_heights
 
 _KEYS = ["run", "prompt_set", "metric"]
 
@@ -18,17 +18,17 @@ _KEYS = ["run", "prompt_set", "metric"]
 class EpisodeScores:
     """Scores of single episodes from tables of errors, by question.
 
-    For the question `next` an episode has a score at every context size, or only the mean height of its curve (a row
+    For the question `next`, an episode has a score at every context size, or only the mean height of its curve (a row
     without a context size). Packed tables have mean heights only; event sequences in observation windows have both. For
-    `targets` an episode has one context size and a score for every number of related datasets.
+    `targets`, an episode has one context size and a score for every number of related datasets.
 
     Args:
-        frames: tables of errors; for each run, prompt set and metric, the first table with scores is used.
-        prompt_sets: the prompt sets to read; rows of others are ignored.
+        frames: tables of errors. For each run, prompt set and metric, the first table with scores is used.
+        prompt_sets: the prompt sets to read. Rows of other prompt sets are ignored.
     """
 
     def __init__(self, frames: Iterable[pd.DataFrame], prompt_sets: set[str]) -> None:
-        # Tables are built on request: most commands need those of a few runs.
+        # Frames are built on request, since most commands need those of a few runs only.
         self._curves: dict[tuple[str, str, str], _Columns] = {}
         self._means: dict[tuple[tuple[str, ...], str, str], pd.DataFrame | None] = {}
         self._targets: dict[tuple[str, str, str, int], _Columns] = {}
@@ -42,8 +42,8 @@ class EpisodeScores:
                 self._targets.setdefault((run, prompt_set, metric, int(related)), columns)
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
-        """Question `next`: episodes x context sizes (or only the column `MEAN_HEIGHT`), averaged over runs; None unless
-        every run has scores."""
+        """The scores for the question `next`, episodes x context sizes (or only the column `MEAN_HEIGHT`), averaged
+        over runs; None unless every run has scores."""
         key = (tuple(runs), prompt_set, metric)
         if key not in self._means:
             self._means[key] = self._mean(*key)
@@ -55,12 +55,13 @@ class EpisodeScores:
         if not curves or len(curves) < len(runs):
             return None
         if any(has_heights(frame) for frame in curves):
-            curves = [heights(frame).to_frame(MEAN_HEIGHT) for frame in curves]
+            curves = [mean_heights(frame).to_frame(MEAN_HEIGHT) for frame in curves]
         mean = curves[0] if len(curves) == 1 else pd.concat(curves).groupby(level=0).mean()
         return mean if metric_of(metric).is_for_sequences else mean.dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
-        """Question `targets`: the score of every episode, averaged over runs; None unless every run has scores."""
+        """The score of every episode for the question `targets`, averaged over runs; None unless every run has
+        scores."""
         keys = [(run, prompt_set, metric, related) for run in runs]
         scores = [self._targets[key].by_episode() for key in keys if key in self._targets]
         if not scores or len(scores) < len(runs):
@@ -68,7 +69,7 @@ class EpisodeScores:
         return pd.concat(scores).groupby(level=0).mean()
 
     def context_sizes(self, prompt_set: str) -> pd.Series | None:
-        """Question `targets`: the number of context points of every episode."""
+        """The number of context points of every episode, for the question `targets`."""
         tables = [columns for key, columns in self._targets.items() if key[1] == prompt_set]
         longest = max(tables, key=lambda columns: len(columns.episode), default=None)
         return None if longest is None else longest.sizes_by_episode()
@@ -107,9 +108,9 @@ def _groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, _Columns
 
 
 def _per_event(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a curve with sums over events converted to values per event, see `ratios`."""
+    """The rows, with sums over events converted to values per event (see `linearised_ratios`)."""
     is_sum = rows["n_events"].notna()
     if not is_sum.any():
         return rows
     totals, counts = (rows.loc[is_sum, name].to_numpy(float) for name in ("value", "n_events"))
-    return pd.concat([rows[~is_sum], rows[is_sum].assign(value=ratios(totals, counts))])
+    return pd.concat([rows[~is_sum], rows[is_sum].assign(value=linearised_ratios(totals, counts))])

@@ -18,22 +18,22 @@ AS_TRAINED = Meaning("as trained", "fresh sequences drawn as in training", None,
 
 
 def meaning(evaluator: str) -> Meaning:
-    """Title and meaning of an evaluator; a test without a registered meaning has its name as title."""
+    """Title and meaning of an evaluator. The title of a test without a registered meaning is its name."""
     if evaluator == "targets":
         return AS_TRAINED
-    # Not `TESTS.get`, which imports any `module:NAME`: a table from elsewhere must load only registered tests.
+    # `TESTS.get` would import any `module:NAME`, but a table from elsewhere must not import other code.
     entry = TESTS.entries.get(canonical(evaluator))
     try:
-        registered = entry and entry.load()
+        registered_meaning = entry and entry.load()
     except UsageError as error:
         log.warning("the title of test '%s' cannot be loaded: %s", evaluator, error)
-        registered = None
-    if isinstance(registered, Meaning):
-        return registered
+        registered_meaning = None
+    if isinstance(registered_meaning, Meaning):
+        return registered_meaning
     return Meaning(evaluator.replace("_", " "), "a test of the family")
 
 
-def in_order(evaluators: pd.Series) -> list[str]:
+def sorted_evaluators(evaluators: pd.Series) -> list[str]:
     """The unique evaluators: tests in the order of registration, the question `targets`, then others by name."""
     order = {name: i for i, name in enumerate([*TESTS.entries, "targets"])}
     names = (str(evaluator) for evaluator in evaluators.unique())

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from iclbench.analysis.pairs import Difference, mean_of, score_gaps
+from iclbench.analysis.pairs import Difference, mean_with_interval, score_gaps
 from iclbench.core.formats import signed
 
-# Share of the sum over episodes from which the largest episode is named.
-NAMED_SHARE = 0.1
+# The text of a gain mentions the largest episode if its share of the sum over episodes is at least this.
+MIN_NAMED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Gain(Difference):
 
     @property
     def line(self) -> str:
-        """The gain as text, with the largest episode's share if it is at least `NAMED_SHARE`."""
+        """The gain as text, with the largest episode's share if it is at least `MIN_NAMED_SHARE`."""
         share = ""
-        if abs(self.largest_share) >= NAMED_SHARE:
+        if abs(self.largest_share) >= MIN_NAMED_SHARE:
             verb = "accounts for" if self.largest_share > 0 else "offsets"
             share = f"; one episode {verb} {abs(self.largest_share):.0%} of it"
         return f"{signed(self.value)} [{signed(self.low)}, {signed(self.high)}], median {signed(self.median)}{share}"
@@ -46,7 +46,7 @@ def gain(more: pd.Series, less: pd.Series) -> Gain | None:
     by_episode = score_gaps(more, less)
     if by_episode is None or not by_episode.any():
         return None
-    mean, total = mean_of(by_episode), by_episode.sum()
+    mean, total = mean_with_interval(by_episode), by_episode.sum()
     largest_share = by_episode[np.abs(by_episode).argmax()] / total if total else np.inf
     return Gain(mean.value, mean.low, mean.high, float(np.median(by_episode)), float(largest_share))
 
@@ -54,10 +54,10 @@ def gain(more: pd.Series, less: pd.Series) -> Gain | None:
 def gains(
     likelihoods: Callable[[str, int], pd.Series | None], max_related: dict[str, int]
 ) -> dict[tuple[str, int], Gain]:
-    """The gains over no related datasets, by contestant and number of related datasets.
+    """The gains from related datasets, by contestant and number of related datasets.
 
     Args:
-        likelihoods: gives the log-likelihood of every episode for a contestant and a number of related datasets.
+        likelihoods: returns the log-likelihood of every episode for a contestant and a number of related datasets.
         max_related: the largest number of related datasets of each contestant.
     """
     by_contestant = {}

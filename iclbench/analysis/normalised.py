@@ -15,10 +15,10 @@ from iclbench.analysis.separation import Separation, separation
 from iclbench.analysis.slices import Results, Slice, rows_of
 from iclbench.core.metrics import metric
 from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 from iclbench.tables.related import without_related
 
-# The metric of a score, and what scores 1, if no row names them.
+# The metric of a score, and the predictor that scores 1, if no row names them.
 _DEFAULTS = ("squared_error", "the oracle, or the best baseline")
 # Contests of other evaluators come last.
 _ORDER = {"next": 0, "targets": 1, "icl": 2, "iwl": 2}
@@ -36,7 +36,7 @@ class Contest:
         span: the distance between scores 0 and 1 in the metric; NaN if no row of a score has it.
         prompt_set: the common prompts.
         rows: the score rows of single runs.
-        hidden: the score rows of contestants that are not shown.
+        hidden_rows: the score rows of contestants that are not shown.
     """
 
     task: Slice
@@ -46,7 +46,7 @@ class Contest:
     span: float
     prompt_set: str
     rows: pd.DataFrame
-    hidden: pd.DataFrame
+    hidden_rows: pd.DataFrame
 
     @property
     def title(self) -> str:
@@ -64,19 +64,23 @@ class Contest:
         Columns contestant, kind, score, low, high (the envelope of the runs' intervals), lowest, highest (of the runs),
         runs (their number), run (their names) and row (the title).
         """
-        means = over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
+        means = means_over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
         numbers = ["score", "lowest", "highest", "low", "high"]
         return means.astype(dict.fromkeys(numbers, float)).assign(row=self.title)
 
     @cached_property
-    def guess(self) -> str | None:
+    def guessing_method(self) -> str | None:
         """The method that scores 0: the best method that ignores the context; None if none was evaluated."""
         rows = self._all_rows[self._all_rows["contestant"].isin(metric(self.metric).guessing_baselines)]
-        return None if rows.empty else str(over_seeds(rows, ["contestant"]).sort_values("value")["contestant"].iloc[-1])
+        return (
+            None
+            if rows.empty
+            else str(means_over_seeds(rows, ["contestant"]).sort_values("value")["contestant"].iloc[-1])
+        )
 
     @cached_property
     def _all_rows(self) -> pd.DataFrame:
-        return pd.concat([self.rows, self.hidden]) if len(self.hidden) else self.rows
+        return pd.concat([self.rows, self.hidden_rows]) if len(self.hidden_rows) else self.rows
 
     @cached_property
     def separation(self) -> Separation | None:
@@ -125,16 +129,16 @@ def presets(results: Results) -> list[str]:
 def contests(results: Results, preset: str) -> list[Contest]:
     """All contests of a preset: by question or test (`next`, `targets`, `icl` and `iwl`, others), then by title."""
     if preset not in results.contests_by_preset:
-        unsorted = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
+        unsorted_contests = [contest for task in results.slices if task.preset == preset for contest in _contests(task)]
         results.contests_by_preset[preset] = sorted(
-            unsorted, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
+            unsorted_contests, key=lambda c: (_ORDER.get(c.evaluator, len(_ORDER)), c.title)
         )
     of_preset: list[Contest] = results.contests_by_preset[preset]
     return of_preset
 
 
 def not_shown_note(contestants: Iterable[str], shown_contestants: Iterable[str]) -> str:
-    """The end of a caption: which contestants are not shown because a row is missing; empty if none."""
+    """A sentence for the end of a caption on the contestants that are not shown, as a row is missing; empty if none."""
     names = sorted({*contestants} - {*shown_contestants})
     return f" Not shown, as a row is missing: {', '.join(names)}." if names else ""
 
@@ -153,10 +157,14 @@ def _contests(task: Slice) -> list[Contest]:
         spans = rows_with_scale["normaliser"].dropna()
         span = float(spans.iloc[0]) if len(spans) else math.nan
         prompt_set = str(next(iter(rows["prompt_set"].dropna()), ""))
-        hidden = rows_of(task.results.hidden, task.task, task.preset)
-        hidden = hidden[hidden["metric"].eq("score") & hidden["prompt_set"].eq(prompt_set) & hidden["status"].eq("ok")]
-        hidden = without_related(hidden[hidden["evaluator"].eq(evaluator) & hidden["axis"].isna()])
-        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows, hidden))
+        hidden_rows = rows_of(task.results.hidden_rows, task.task, task.preset)
+        hidden_rows = hidden_rows[
+            hidden_rows["metric"].eq("score")
+            & hidden_rows["prompt_set"].eq(prompt_set)
+            & hidden_rows["status"].eq("ok")
+        ]
+        hidden_rows = without_related(hidden_rows[hidden_rows["evaluator"].eq(evaluator) & hidden_rows["axis"].isna()])
+        contests.append(Contest(task, str(evaluator), score_metric, reference, span, prompt_set, rows, hidden_rows))
     return contests
 
 
@@ -169,15 +177,15 @@ def related_scores(task: Slice) -> pd.DataFrame:
     rows = rows[rows["n_related"].notna() & rows["evaluator"].isin(QUESTIONS)]
     if not rows["n_related"].gt(0).any():
         return rows.iloc[:0]
-    return over_seeds(rows, ["contestant", "kind", "n_related"])
+    return means_over_seeds(rows, ["contestant", "kind", "n_related"])
 
 
 def _scores(task: Slice) -> pd.DataFrame:
-    """Score rows of single runs on the training distribution, of contestants that were trained on it and have no failed
-    run; without tests that refine another one."""
+    """Score rows of single runs on the training distribution. Contestants that were trained on another task or have a
+    failed run are omitted, and so are tests that refine another test."""
     rows = task.rows
     is_score = rows["metric"].eq("score") & rows["status"].eq("ok") & rows["shift"].eq("none") & rows["axis"].isna()
     is_measured = ~rows["evaluator"].isin(DIAGNOSTICS) & rows["kind"].ne("published") & rows["trained_on"].isna()
-    rows = task.unfailed(rows[is_score & is_measured & rows["n_context"].isna()])
+    rows = task.without_failed(rows[is_score & is_measured & rows["n_context"].isna()])
     finer_tests = [evaluator for evaluator in rows["evaluator"].unique() if meaning(str(evaluator)).finer]
     return rows[~rows["evaluator"].isin(finer_tests)]

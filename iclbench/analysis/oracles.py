@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.pairs import curve_gaps, mean_of, score_gaps
+from iclbench.analysis.pairs import curve_gaps, mean_with_interval, score_gaps
 from iclbench.analysis.target_scores import related_counts
 from iclbench.core.formats import fixed
 from iclbench.core.metrics import curve_metric, metric
@@ -38,7 +38,7 @@ class BeatenOracle:
         value: mean difference from the first winner over episodes.
         low: the lower end of the interval of `value`.
         measure: the score that was compared.
-        has_backbone: whether a backbone is among the winners. It may be better because it looks ahead.
+        has_backbone: whether a backbone is among the winners. It may be better because it sees later points.
     """
 
     oracle: str
@@ -50,7 +50,7 @@ class BeatenOracle:
 
     @property
     def line(self) -> str:
-        """One line for the user."""
+        """A line for the user."""
         others = f"; also better: {', '.join(self.winners[1:])}" if len(self.winners) > 1 else ""
         return (
             f"{self.oracle} is not optimal here: {self.winners[0]} is better by {fixed(self.value)} "
@@ -88,7 +88,7 @@ def beaten_oracles(rows: pd.DataFrame, errors: EpisodeScores) -> list[BeatenOrac
 def lower_end(gaps: np.ndarray, level: float = _LEVEL) -> float:
     """The lower end of the interval of the mean, or of the mean winsorised at the upper quartile if that is higher."""
     winsorised = np.minimum(gaps, np.quantile(gaps, _WINSORISED_AT))
-    return max(mean_of(scores, level).low for scores in (gaps, winsorised))
+    return max(mean_with_interval(scores, level).low for scores in (gaps, winsorised))
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class _Comparison:
     errors: EpisodeScores
 
     def gaps(self, name: str, oracle: str) -> tuple[np.ndarray | None, str]:
-        """By how much a contestant is better than an oracle in every episode, and the name of the compared score; None
-        without scores of single episodes."""
+        """The lead of a contestant over an oracle in every episode, and the name of the compared score; None without
+        scores of single episodes."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
             metric_name = curve_metric(self.rows["metric"].unique())
@@ -114,7 +114,8 @@ class _Comparison:
             counts, oracle_counts = self._related_counts(name, metric_name), self._related_counts(oracle, metric_name)
             if not counts or not oracle_counts:
                 continue
-            # An oracle with several counts uses related datasets and gets the same number; others know the process.
+            # An oracle with several counts uses related datasets, and is given as many as the contestant. Other oracles
+            # are given the process.
             oracle_count = counts[-1] if len(oracle_counts) > 1 else oracle_counts[0]
             scores, oracle_scores = (
                 self.errors.targets(self._runs(contestant), prompt_set, metric_name, count)

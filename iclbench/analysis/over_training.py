@@ -14,14 +14,15 @@ import pandas as pd
 from iclbench.analysis.normalised import Contest
 from iclbench.analysis.slices import is_branch
 from iclbench.core.metrics import metric
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 from iclbench.tables.related import without_related
 
 
 def by_run(contest: Contest) -> pd.DataFrame:
     """Scores of single runs at the end of each branch and at the end of the run.
 
-    Columns contestant, run, steps, share (of all steps) and score. Empty without branches or without a score scale.
+    Columns contestant, run, steps, share (of all steps) and score. Empty without branches, or if the span between
+    scores 0 and 1 is unknown.
     """
     columns = ["contestant", "run", "steps", "share", "score"]
     scores = contest.rows[contest.rows["kind"].eq("backbone")].set_index("run")
@@ -65,7 +66,7 @@ def means(contest: Contest) -> pd.DataFrame:
     if rows.empty:
         return rows
     rows = rows.rename(columns={"score": "value"}).assign(kind="backbone")
-    seed_means = over_seeds(rows, ["contestant", "kind", "steps", "share"])
+    seed_means = means_over_seeds(rows, ["contestant", "kind", "steps", "share"])
     all_runs = seed_means.groupby("contestant")["runs"].transform("max")
     seed_means = seed_means[seed_means["runs"].eq(all_runs)]
     return seed_means.assign(low=seed_means["lowest"], high=seed_means["highest"])
@@ -79,28 +80,28 @@ def kendall(a: pd.Series, b: pd.Series) -> float:
     return float(stats.kendalltau(a[common], b[common]).statistic) if len(common) > 2 else float("nan")
 
 
-def at_compute(trained: pd.DataFrame, flops: float) -> pd.Series:
-    """Scores at a number of training FLOPs, interpolated linearly in their logarithm.
+def scores_at_flops(training_scores: pd.DataFrame, flops: float) -> pd.Series:
+    """Scores at a number of training FLOPs, interpolated linearly in the logarithm of FLOPs.
 
     Contestants whose training runs are all shorter, or all longer, are omitted.
 
     Args:
-        trained: columns contestant, flops and value, a row per training run.
+        training_scores: columns contestant, flops and value, a row per training run.
         flops: floating-point operations of a training run.
     """
     scores = {}
-    for name, rows in trained.groupby("contestant"):
+    for name, rows in training_scores.groupby("contestant"):
         rows = rows.sort_values("flops")
         if rows["flops"].iloc[0] <= flops <= rows["flops"].iloc[-1]:
             scores[str(name)] = float(np.interp(np.log(flops), np.log(rows["flops"]), rows["value"].astype(float)))
     return pd.Series(scores, dtype=float)
 
 
-def shared_compute(trained: pd.DataFrame) -> float:
-    """The largest number of operations that every contestant reaches in its longest training run."""
-    return float(trained.groupby("contestant")["flops"].max().min())
+def shared_flops(training_scores: pd.DataFrame) -> float:
+    """The largest number of FLOPs that every contestant reaches in its longest training run."""
+    return float(training_scores.groupby("contestant")["flops"].max().min())
 
 
-def mean_over(contest_scores: Sequence[pd.Series]) -> pd.Series:
-    """Mean score over contests, of contestants with a score in all of them."""
+def mean_over_contests(contest_scores: Sequence[pd.Series]) -> pd.Series:
+    """The mean score over contests of each contestant with a score in all of them."""
     return pd.concat(contest_scores, axis=1).dropna().mean(axis=1)

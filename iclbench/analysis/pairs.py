@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from iclbench.tables.curves import has_heights, heights
+from iclbench.tables.curves import has_heights, mean_heights
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Difference:
 
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
-    """Mean of a - b, paired by episode, with Student's t interval.
+    """The mean of a - b, paired by episode, with Student's t interval.
 
     An episode's score is the mean height of its curve (trapezoids, as in `auc`) over the common context sizes. In event
-    sequences of different lengths all events have the same weight. If either frame has only mean heights (column
+    sequences of different lengths, all events have the same weight. If either frame has only mean heights (column
     `MEAN_HEIGHT`), mean heights are compared.
 
     Args:
@@ -43,44 +43,46 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
         None for fewer than two common episodes or context sizes.
     """
     gaps = curve_gaps(a, b)
-    return None if gaps is None else mean_of(gaps, level)
+    return None if gaps is None else mean_with_interval(gaps, level)
 
 
 def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
-    """a - b of the mean heights of every common episode, `(episodes,)`, see `difference`."""
+    """The difference a - b of the mean heights of every common episode, `(episodes,)`; see `difference`."""
     if has_heights(a) or has_heights(b):
-        return score_gaps(heights(a).dropna(), heights(b).dropna())
+        return score_gaps(mean_heights(a).dropna(), mean_heights(b).dropna())
     episodes, sizes = a.index.intersection(b.index), a.columns.intersection(b.columns).sort_values()
     if len(episodes) < 2 or len(sizes) < 2:
         return None
-    return heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
+    return mean_heights(a.loc[episodes, sizes] - b.loc[episodes, sizes]).to_numpy(float)
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:
-    """Mean of a - b, paired by episode, for one score per episode (question `targets`); None for fewer than two common
-    episodes."""
+    """The mean of a - b, paired by episode, for one score per episode (question `targets`); None for fewer than two
+    common episodes."""
     gaps = score_gaps(a, b)
-    return None if gaps is None else mean_of(gaps, level)
+    return None if gaps is None else mean_with_interval(gaps, level)
 
 
 def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
-    """a - b of every common episode, `(episodes,)`; None for fewer than two."""
+    """The difference a - b of every common episode, `(episodes,)`; None for fewer than two."""
     episodes = a.index.intersection(b.index)
     if len(episodes) < 2:
         return None
     return np.asarray(a[episodes].to_numpy(float) - b[episodes].to_numpy(float))
 
 
-def mean_of(scores: np.ndarray, level: float = 0.95) -> Difference:
-    """Mean of one value per episode, with Student's t interval; needs two episodes."""
+def mean_with_interval(scores: np.ndarray, level: float = 0.95) -> Difference:
+    """The mean of one value per episode, for at least two episodes, with Student's t interval."""
     mean = float(scores.mean())
     half_width = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
     return Difference(mean, mean - half_width, mean + half_width)
 
 
 def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference, float]:
-    """Mean of a minus mean of b for independent samples of at least two values each, such as the scores of two models
-    over seeds: the difference with its interval, and the two-sided p-value (Welch 1947, Biometrika 34)."""
+    """The mean of a minus the mean of b with its interval, and the two-sided p-value (Welch 1947, Biometrika 34).
+
+    The samples are independent, such as the scores of two models over seeds, and have at least two values each.
+    """
     from scipy.stats import ttest_ind  # slow to import
 
     value = float(a.mean() - b.mean())
@@ -113,10 +115,11 @@ def ranks(
     episodes: Mapping[str, Any],
     compare: Callable[[Any, Any], Difference | None] = difference,
 ) -> dict[str, int]:
-    """Ranks of contestants; a contestant that does not differ significantly from the first of a rank shares the rank.
+    """Ranks of contestants. A contestant that does not differ significantly from the first one of a rank shares the
+    rank.
 
-    Contestants are compared with the first of the rank, not with their neighbour: otherwise a chain of small
-    differences would end in one rank.
+    Contestants are compared with the first one of the rank, not with their neighbour. Otherwise, a chain of small
+    differences could give all contestants the same rank.
 
     Args:
         order: the contestants from best to worst.

@@ -38,7 +38,7 @@ class PairedTest:
         return cls(float(gaps.mean()), is_ahead, float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0)
 
 
-def by_task(contests: Sequence[Contest]) -> pd.DataFrame:
+def scores_by_task(contests: Sequence[Contest]) -> pd.DataFrame:
     """Scores of backbones, tasks x contestants: means over a task's tests, missing if the backbone lacks a test."""
     frames = [contest.scores.assign(task=contest.task.title, test=contest.evaluator) for contest in contests]
     scores = pd.concat(frames)
@@ -57,10 +57,10 @@ def can_differ(tasks: int, contestants: int) -> bool:
 
 
 def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
-    """The part of `by_task` that is ranked: a set of tasks, and the backbones with a score on each of them.
+    """The part of `scores_by_task` that is ranked: a set of tasks, and the backbones with a score on each of them.
 
-    These are the tasks on which at least half of the backbones have a score. If they are too few for any significant
-    difference, they are the tasks of the largest group of backbones with enough common tasks.
+    These are the tasks on which at least half of the backbones have a score. If these tasks are too few for any
+    significant difference, the part is the largest group of backbones with enough common tasks, on these tasks.
     """
     backbone_counts = scores.notna().sum(axis=1)
 
@@ -76,28 +76,28 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
     return max(large_groups, key=lambda group: group.shape[1], default=main_group)
 
 
-def unranked(contests: Sequence[Contest], ranked: Sequence[str]) -> pd.DataFrame:
+def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[str]) -> pd.DataFrame:
     """A row per backbone that lacks tasks of the ranking: its place on the tasks that it shares with all ranked
-    backbones, and the difference from the neighbour above (below, for the first)."""
-    scores, rows = by_task(contests), []
-    for name in sorted(set(scores.columns) - set(ranked)):
-        shared = scores.loc[scores[[*ranked, name]].notna().all(axis=1), [*ranked, name]]
-        if shared.empty:
+    backbones, and the difference from the neighbour above it (for the first one, below it)."""
+    scores, rows = scores_by_task(contests), []
+    for name in sorted(set(scores.columns) - set(ranked_backbones)):
+        shared_scores = scores.loc[scores[[*ranked_backbones, name]].notna().all(axis=1), [*ranked_backbones, name]]
+        if shared_scores.empty:
             continue
-        means = _means(shared)
+        means = _means(shared_scores)
         order = list(means.index)
         place = order.index(name)
         neighbour = order[place - 1] if place else order[1]
         rows.append(
             {
                 "contestant": name,
-                "tasks": len(shared),
+                "tasks": len(shared_scores),
                 "place": f"{place + 1} of {len(order)}",
                 "mean_rank": means["mean_rank"][name],
                 "mean_score": means["mean_score"][name],
                 "neighbour": neighbour,
                 "behind": means["mean_score"][name] - means["mean_score"][neighbour],
-                **_test_counts([c for c in contests if c.task.title in shared.index], str(name), str(neighbour)),
+                **_test_counts([c for c in contests if c.task.title in shared_scores.index], str(name), str(neighbour)),
             }
         )
     return pd.DataFrame(rows)
@@ -111,8 +111,8 @@ def _means(scores: pd.DataFrame) -> pd.DataFrame:
     return best_first.set_index("contestant")
 
 
-def places(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """First and last rank of each contestant, from the numbers of significantly better and worse contestants."""
+def rank_ranges(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """The first and last possible rank of each contestant, from the numbers of significantly better and worse ones."""
     pairs = list(combinations(order, 2))
     tests = [PairedTest.of(scores[a], scores[b]) for a, b in pairs]
     better_counts = dict.fromkeys(order, 0)
@@ -132,7 +132,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
         A row per backbone, the best mean rank first, with the test against the row above; empty for fewer than two
         backbones or tasks. The second value maps each backbone that is not ranked to its missing tasks.
     """
-    all_scores = by_task(contests)
+    all_scores = scores_by_task(contests)
     scores = complete_scores(all_scores)
     ranked_tasks = all_scores.loc[scores.index].drop(columns=scores.columns)
     missing_tasks = {str(name): ", ".join(column.index[column.isna()]) for name, column in ranked_tasks.items()}
@@ -141,8 +141,8 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
     means = _means(scores)
     order = list(means.index)
     tests = [PairedTest.of(scores[lower], scores[upper]) for upper, lower in pairwise(order)]
-    corrected = holm([test.p for test in tests])
-    ranks = places(scores, order)
+    corrected_p = holm([test.p for test in tests])
+    ranks = rank_ranges(scores, order)
     frame = pd.DataFrame(
         {
             "contestant": order,
@@ -152,9 +152,9 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
             "tasks": len(scores),
             "named": ", ".join(map(str, scores.index)),
             "behind": [np.nan, *(test.mean for test in tests)],
-            "p": [np.nan, *corrected],
+            "p": [np.nan, *corrected_p],
             "p_alone": [np.nan, *(test.p for test in tests)],
-            "tied": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected)],
+            "tied": ["", *(f"{'' if p < ERROR_RATE else 'not '}significantly different" for p in corrected_p)],
         }
     )
     ranked_contests = [contest for contest in contests if contest.task.title in scores.index]
@@ -165,7 +165,7 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
 
 
 def _test_counts(contests: Sequence[Contest], name: str, above: str) -> dict[str, int]:
-    """On how many contests one contestant is significantly better, not different, or worse than another."""
+    """The numbers of contests on which one contestant is significantly better or worse than another, or neither."""
     gaps = [gap for contest in contests if (gap := contest.difference(name, above)) is not None]
     better, worse = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
     return {"better": better, "worse": worse, "tied_on": len(gaps) - better - worse}

@@ -48,19 +48,19 @@ class RateCurves:
         return sorted({lr for scores in self.by_contestant.values() for lr in scores})
 
     @cached_property
-    def common(self) -> list[float]:
+    def common_rates(self) -> list[float]:
         """The rates at which all contestants were trained, ascending."""
         return [lr for lr in self.rates if all(lr in scores for scores in self.by_contestant.values())]
 
-    def best(self, contestant: str, among: Iterable[float] | None = None) -> float | None:
-        """The rate with the best mean, of all rates or of `among`; None if a training run diverged at each."""
+    def best_rate(self, contestant: str, candidates: Iterable[float] | None = None) -> float | None:
+        """The rate with the best mean (default: of all rates); None if a training run diverged at each of them."""
         scores = self.by_contestant[contestant]
-        rates = [lr for lr in (scores if among is None else among) if scores.get(lr) is not None]
+        rates = [lr for lr in (scores if candidates is None else candidates) if scores.get(lr) is not None]
         return min(rates, key=lambda lr: self._sign * scores[lr], default=None)  # type: ignore[operator]
 
     def window(self, contestant: str) -> list[float]:
         """The adjacent rates around the best one with a mean within `WINDOW_TOLERANCE` of the best mean."""
-        scores, best = self.by_contestant[contestant], self.best(contestant)
+        scores, best = self.by_contestant[contestant], self.best_rate(contestant)
         if best is None:
             return []
         rates, limit = sorted(scores), WINDOW_TOLERANCE * self._range
@@ -72,27 +72,31 @@ class RateCurves:
             last += 1
         return rates[first : last + 1]
 
-    def expected(self, contestant: str, k: int) -> float | None:
-        """The expected score at the best of k common rates, over all choices of k different rates (Dodge et al. 2019
-        have random trials instead of rates, and draw with replacement); None if a training run diverged at all rates
-        of a choice."""
+    def expected_score(self, contestant: str, k: int) -> float | None:
+        """The expected score at the best of k common rates, over all choices of k different rates; None if a training
+        run diverged at all rates of a choice.
+
+        Dodge et al. (2019) have random trials instead of rates, and draw with replacement.
+        """
         scores = self.by_contestant[contestant]
-        choices = [[scores[lr] for lr in rates if scores[lr] is not None] for rates in combinations(self.common, k)]
+        choices = [
+            [scores[lr] for lr in rates if scores[lr] is not None] for rates in combinations(self.common_rates, k)
+        ]
         if not choices or not all(choices):
             return None
         return fmean(self._sign * min(self._sign * value for value in values) for values in choices)  # type: ignore[operator]
 
     def ranks(self, lr: float | None) -> dict[str, int | None]:
-        """Ranks at one rate for all contestants or, for None, at the best rate of each. Equal scores share a rank; a
-        contestant with a diverged run has none."""
+        """Ranks at one rate for all contestants or, for None, at the best rate of each. Equal scores share a rank. The
+        rank of a contestant with a diverged run is None."""
         values = {}
         for name, scores in self.by_contestant.items():
-            rate = self.best(name) if lr is None else lr
+            rate = self.best_rate(name) if lr is None else lr
             values[name] = None if rate is None else scores.get(rate)
         order = sorted(self._sign * value for value in values.values() if value is not None)
         return {name: None if value is None else 1 + order.index(self._sign * value) for name, value in values.items()}
 
-    def agreement(self, lr: float) -> float | None:
+    def rank_agreement(self, lr: float) -> float | None:
         """Kendall's tau between the ranks at one rate for all contestants and those at the best rate of each.
 
         Contestants with a diverged run are last. None for fewer than two contestants, or if all ranks are equal.
@@ -104,7 +108,7 @@ class RateCurves:
         tau = kendalltau([ranks[n] or last for n in ranks], [best_ranks[n] or last for n in ranks]).statistic
         return None if pd.isna(tau) else float(tau)
 
-    def among(self, names: Iterable[str]) -> RateCurves:
+    def of_contestants(self, names: Iterable[str]) -> RateCurves:
         """The trials of some contestants."""
         return replace(self, rows=self.rows[self.rows["contestant"].isin(list(names))])
 
@@ -119,17 +123,17 @@ class RateCurves:
 
 
 def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
-    """The comparable trials of one task at one preset: of all combinations of settings other than the rate, the one
-    with the most contestants. None if no contestant has two rates."""
+    """The comparable trials of one task at one preset: those with the settings other than the rate that the most
+    contestants share. None if no contestant has two rates."""
     settings = trials[_SETTINGS].astype("string").fillna("").agg("|".join, axis=1)
     if settings.empty:
         return None
     main_settings = str(trials.groupby(settings)["contestant"].nunique().sort_index().idxmax())
     trials = trials[settings.eq(main_settings)]
     values = trials["value"].astype(float).where(trials["status"].eq("ok"))
-    grouped = trials.assign(value=values).groupby(["contestant", "lr"], sort=True)["value"]
-    rows = grouped.agg(spread="std", lowest="min", highest="max", seeds="size").reset_index()
-    rows["value"] = grouped.agg(lambda scores: scores.mean(skipna=False)).to_numpy()
+    groups = trials.assign(value=values).groupby(["contestant", "lr"], sort=True)["value"]
+    rows = groups.agg(spread="std", lowest="min", highest="max", seeds="size").reset_index()
+    rows["value"] = groups.agg(lambda scores: scores.mean(skipna=False)).to_numpy()
     has_curve = rows.groupby("contestant")["lr"].transform("size") > 1
     if not has_curve.any():
         return None

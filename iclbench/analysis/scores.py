@@ -10,19 +10,19 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.comparable import name_variants, on_one_prompt_set, on_one_scale
+from iclbench.analysis.comparable import drop_other_prompt_sets, drop_other_scales, name_variants
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import Difference, difference, ranks, score_difference
 from iclbench.analysis.slices import Results, Slice
 from iclbench.analysis.target_scores import main_counts, over_all_episodes
 from iclbench.core.formats import integer, signed, text
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, curve_metric, metric
-from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
-from iclbench.tables.means import over_seeds
+from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
+from iclbench.tables.means import means_over_seeds
 from iclbench.tables.runs import are_tuned
 
-# If the contestants do not share the chosen metric, a leaderboard uses the first of these that was measured.
-HEADLINES = ("auc", "log_likelihood", "squared_error", HEADLINE, "accuracy")
+# If contestants lack the chosen metric, a leaderboard uses the first of these metrics that was measured.
+FALLBACK_METRICS = ("auc", "log_likelihood", "squared_error", MAIN_ACCURACY, "accuracy")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Column:
         dtype: pandas' type.
         title: heading in leaderboards; leaderboards do not show a column without a title.
         show: formats a value.
-        help: meaning, for the caption of a leaderboard; empty if the title is enough.
+        help: meaning of the column, for the caption of a leaderboard; empty if the title is clear.
         interval: whether the columns `NAME_low` and `NAME_high` are the ends of an interval.
         on_terminal: whether `iclbench eval` prints the column too.
     """
@@ -86,10 +86,10 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
 
     Args:
         values: rows of the table `values`.
-        errors: rows of the table `errors`, the scores of single episodes; without them differences are missing and
-            no rank is shared.
-        by: the metric of the leaderboards. A leaderboard with a contestant that lacks it uses the first of `HEADLINES`
-            that was measured.
+        errors: rows of the table `errors`, the scores of single episodes. Without them, differences are missing and no
+            rank is shared.
+        by: the metric of the leaderboards. A leaderboard with a contestant that lacks it uses the first of
+            `FALLBACK_METRICS` that was measured.
 
     Returns:
         Leaderboards, best contestant first; one for each task, preset, trained length (`length`, missing if all runs
@@ -97,7 +97,7 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
         `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 
         - contestant, kind, n_related, metric: contestants without the leaderboard's metric come last and show the
-          first of `HEADLINES` that they have;
+          first of `FALLBACK_METRICS` that they have;
         - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes; the interval over several
           seeds is the envelope of their intervals;
         - seeds: the number of trained runs; missing for classical methods;
@@ -118,8 +118,8 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
 def comparable_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """The comparable rows, in which each variant of a backbone is a contestant, and one line of text for each group of
     removed rows."""
-    rows, other_prompts = on_one_prompt_set(name_variants(values))
-    rows, other_scales = on_one_scale(rows)
+    rows, other_prompts = drop_other_prompt_sets(name_variants(values))
+    rows, other_scales = drop_other_scales(rows)
     return rows, (*other_prompts, *other_scales)
 
 
@@ -162,9 +162,9 @@ def run_leaderboard(values: pd.DataFrame, evaluator: str, by: str = "score") -> 
     return leaderboard(Slice(results, task, preset), evaluator, shift, by)
 
 
-def for_display(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a leaderboard that have a title, and the ends of their intervals. `tuned` becomes "yes" or "no",
-    or missing if all contestants have the same."""
+def displayed_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a leaderboard that have a title, and the ends of their intervals. The column `tuned` becomes "yes"
+    or "no", or missing if it is the same for all contestants."""
     ends = [f"{name}_{end}" for name, column in COLUMNS.items() if column.interval for end in ("low", "high")]
     frame = frame[[name for name in COLUMNS if name in frame and (COLUMNS[name].title or name in ends)]]
     words = frame["tuned"].map({True: "yes", False: "no"}).astype("string")
@@ -174,9 +174,9 @@ def for_display(frame: pd.DataFrame) -> pd.DataFrame:
 def metric_of_curves(task: Slice, evaluator: str, shift: str = "none") -> str:
     """The metric of the learning curves whose areas are compared."""
     curves = task.curves[task.curves["shift"].eq(shift) & task.curves["evaluator"].eq(evaluator)]
-    measured = curves["metric"].unique()
-    name = curve_metric(measured)
-    return name if name in measured else next(iter(measured), name)
+    measured_metrics = curves["metric"].unique()
+    name = curve_metric(measured_metrics)
+    return name if name in measured_metrics else next(iter(measured_metrics), name)
 
 
 def _questions(task: Slice) -> list[tuple[str, str]]:
@@ -194,31 +194,34 @@ def _means(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
         rows = over_all_episodes(task.targets)
         rows = rows[rows["shift"].eq(shift)]
         return rows[rows["n_related"].isin(main_counts(rows))]
-    rows = _answers(task, evaluator, shift)
+    rows = _question_rows(task, evaluator, shift)
     keys = ["evaluator", "metric", "shift", "kind", "contestant", "n_related"]
-    return task.unfailed(over_seeds(rows[rows["n_context"].isna()], keys))
+    return task.without_failed(means_over_seeds(rows[rows["n_context"].isna()], keys))
 
 
-def _answers(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
+def _question_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
     rows = task.rows
     is_question = rows["evaluator"].eq(evaluator) & rows["shift"].eq(shift) & rows["kind"].ne("published")
     return rows[is_question & rows["axis"].isna() & rows["status"].eq("ok")]
 
 
 def _shared_metric(means: pd.DataFrame, by: str) -> str:
-    """The metric `by` if all contestants have it; otherwise the first of `HEADLINES` that was measured."""
+    """The metric `by` if all contestants have it; otherwise the first of `FALLBACK_METRICS` that was measured."""
     keys = ["contestant", "n_related"]
     with_metric = means.loc[means["metric"].eq(by), keys].drop_duplicates()
     if len(with_metric) == len(means[keys].drop_duplicates()):
         return by
-    measured = set(means["metric"])
-    return next((name for name in HEADLINES if name in measured), min(measured, default=by))
+    measured_metrics = set(means["metric"])
+    return next((name for name in FALLBACK_METRICS if name in measured_metrics), min(measured_metrics, default=by))
 
 
 def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
     """A row per contestant and number of related datasets, the best first, with the wanted metric or, if missing, the
-    first of `HEADLINES` that the contestant has."""
-    order = [wanted_metric, *(name for name in HEADLINES if name != wanted_metric and name in set(means["metric"]))]
+    first of `FALLBACK_METRICS` that the contestant has."""
+    order = [
+        wanted_metric,
+        *(name for name in FALLBACK_METRICS if name != wanted_metric and name in set(means["metric"])),
+    ]
     rows = means[means["metric"].isin(order)]
     keys = ["contestant", "n_related"]
     wide = rows.pivot_table("value", keys, "metric", dropna=False).reindex(columns=order)
@@ -236,8 +239,8 @@ def _best_first(means: pd.DataFrame, wanted_metric: str) -> pd.DataFrame:
 
 def _failed_rows(task: Slice, evaluator: str, shift: str) -> pd.DataFrame:
     """Rows of failed evaluations and of training runs that diverged."""
-    rows = task.failed[task.failed["shift"].eq(shift) & task.failed["evaluator"].eq(evaluator)]
-    return pd.concat([rows, task.diverged])
+    rows = task.failed_rows[task.failed_rows["shift"].eq(shift) & task.failed_rows["evaluator"].eq(evaluator)]
+    return pd.concat([rows, task.diverged_rows])
 
 
 def _failures(task: Slice, evaluator: str, shift: str, ranked: set[str]) -> pd.DataFrame:
@@ -279,30 +282,31 @@ def _differences(task: Slice, evaluator: str, shift: str, frame: pd.DataFrame) -
 def _paired_scores(
     task: Slice, evaluator: str, shift: str, shared_metric: str, rows: pd.DataFrame, row_keys: Sequence[str]
 ) -> tuple[dict[str, Any], Any]:
-    """The scores of single episodes by row key, and a function that returns by how much the first of two is worse."""
-    answers = _answers(task, evaluator, shift)
+    """The scores of single episodes by row key, and a function for the paired difference of two rows, which is positive
+    if the first one is worse."""
+    answers = _question_rows(task, evaluator, shift)
     answers = answers[answers["prompt_set"].notna()]
     runs = {
         str(contestant): sorted(contestant_rows["run"].unique())
         for contestant, contestant_rows in answers.groupby("contestant")
     }
     prompt_sets = answers.drop_duplicates("contestant").set_index("contestant")["prompt_set"].astype(str).to_dict()
-    requested = list(zip(row_keys, rows["contestant"], rows["n_related"], strict=True))
-    requested = [(key, contestant, n) for key, contestant, n in requested if contestant in runs]
+    requested_rows = list(zip(row_keys, rows["contestant"], rows["n_related"], strict=True))
+    requested_rows = [(key, contestant, n) for key, contestant, n in requested_rows if contestant in runs]
     errors = task.results.errors
     if evaluator == "next":
         metric_name = metric_of_curves(task, evaluator, shift)
-        compared = requested if shared_metric in ("score", "auc") else []
+        compared_rows = requested_rows if shared_metric in ("score", "auc") else []
         curves = {
             key: errors.curves(runs[contestant], prompt_sets[contestant], metric_name)
-            for key, contestant, _ in compared
+            for key, contestant, _ in compared_rows
         }
         return curves, difference
     score_metrics = answers.loc[answers["metric"].eq("score"), "score_of"].dropna()
     metric_name = str(next(iter(score_metrics), shared_metric)) if shared_metric == "score" else shared_metric
     episode_scores = {
         key: errors.targets(runs[contestant], prompt_sets[contestant], metric_name, 0 if pd.isna(n) else int(n))
-        for key, contestant, n in requested
+        for key, contestant, n in requested_rows
     }
     if metric(metric_name).lower_is_better:
         return episode_scores, score_difference

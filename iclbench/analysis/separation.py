@@ -1,4 +1,4 @@
-"""Whether the differences between contestants are larger than those between seeds."""
+"""Comparison of the differences between contestants with those between seeds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxtyping import Float
 # Scores separate contestants if the gap between quartiles is larger than this number of standard deviations over seeds.
 MIN_RATIO = 2.0
 _QUARTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
-# Level of the tests of pairs.
-LEVEL = 0.05
+# Significance level of the tests of pairs.
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Separation:
         gap: median of the four gaps between adjacent quartiles of the contestants' means.
         sd: standard deviation over seeds, pooled over contestants; NaN if no contestant has two seeds.
         pairs: number of pairs of contestants with at least two seeds each, the best and the worst included.
-        significant_pairs: number of these pairs whose mean scores differ by Welch's test at `LEVEL`, not corrected for
-            their number. Among equal contestants it would be at most this share.
+        significant_pairs: number of these pairs whose mean scores differ by Welch's test at `SIGNIFICANCE_LEVEL`, not
+            corrected for multiple tests. For equal contestants, the expected share of these pairs is this level.
     """
 
     contestants: int
@@ -69,7 +69,7 @@ def separation(scores: pd.Series) -> Separation | None:
     sd = math.sqrt((variances.fillna(0.0) * degrees_of_freedom).sum() / total) if total else math.nan
     gaps = np.diff(np.quantile(means[middle].to_numpy(), _QUARTILES))
     p = _welch(by_contestant)
-    return Separation(len(means), float(np.median(gaps)), sd, len(p), int((p < LEVEL).sum()))
+    return Separation(len(means), float(np.median(gaps)), sd, len(p), int((p < SIGNIFICANCE_LEVEL).sum()))
 
 
 def _welch(by_contestant: Any) -> Float[np.ndarray, " pairs"]:

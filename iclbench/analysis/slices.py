@@ -1,6 +1,6 @@
 """Rows of one task, preset and trained length, with rules for seeds and failures.
 
-There is a mean over seeds only if no seed failed: a mean over the others would be too good.
+A mean over seeds is missing if a seed failed, since a mean over the other seeds would be too good.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from iclbench import tables
 from iclbench.analysis.comparable import trained_lengths
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.core.formats import slug
-from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE, PROBES
-from iclbench.tables.means import over_seeds, unfailed
+from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY, PROBES
+from iclbench.tables.means import means_over_seeds, without_failed
 
 # Key columns of learning curves.
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant"]
@@ -33,13 +33,13 @@ class Results:
         rows: rows of the shown contestants.
         errors: scores of single episodes.
         costs: costs of the shown contestants.
-        hidden: rows of contestants that are not shown; trained lengths and the scores of guessing depend on them.
+        hidden_rows: rows of contestants that are not shown, which determine trained lengths and the scores of guessing.
     """
 
     rows: pd.DataFrame
     errors: EpisodeScores
     costs: pd.DataFrame
-    hidden: pd.DataFrame = field(default_factory=lambda: tables.frame("values", []), kw_only=True)
+    hidden_rows: pd.DataFrame = field(default_factory=lambda: tables.frame("values", []), kw_only=True)
 
     @cached_property
     def contests_by_preset(self) -> dict[str, list[Any]]:
@@ -55,7 +55,7 @@ class Results:
     def other_training_tasks(self) -> dict[str, str]:
         """The contestants whose training task is not the evaluated task, each with its training task."""
         rows = self.rows[self.rows["trained_on"].notna()]
-        return _pairs(rows, "contestant", "trained_on")
+        return _column_mapping(rows, "contestant", "trained_on")
 
     @cached_property
     def variants(self) -> frozenset[str]:
@@ -64,7 +64,7 @@ class Results:
         return frozenset(self.rows.loc[is_variant & self.rows["trained_on"].isna(), "contestant"])
 
     @cached_property
-    def published(self) -> pd.DataFrame:
+    def published_rows(self) -> pd.DataFrame:
         """The rows of published numbers."""
         return self.rows[self.rows["kind"] == "published"]
 
@@ -81,16 +81,16 @@ class Results:
     @cached_property
     def trained_lengths(self) -> pd.Series:
         """The number of examples in the training of each row's run (`comparable.trained_lengths`)."""
-        if self.hidden.empty:
+        if self.hidden_rows.empty:
             return trained_lengths(self.rows)
-        return trained_lengths(pd.concat([self.rows, self.hidden])).loc[self.rows.index]
+        return trained_lengths(pd.concat([self.rows, self.hidden_rows])).loc[self.rows.index]
 
     @cached_property
     def trained_lengths_by_run(self) -> dict[str, int]:
         """The number of examples in the training of every run, if it is known."""
         is_training_task = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
         lengths = self.rows[["run"]].assign(length=self.trained_lengths)[is_training_task].dropna()
-        return {run: int(length) for run, length in _pairs(lengths, "run", "length").items()}
+        return {run: int(length) for run, length in _column_mapping(lengths, "run", "length").items()}
 
     @cached_property
     def slices(self) -> Sequence[Slice]:
@@ -146,19 +146,19 @@ class Slice:
     @cached_property
     def models(self) -> dict[str, str]:
         """The model of every contestant; for a baseline its name without a number."""
-        return _pairs(self.rows, "contestant", "model")
+        return _column_mapping(self.rows, "contestant", "model")
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
-        """By name, the shifts that change the number of examples: the shift without this change, and the number."""
+        """The shifts that change the number of examples, each with the shift without this change and the number."""
         shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
         columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}
 
     @cached_property
     def related_processes(self) -> dict[str, str]:
-        """The shifts that set the process of related datasets: this process by the shift's name."""
-        return _pairs(self.rows[self.rows["related_from"].notna()], "shift", "related_from")
+        """The shifts that set the process of related datasets, each with this process."""
+        return _column_mapping(self.rows[self.rows["related_from"].notna()], "shift", "related_from")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
@@ -169,15 +169,15 @@ class Slice:
         return costs[costs["run"].isin(self.rows["run"].unique()) & ~is_shorter.astype(bool)]
 
     @cached_property
-    def failed(self) -> pd.DataFrame:
-        """Rows of failed and skipped evaluations: of all context sizes or (with `n_context`) of one."""
+    def failed_rows(self) -> pd.DataFrame:
+        """Rows of failed and skipped evaluations, at all context sizes or (with `n_context`) at one."""
         rows = self.rows
         return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS)]
 
     @cached_property
-    def diverged(self) -> pd.DataFrame:
-        """Rows of diverged training runs. They do not count if runs of the same contestant have finished with other
-        settings, such as a lower learning rate."""
+    def diverged_rows(self) -> pd.DataFrame:
+        """Rows of diverged training runs, except those of contestants that also have finished runs with other settings,
+        such as a lower learning rate."""
         rows = self.rows
         failed_rows = rows[rows["evaluator"].eq("train") & rows["status"].eq("failed")]
         in_training = rows["axis"].eq("train_step").fillna(False).astype(bool) | rows["evaluator"].isin(DIAGNOSTICS)
@@ -192,7 +192,7 @@ class Slice:
     @cached_property
     def _diverged_contestants(self) -> frozenset[str]:
         """Contestants with a diverged run, with and without methods applied to them."""
-        names = set(self.diverged["contestant"])
+        names = set(self.diverged_rows["contestant"])
         by_method = self.rows.loc[self.rows["method"].notna(), ["contestant", "method"]].drop_duplicates()
         pairs = zip(by_method["contestant"], by_method["method"], strict=True)
         return frozenset(
@@ -201,7 +201,7 @@ class Slice:
 
     @property
     def diverged_note(self) -> str:
-        """The end of a caption: which contestants have no value because a training run diverged; empty if none."""
+        """A sentence for the end of a caption on the contestants with a diverged training run; empty if none."""
         names = ", ".join(sorted(self._diverged_contestants))
         return f" Not shown, as a training run diverged: {names}." if names else ""
 
@@ -209,17 +209,18 @@ class Slice:
         """The rows of contestants without a diverged run."""
         return rows[~rows["contestant"].isin(self._diverged_contestants)]
 
-    def unfailed(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def without_failed(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows of contestants without a diverged run or a failed evaluation of the same question and shift."""
         keys = ["evaluator", "shift", "contestant"]
-        return unfailed(self.without_diverged(rows), self.failed, keys).reset_index(drop=True)
+        return without_failed(self.without_diverged(rows), self.failed_rows, keys).reset_index(drop=True)
 
     def complete_curves(self, curves: pd.DataFrame) -> pd.DataFrame:
-        """The rows of curves at context sizes at which no run of the contestant failed; none if a run diverged."""
+        """The rows of curves at context sizes at which no run of the contestant failed. Contestants with a diverged run
+        have no rows."""
         keys = ["evaluator", "shift", "contestant"]
-        failed_entirely = self.failed[self.failed["n_context"].isna() & self.failed["metric"].ne("auc")]
-        curves = unfailed(self.without_diverged(curves), failed_entirely, keys)
-        return unfailed(curves, self.failed, [*keys, "n_context"]).reset_index(drop=True)
+        failed_entirely = self.failed_rows[self.failed_rows["n_context"].isna() & self.failed_rows["metric"].ne("auc")]
+        curves = without_failed(self.without_diverged(curves), failed_entirely, keys)
+        return without_failed(curves, self.failed_rows, [*keys, "n_context"]).reset_index(drop=True)
 
     @cached_property
     def curves_by_run(self) -> pd.DataFrame:
@@ -227,7 +228,7 @@ class Slice:
 
         Columns evaluator, metric, shift, contestant, kind, run, n_context, value, low, high, runs, n_episodes.
         """
-        return over_seeds(self._curve_rows, [*_CURVE_KEYS, "run", "n_context"])
+        return means_over_seeds(self._curve_rows, [*_CURVE_KEYS, "run", "n_context"])
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -236,7 +237,7 @@ class Slice:
         Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes, run. The
         interval of several runs is the envelope of theirs. Context sizes at which a run failed have no row.
         """
-        return self.complete_curves(over_seeds(self._curve_rows, [*_CURVE_KEYS, "n_context"]))
+        return self.complete_curves(means_over_seeds(self._curve_rows, [*_CURVE_KEYS, "n_context"]))
 
     @cached_property
     def _curve_rows(self) -> pd.DataFrame:
@@ -249,39 +250,39 @@ class Slice:
 
     @cached_property
     def summaries(self) -> pd.DataFrame:
-        """Rows with one number per curve (`auc`, `score`), averaged over runs like the curves, without contestants with
-        a failed run, even if it failed at one context size only."""
+        """Rows with one number per curve (`auc`, `score`), averaged over runs like the curves. Contestants with a
+        failed run have no rows, even if it failed at one context size only."""
         rows = self.rows
         rows = rows[
             rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")
         ]
         rows = rows[~rows["evaluator"].isin(DIAGNOSTICS) & rows["n_related"].isna()]
-        return self.unfailed(over_seeds(rows, _CURVE_KEYS))
+        return self.without_failed(means_over_seeds(rows, _CURVE_KEYS))
 
     @cached_property
     def targets_by_run(self) -> pd.DataFrame:
-        """Scores of single runs on the question `targets`: over all episodes (no axis), over those in a bin of context
-        sizes (axis `n_context`), and over those of a stratum.
+        """Scores of single runs on the question `targets`: over all episodes (no axis), over the episodes in a bin of
+        context sizes (axis `n_context`), and over the episodes of a stratum.
 
         Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, stratum, value, low, high, runs,
         n_episodes.
         """
-        return over_seeds(self._target_rows, [*_TARGET_KEYS, "run"])
+        return means_over_seeds(self._target_rows, [*_TARGET_KEYS, "run"])
 
     @cached_property
     def targets(self) -> pd.DataFrame:
         """Scores of the question `targets`, averaged over runs, without rows for failed runs."""
-        means = over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGET_KEYS])
+        means = means_over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGET_KEYS])
         return self.complete_targets(means).reset_index(drop=True)
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed;
-        none if a run diverged."""
+        """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed.
+        Contestants with a diverged run have no rows."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
-        failed = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
-        at_one_count = failed["n_related"].notna()
-        rows = unfailed(self.without_diverged(rows), failed[~at_one_count], keys)
-        return unfailed(rows, failed[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
+        target_failures = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
+        at_one_count = target_failures["n_related"].notna()
+        rows = without_failed(self.without_diverged(rows), target_failures[~at_one_count], keys)
+        return without_failed(rows, target_failures[at_one_count], [*keys, "metric", "n_related", "axis", "axis_value"])
 
     @cached_property
     def _target_rows(self) -> pd.DataFrame:
@@ -290,7 +291,7 @@ class Slice:
         return rows[(rows["kind"] != "published") & ~is_branch(rows)]
 
     @property
-    def target_prompts(self) -> str | None:
+    def target_prompt_set(self) -> str | None:
         """The prompt set of the question `targets` without a shift."""
         rows = self._target_rows
         prompt_sets = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
@@ -306,37 +307,39 @@ class Slice:
         """
         rows = self.rows
         rows = rows[
-            (rows["metric"] == HEADLINE) & ~rows["evaluator"].isin(["next", *DIAGNOSTICS]) & (rows["shift"] == "none")
+            (rows["metric"] == MAIN_ACCURACY)
+            & ~rows["evaluator"].isin(["next", *DIAGNOSTICS])
+            & (rows["shift"] == "none")
         ]
         rows = rows[(rows["axis"].isna() | rows["axis"].eq("train_step")) & (rows["status"] == "ok")]
         keys = ["evaluator", "kind", "contestant", "run", "axis", "axis_value"]
-        return over_seeds(self.without_diverged(rows[rows["kind"] != "published"]), keys)
+        return means_over_seeds(self.without_diverged(rows[rows["kind"] != "published"]), keys)
 
     @cached_property
     def rank_and_representation_rows(self) -> pd.DataFrame:
-        """Rows of single runs on ranks and learned representations, without contestants with a failed run."""
+        """Rows of single runs for ranks and learned representations, without contestants with a failed run."""
         rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
         failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]
-        return unfailed(self.without_diverged(rows[rows["status"] == "ok"]), failed, keys)
+        return without_failed(self.without_diverged(rows[rows["status"] == "ok"]), failed, keys)
 
     @cached_property
-    def runs(self) -> dict[str, list[str]]:
+    def runs_by_backbone(self) -> dict[str, list[str]]:
         """The names of the runs of every backbone, in order."""
         trained_runs = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
         return {str(name): sorted(runs) for name, runs in trained_runs.groupby("contestant")["run"]}
 
     @cached_property
-    def published(self) -> pd.DataFrame:
+    def published_rows(self) -> pd.DataFrame:
         """Published numbers for this task and preset."""
-        return rows_of(self.results.published, self.task, self.preset)
+        return rows_of(self.results.published_rows, self.task, self.preset)
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Rows of single runs on layer-wise probes and their references, without runs that failed at some layer,
+        """Rows of single runs for layer-wise probes and their references. Runs that failed at some layer are omitted,
         because their last or best layer is unknown."""
         rows = self.rows[self.rows["evaluator"].isin(PROBES)]
         keys = ["run", "shift", "n_context", "prompt_set"]
-        return unfailed(rows[rows["status"] == "ok"], rows[rows["status"] == "failed"], keys)
+        return without_failed(rows[rows["status"] == "ok"], rows[rows["status"] == "failed"], keys)
 
     @property
     def trained_length(self) -> int | None:
@@ -348,11 +351,12 @@ class Slice:
     @cached_property
     def kinds(self) -> dict[str, str]:
         """The kind of every contestant of the slice."""
-        return _pairs(self.rows[self.rows["kind"] != "published"], "contestant", "kind")
+        return _column_mapping(self.rows[self.rows["kind"] != "published"], "contestant", "kind")
 
 
-def _pairs(rows: pd.DataFrame, keys: str, values: str) -> dict[str, Any]:
-    """The values of one column by those of another; of several, the last one."""
+def _column_mapping(rows: pd.DataFrame, keys: str, values: str) -> dict[str, Any]:
+    """A mapping from the values of one column to those of another. If a key has several values, the last one is
+    used."""
     distinct = rows[[keys, values]].drop_duplicates()
     return dict(zip(distinct[keys], distinct[values], strict=True))
 

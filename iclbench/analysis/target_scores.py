@@ -6,7 +6,7 @@ import pandas as pd
 
 
 def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """The rows over all episodes, not those of a bin or a stratum; only of `metric` if it is given."""
+    """The rows over all episodes, without those of a bin or a stratum (default: for all metrics)."""
     rows = rows[rows["axis"].isna()]
     return rows if metric is None else rows[rows["metric"] == metric]
 
@@ -22,15 +22,15 @@ def main_counts(rows: pd.DataFrame) -> list[int]:
     return sorted({n for n in counts if n <= 1} | set(counts[-1:]))
 
 
-def repeated_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
+def repeat_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
     """Repeat the rows of contestants that ignore related datasets at every number of related datasets.
 
     The column `level` marks the copies, and `note` is a suffix for the names of their contestants.
     """
     max_counts = rows.groupby("run")["n_related"].transform("max")
-    uninformed = rows[(max_counts == 0) & (rows["kind"] != "published")]
+    rows_without_related = rows[(max_counts == 0) & (rows["kind"] != "published")]
     note = " (without related datasets)"
-    copies = [uninformed.assign(n_related=n, level=True, note=note) for n in counts if n > 0]
+    copies = [rows_without_related.assign(n_related=n, level=True, note=note) for n in counts if n > 0]
     return pd.concat([rows.assign(level=False, note=""), *copies], ignore_index=True)
 
 

@@ -11,7 +11,7 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.guard import guarded
 from iclbench.registry import BACKBONES
 
-# The task and its head in the doctest of each function. Models of events need a task of events.
+# The task and its head in the doctest of each function. Event models need an event task.
 _EXAMPLE = ("gp-mixture", "gaussian")
 _EVENT_EXAMPLE = ("point-process", "event")
 _EVENT_MODELS = ("cmhp", "thp")

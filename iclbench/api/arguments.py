@@ -1,4 +1,4 @@
-"""Checks of the arguments of the API. Each check returns the converted value, or raises an error that names the fix."""
+"""Checks of the arguments of the API. Each check returns the converted value, or raises an error with advice."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_SEED = 2**63 - 1
 
 
 def brief_repr(value: Any) -> str:
-    """A value for a message: its `repr` in one line, or its type if that is long.
+    """A value for a message: its `repr` on one line, or its type if the `repr` is long.
 
     >>> brief_repr(2.5), brief_repr([0] * 99)
     ('2.5', 'a list')

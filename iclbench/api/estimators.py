@@ -46,18 +46,18 @@ class _InContext(BaseEstimator):
         self.random_state = random_state
         self.device = device
 
-    def _trained(self) -> Trained:
+    def _load_run(self) -> Trained:
         if self.run is None:
-            raise ValueError(f"{type(self).__name__}(run=...): give a finished run, its name or its folder")
+            raise ValueError(f"{type(self).__name__}(run=...): pass a finished run, its name or its folder")
         if isinstance(self.run, Trained):
             return self.run
         return load(self.run, self.results, device=self.device)
 
     def _store_context(self, X: np.ndarray) -> None:
-        """Store the inputs of the training set and their standardisation, and draw the contexts."""
+        """Store the standardised inputs of the training set, and draw the contexts."""
         if not _is_positive(self.n_contexts):
             raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
-        self.trained_ = self._trained()
+        self.trained_ = self._load_run()
         shape, run = self.trained_.model.shape, self.trained_.run
         if shape.inputs != "features":
             functions = {"images": "icl.predict", "events": "icl.next_event"}
@@ -65,7 +65,7 @@ class _InContext(BaseEstimator):
             raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {function_call}")
         if X.shape[1] > shape.x_dim:
             raise ValueError(
-                f"X has {X.shape[1]} features, and the run was trained on {shape.x_dim}; select at most {shape.x_dim}"
+                f"X has {X.shape[1]} features, but the run was trained on {shape.x_dim}; select at most {shape.x_dim}"
             )
         self.standard_ = Standardisation.of(X)
         self.X_ = self._features(X)
@@ -91,7 +91,7 @@ class _InContext(BaseEstimator):
         check_is_fitted(self, "contexts_")
         queries = validate_data(self, X, reset=False, dtype=np.float64)
         if mismatch := column_mismatch(self.columns_, columns_of(X)):
-            raise ValueError(f"X has {mismatch[1]} in place of {mismatch[0]}: give the columns of fit in their order")
+            raise ValueError(f"X has {mismatch[1]} in place of {mismatch[0]}: pass the columns in the order of fit")
         return self._features(queries)
 
 
@@ -203,7 +203,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
         if trained_classes is None:
             raise ValueError("the run predicts numbers; use InContextRegressor")
         if len(self.classes_) > trained_classes:
-            raise ValueError(f"y has {len(self.classes_)} classes, and the run was trained on {trained_classes}")
+            raise ValueError(f"y has {len(self.classes_)} classes, but the run was trained on {trained_classes}")
         return self
 
     def __sklearn_tags__(self) -> Any:

@@ -85,7 +85,7 @@ def backbone(name: str, task: Task, *, seed: int = 0, **settings: Any) -> Backbo
     """An untrained backbone for a task.
 
     Args:
-        name: `iclbench list backbones`, or `package.module:Class`.
+        name: a name from `iclbench list backbones`, or `package.module:Class`.
         task: the task that determines inputs, outputs and head.
         seed: seed of the initial weights. A run with this seed starts from the same weights.
         settings: settings of the backbone (`iclbench show NAME`). Without settings the task's preset determines its
@@ -109,12 +109,13 @@ def check_fits(model: Backbone, task: Task) -> None:
         model_value, task_value = getattr(model.shape, name), getattr(task.shape, name)
         if model_value != task_value:
             raise UsageError(
-                f"the model was built for {name}={model_value}, {task} has {name}={task_value}; build it for this task",
+                f"the model was built for {name}={model_value}, but {task} has {name}={task_value}; build it for "
+                "this task",
                 code="not-applicable",
             )
 
 
-def check_values(model: torch.nn.Module) -> None:
+def check_weight_values(model: torch.nn.Module) -> None:
     """Raise `UsageError` if weights have no values."""
     for name, weight in model.named_parameters():
         if weight.is_meta:
@@ -126,34 +127,34 @@ def check_values(model: torch.nn.Module) -> None:
 
 def check_precision(model: torch.nn.Module) -> None:
     """Raise `UsageError` if the precision of weights differs from that of episodes, or weights have no values."""
-    check_values(model)
+    check_weight_values(model)
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.dtype != torch.float32:
             raise UsageError(
-                f"weight '{name}' is {weight.dtype} and episodes are float32; give model.float()", code="bad-value"
+                f"weight '{name}' is {weight.dtype}, but episodes are float32; pass model.float()", code="bad-value"
             )
 
 
-def check_trains(model: Backbone, task: Task) -> None:
+def check_trainable(model: Backbone, task: Task) -> None:
     """Raise `UsageError` if a model cannot be trained on the task.
 
-    Possible reasons: the model does not fit the task, it was built for the other question (under `next` every target
-    would be in its context), it reads fewer examples than the task has, or its weights have no gradients or not the
-    precision of the episodes.
+    Possible reasons: the model does not fit the task, it was built for the other question (for `next`, every target
+    would be in its context), it reads fewer examples than the task has, its weights have no gradients, or their
+    precision differs from that of the episodes.
     """
     check_fits(model, task)
     check_precision(model)
     for name, weight in model.named_parameters():
         if weight.is_inference():
             raise UsageError(
-                f"weight '{name}' was made in torch.inference_mode and has no gradients; build the model outside of it",
+                f"weight '{name}' was created in torch.inference_mode and has no gradients; build the model outside it",
                 code="bad-value",
             )
     model_question, task_question = model.shape.question, task.shape.question
     if model_question != task_question:
         raise UsageError(
-            f"the model was built for the question '{model_question}', {task} has '{task_question}'; build it for this "
-            "task",
+            f"the model was built for the question '{model_question}', but {task} has the question '{task_question}'; "
+            "build it for this task",
             code="not-applicable",
         )
     examples = task.shape.longest - 1 if model.uses_related else task.config.points
@@ -168,7 +169,9 @@ def registered_name(model: Predictor) -> str | None:
     inner: Any = model.backbone if isinstance(model, ImageBackbone) else model
     target = f"{type(inner).__module__}:{type(inner).__qualname__}"
     for name, entry in sorted(BACKBONES.entries.items()):
-        frozen = BACKBONES.variant(name).frozen if entry.package == "iclbench" else {}
-        if entry.target == target and all(getattr(inner.settings, key, None) == value for key, value in frozen.items()):
+        frozen_settings = BACKBONES.variant(name).frozen if entry.package == "iclbench" else {}
+        if entry.target == target and all(
+            getattr(inner.settings, key, None) == value for key, value in frozen_settings.items()
+        ):
             return name
     return None

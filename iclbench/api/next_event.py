@@ -36,8 +36,8 @@ def next_event(
         times: `(N,)`, increasing. For a run, in the unit of its training file, whatever its `time_scale`. For a
             backbone, in the unit of its episodes.
         marks: `(N,)`, whole numbers from 0 (default: all 0).
-        start: start of the observation. With "first" it is the first of the times, which then is not an event
-            (default: `task.start` of the run, or 0 for a backbone).
+        start: start of the observation. With "first", it is the first time, which is then not an event (default:
+            `task.start` of the run, or 0 for a backbone).
 
     Returns:
         N + 1 rows, one after each of the first 0 to N events. Columns: `n` (events seen), `time` (expected time of the
@@ -66,8 +66,8 @@ def next_event(
     ]
     clock = _clock(model, start)
     weight = next(backbone.parameters())
-    limits = torch.finfo(weight.dtype)
-    event_format = EventFormat.of_events(backbone.shape, limits.tiny, limits.max, clock)
+    float_info = torch.finfo(weight.dtype)
+    event_format = EventFormat.of_events(backbone.shape, float_info.tiny, float_info.max, clock)
     event_format = replace(event_format, options=("start=", "model.double()"))
     try:
         events = list(event_format.events(lines, "times: event", "event"))

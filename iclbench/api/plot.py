@@ -15,11 +15,11 @@ import pandas as pd
 
 from iclbench import tables
 from iclbench.analysis import scores
-from iclbench.analysis.evaluators import in_order, meaning
+from iclbench.analysis.evaluators import meaning, sorted_evaluators
 from iclbench.api import arguments
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.core.metrics import metric as known_metric
+from iclbench.core.metrics import metric as metric_of
 from iclbench.report.blocks import Figure, Section
 from iclbench.report.data import Results, Slice, results_from_values
 from iclbench.report.figures import board
@@ -42,7 +42,7 @@ __all__ = ["extrapolation", "heat_map", "leaderboard", "learning_curves", "probe
 def learning_curves(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """Errors against the number of examples in context, on the training distribution, with 95 % bands of backbones.
+    """Errors against the number of examples in context, on the training distribution, with 95 % bands for backbones.
 
     Args:
         values: rows of the table `values`.
@@ -58,7 +58,7 @@ def learning_curves(
     'linear: learning curves'
     """
     return _chart(
-        curves_section.section(_slice(_rows_of_metric(_rows(values), metric), task, preset)),
+        curves_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
         "rows of learning curves (question: next)",
     )
 
@@ -75,7 +75,7 @@ def extrapolation(
     'linear: up to 20 examples'
     """
     return _chart(
-        extrapolation_section.section(_slice(_rows_of_metric(_rows(values), metric), task, preset)),
+        extrapolation_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
         "rows with more examples than in training (extrapolate=N)",
     )
 
@@ -92,14 +92,15 @@ def shifts(
     'linear: shifted prompts'
     """
     return _chart(
-        shifts_section.section(_slice(_rows_of_metric(_rows(values), metric), task, preset)), "rows under a shift"
+        shifts_section.section(_slice(_rows_of_metric(_checked_rows(values), metric), task, preset)),
+        "rows under a shift",
     )
 
 
 def probe(values: pd.DataFrame, task: str | None = None, preset: str | None = None) -> alt.Chart:
     """Error of the output of every layer, decoded by the read-out of the model, from rows of `iclbench probe`:
     `open_results(...).values()`. Arguments as in `learning_curves`."""
-    return _chart(probing_section.section(_slice(_rows(values), task, preset)), "rows of a probe")
+    return _chart(probing_section.section(_slice(_checked_rows(values), task, preset)), "rows of a probe")
 
 
 def heat_map(values: pd.DataFrame) -> alt.Chart:
@@ -115,7 +116,7 @@ def heat_map(values: pd.DataFrame) -> alt.Chart:
     >>> heat_map(evaluate([GPT2(small), "ridge", "zero"], small)).to_dict()["title"]["text"]
     'smoke: scores by family and model'
     """
-    results = _read(_rows(values))
+    results = _results_of(_checked_rows(values))
     return _chart(
         heat_map_section.section(results),
         "scores of a backbone (evaluate it with the baseline zero, or poisson for events, and another one)",
@@ -153,32 +154,32 @@ def leaderboard(
     >>> type(board).__name__
     'LayerChart'
     """
-    slice_ = _slice(_rows(values), task, preset)
+    slice_ = _slice(_checked_rows(values), task, preset)
     rows = slice_.rows
     rows = rows[rows["axis"].isna() & rows["n_context"].isna() & rows["status"].eq("ok")]
     rows = rows[rows["kind"].ne("published") & ~rows["evaluator"].isin(["train", *DIAGNOSTICS])]
     selection, title = {}, slice_.title
-    for column, value, preferred in (
-        ("evaluator", evaluator, [*QUESTIONS, *in_order(rows["evaluator"])]),
+    for column, value, preferred_values in (
+        ("evaluator", evaluator, [*QUESTIONS, *sorted_evaluators(rows["evaluator"])]),
         ("shift", shift, []),
-        ("metric", metric, scores.HEADLINES),
+        ("metric", metric, scores.FALLBACK_METRICS),
     ):
-        selection[column] = _selected_value(rows, column, value, preferred)
+        selection[column] = _selected_value(rows, column, value, preferred_values)
         rows = rows[rows[column].eq(selection[column])]
     ranking = scores.leaderboard(slice_, selection["evaluator"], selection["shift"], selection["metric"], partial=True)
     means = ranking[ranking["metric"].eq(selection["metric"]) & ranking["failed_seeds"].eq(0)]
     means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
     if means.empty:
         raise UsageError(
-            f"nothing to rank: all contestants failed on task '{slice_.task}'; the column reason says why",
+            f"nothing to rank: all contestants failed on task '{slice_.task}'; the column reason has the reasons",
             code="nothing-to-do",
         )
     title += "" if selection["evaluator"] in QUESTIONS else f" · {meaning(selection['evaluator']).title}"
     title += "" if selection["shift"] == "none" else f" · shift {selection['shift']}"
-    return board.chart(means, known_metric(selection["metric"]), slice_.looks, title)
+    return board.chart(means, metric_of(selection["metric"]), slice_.looks, title)
 
 
-def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferred: Sequence[str]) -> str:
+def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferred_values: Sequence[str]) -> str:
     """A value of a column: the given one, in either spelling, or by default the first preferred one that occurs.
 
     Raises:
@@ -188,19 +189,19 @@ def _selected_value(rows: pd.DataFrame, column: str, value: str | None, preferre
     if not names:
         raise UsageError("nothing to rank: no contestant has a finished row with a single score", code="nothing-to-do")
     if value is None:
-        return next((name for name in preferred if name in names.values()), next(iter(names.values())))
+        return next((name for name in preferred_values if name in names.values()), next(iter(names.values())))
     if (name := names.get(canonical(arguments.text(column, value)))) is None:
         raise UnknownNameError(column, value, names.values())
     return name
 
 
-def _rows(values: Any) -> pd.DataFrame:
+def _checked_rows(values: Any) -> pd.DataFrame:
     """The rows of a chart, without duplicates.
 
     Raises:
         UsageError: they are not rows of the table `values`.
     """
-    advice = "give rows of icl.evaluate(...) or icl.open_results(...).values()"
+    advice = "pass rows of icl.evaluate(...) or icl.open_results(...).values()"
     if not isinstance(values, pd.DataFrame):
         raise UsageError(f"values: expected a frame, got {arguments.brief_repr(values)}; {advice}", code="bad-value")
     if values.empty:
@@ -209,8 +210,8 @@ def _rows(values: Any) -> pd.DataFrame:
         rows = tables.validate("values", values.drop_duplicates(), np.arange(len(values.drop_duplicates())))
     except tables.TableError as error:
         raise UsageError(f"{error}; {advice}, with all their columns", code=error.code) from None
-    is_repeated = rows.duplicated(tables.keys("values"))
-    # A contestant that was evaluated twice, compared with different contestants, has two scores. The first one counts.
+    is_repeated = rows.duplicated(tables.key_columns("values"))
+    # A contestant that was evaluated twice, next to different contestants, has two scores. The first one is used.
     if len(conflicts := rows[is_repeated & ~rows["metric"].isin(tables.COMPARISON_METRICS)]):
         name = conflicts["run"].iloc[0]
         raise UsageError(
@@ -222,15 +223,15 @@ def _rows(values: Any) -> pd.DataFrame:
 def _with_unique_runs(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with a unique name for every run, since models of several calls of `evaluate` may share a name."""
     keys = ["task", "preset", "run"]
-    trained = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
-    shared_names = pd.MultiIndex.from_frame(trained.loc[trained.duplicated(keys), keys])
+    trained_rows = rows[rows["variant"].notna()].drop_duplicates([*keys, "variant", "seed"])
+    shared_names = pd.MultiIndex.from_frame(trained_rows.loc[trained_rows.duplicated(keys), keys])
     has_shared_name = rows["variant"].notna() & pd.MultiIndex.from_frame(rows[keys]).isin(shared_names)
     unique_names = rows["run"] + "-" + rows["variant"].str[:4] + ("-s" + rows["seed"].astype("string")).fillna("")
     return rows.assign(run=rows["run"].mask(has_shared_name, unique_names))
 
 
-def _read(rows: pd.DataFrame, task: str | None = None) -> Results:
-    """The results of the rows. Rows whose prompts differ from those of most rows are omitted, with a warning."""
+def _results_of(rows: pd.DataFrame, task: str | None = None) -> Results:
+    """The results of the rows. Rows on other prompts than most rows are omitted, with a warning."""
     results = results_from_values(rows)
     for line in results.excluded_rows:
         if task is None or line.startswith(f"{task} "):
@@ -249,10 +250,10 @@ def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
-    """The rows of one task; raises `UsageError` if the task is ambiguous, or there is none."""
+    """The rows of one task; raises `UsageError` if there is no task, or the task is ambiguous."""
     task = None if task is None else canonical(arguments.text("task", task))
     preset = None if preset is None else canonical(arguments.text("preset", preset))
-    slices = _read(rows, task).slices
+    slices = _results_of(rows, task).slices
     for attribute, name in (("task", task), ("preset", preset)):
         if name is not None:
             names = {str(getattr(slice_, attribute)) for slice_ in slices}
@@ -262,7 +263,7 @@ def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     if len(slices) != 1:
         titles = ", ".join(slice_.title for slice_ in slices) or "none"
         raise UsageError(
-            f"choose one with task= and preset=, or give rows of one trained length; there are: {titles}",
+            f"choose one with task= and preset=, or pass rows of one trained length; there are: {titles}",
             code="missing-value" if slices else "nothing-to-do",
         )
     return slices[0]
@@ -277,10 +278,10 @@ def _chart(section: Section | None, rows_name: str, caption: Sequence[str] = ())
     specs = [figure.make_static() | {"title": title} for figure, title in zip(figures, titles, strict=True)]
     if len(specs) == 1:
         return alt.Chart.from_dict(specs[0])
-    combined = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}
-    combined["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
+    combined_chart = {key: specs[0][key] for key in _TOP_LEVEL if key in specs[0]}
+    combined_chart["resolve"] = {"scale": dict.fromkeys(("color", "strokeDash"), "independent")}
     panels = [{key: value for key, value in spec.items() if key not in _TOP_LEVEL} for spec in specs]
-    return alt.Chart.from_dict({**combined, "vconcat": panels})
+    return alt.Chart.from_dict({**combined_chart, "vconcat": panels})
 
 
 def _figures(section: Section) -> Iterator[Figure]:

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from iclbench.api import arguments
-from iclbench.api.models import check_values
+from iclbench.api.models import check_weight_values
 from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
 from iclbench.core.devices import resolve_device
@@ -62,7 +62,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     prediction, is_single, is_flat = prompt.predict().marginals, prompt.is_single, prompt.is_flat
     points = prediction.point()
     if not return_std:
-        return _array(points, is_single, is_flat)
+        return _output_array(points, is_single, is_flat)
     if isinstance(prediction, Categorical):
         raise UsageError(
             "return_std: the model predicts class labels; predict_proba returns their probabilities",
@@ -73,7 +73,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
             "return_std: the model predicts single values; build it for a task with head='gaussian' (or 'mixture')",
             code="not-applicable",
         )
-    return _array(points, is_single, is_flat), _array(prediction.std, is_single, is_flat)
+    return _output_array(points, is_single, is_flat), _output_array(prediction.std, is_single, is_flat)
 
 
 @guarded
@@ -87,7 +87,7 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
     prediction = prompt.predict()
     if not isinstance(prediction, Categorical):
         raise UsageError("predict_proba: the model predicts numbers; use predict", code="not-applicable")
-    return _array(prediction.logits.softmax(-1), prompt.is_single, is_flat=False)
+    return _output_array(prediction.logits.softmax(-1), prompt.is_single, is_flat=False)
 
 
 @guarded
@@ -111,7 +111,7 @@ def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples
     """
     prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
     samples = prompt.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
-    return np.stack([_array(sample, prompt.is_single, prompt.is_flat) for sample in samples])
+    return np.stack([_output_array(sample, prompt.is_single, prompt.is_flat) for sample in samples])
 
 
 class Trained:
@@ -134,7 +134,7 @@ class Trained:
     @cached_property
     @guarded
     def family(self) -> Family:
-        """The family of the run's task. Its data are read when they are needed."""
+        """The family of the run's task. Its data are read on first use."""
         return self.run.config.task.build(self._data_dir)
 
     @guarded
@@ -205,7 +205,7 @@ def backbone_of(model: Any) -> Backbone:
         raise UsageError(
             f"model: expected a backbone, icl.load(...) or a finished run, not {type(model).__name__}", code="bad-value"
         )
-    check_values(model)
+    check_weight_values(model)
     return model
 
 
@@ -228,7 +228,7 @@ class _Prompt:
         _check_columns(columns_of(X_context), columns_of(X_query))
         if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
             raise UsageError(
-                f"X_context {_shape(x)} and X_query {_shape(queries)}: give both as (points, Dx), or both as "
+                f"X_context {_shape(x)} and X_query {_shape(queries)}: pass both as (points, Dx), or both as "
                 "(B, points, Dx) with the same B",
                 code="bad-value",
             )
@@ -263,7 +263,7 @@ class _Prompt:
 def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
     x = _floats(name, values)
     if x.dim() == 3 and not len(x):
-        raise UsageError(f"{name} has shape {_shape(x)}: give at least one episode", code="bad-value")
+        raise UsageError(f"{name} has shape {_shape(x)}: pass at least one episode", code="bad-value")
     if x.dim() not in (2, 3) or x.shape[-1] != model.shape.x_dim:
         raise UsageError(
             f"{name} has shape {_shape(x)}: expected (points, {model.shape.x_dim}) or (B, points, "
@@ -282,7 +282,7 @@ def columns_of(values: Any) -> list[Any]:
 def column_mismatch(expected: list[Any], actual: list[Any]) -> tuple[Any, Any, bool] | None:
     """The first pair of names that differ, and whether only the order differs; None if all names agree.
 
-    A frame with columns 0, 1, ... may have been made without names, so it agrees with any names.
+    A frame with columns 0, 1, ... may have been created without names, so it agrees with any names.
     """
     differences = [(one, other) for one, other in zip(expected, actual, strict=False) if one != other]
     has_same_names, default_names = Counter(expected) == Counter(actual), list(range(len(expected)))
@@ -295,14 +295,14 @@ def _check_columns(context: list[Any], queries: list[Any]) -> None:
     """Raise `UsageError` if both have column names and these differ, even if only in their order."""
     if mismatch := column_mismatch(context, queries):
         context_name, query_name, has_same_names = mismatch
-        advice = "give X_query[X_context.columns]" if has_same_names else "both need the same columns"
+        advice = "pass X_query[X_context.columns]" if has_same_names else "both need the same columns"
         raise UsageError(
             f"X_query has {query_name} in place of {context_name} in X_context: {advice}", code="bad-value"
         )
 
 
 def _outputs(model: Backbone, values: Any, x: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    """Outputs of `(*B, N, Dy)` or labels of `(*B, N)`, and whether the values have no axis of outputs."""
+    """Outputs, `(*B, N, Dy)`, or labels, `(*B, N)`, and whether the values have no axis of outputs."""
     if model.shape.classes is not None:
         return _labels(values, x, model.shape.classes), True
     y, outputs = _floats("y_context", values), model.shape.y_dim
@@ -397,8 +397,8 @@ def _shape(t: torch.Tensor) -> tuple[int, ...]:
     return tuple(t.shape)
 
 
-def _array(t: torch.Tensor, is_single: bool, is_flat: bool) -> np.ndarray:
-    """A NumPy array, without the axes that the arguments do not have."""
+def _output_array(t: torch.Tensor, is_single: bool, is_flat: bool) -> np.ndarray:
+    """A prediction as a NumPy array with the axes of the arguments."""
     if is_flat and t.is_floating_point():
         t = t.squeeze(-1)
     array = _numpy(t[0] if is_single else t)

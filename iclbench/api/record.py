@@ -61,8 +61,8 @@ def variant_of(model: Backbone) -> str:
 
 
 def _training_parts(training: MemoryTraining) -> dict[str, Any]:
-    """All that determines the weights, except the seed."""
+    """Everything that determines the weights, except the seed."""
     task = training.task.model_dump(mode="json", include=set(TaskConfig.with_role(Role.TRAINED)))
     train = training.settings.model_dump(mode="json", exclude=set(TrainSettings.with_role(Role.MONITORING)))
-    reached = {"reached": training.steps} if training.steps != training.settings.steps else {}
-    return {"preset": training.preset, "task": task, "train": train, **reached}
+    reached_steps = {"reached": training.steps} if training.steps != training.settings.steps else {}
+    return {"preset": training.preset, "task": task, "train": train, **reached_steps}

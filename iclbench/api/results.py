@@ -94,8 +94,8 @@ def write_report(
     tasks: str | Sequence[str] = (),
     contestants: str | Sequence[str] = (),
 ) -> Path:
-    """Write the report of a results folder, with the data of its figures and its tables. A section or a picture that
-    cannot be made causes a warning.
+    """Write the report on a results folder, with its tables and the data of its figures. A section or a picture that
+    cannot be created causes a warning.
 
     Args:
         results: results folder.
@@ -107,7 +107,7 @@ def write_report(
         The path of the HTML page.
 
     Raises:
-        UsageError: there is nothing to report, or the folder holds a page, tables or figures that no report wrote.
+        UsageError: there is nothing to report, or the folder has a page, tables or figures that are not from a report.
         UnknownNameError: a task or a contestant has no results.
 
     >>> from tempfile import TemporaryDirectory
@@ -128,7 +128,7 @@ def write_report(
         tasks=arguments.names("tasks", tasks),
         contestants=arguments.names("contestants", contestants),
     )
-    lines = [f"section '{title}' could not be made: {reason}" for title, reason in report.failed_sections.items()]
+    lines = [f"section '{title}' could not be created: {reason}" for title, reason in report.failed_sections.items()]
     lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing_pictures.items()]
     lines += [f"the report has tables and no figures: {report.script_error}"] * bool(report.script_error)
     for line in lines:

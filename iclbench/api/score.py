@@ -31,7 +31,7 @@ from iclbench.families.shifts import Shift
 from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, check_not_reserved
 
-# What `evaluate` takes: a model, a finished run, or the name of a baseline.
+# The types that `evaluate` scores: a model, a finished run, or the name of a baseline.
 Scorable = Predictor | Run | Trained | str
 
 
@@ -86,7 +86,7 @@ def evaluate(
     prompt_queue = prompt_sets(config, task.preset, shift_names, tests, seed, task.data_dir, family)
     if not entries or not prompt_queue:
         raise UsageError(
-            "nothing to evaluate: give a model or the name of a baseline, and a shift such as 'none'",
+            "nothing to evaluate: pass a model or the name of a baseline, and a shift such as 'none'",
             code="nothing-to-do",
         )
     frames = []
@@ -144,7 +144,7 @@ def _entries(models: Any, task: Task, device: str) -> list[PredictorContestant |
 
 
 def _with_unique_name(model: PredictorContestant, used_names: set[str]) -> PredictorContestant:
-    """A model in memory. If its name is in `used_names`, a number is appended. The new name is added to the set."""
+    """The model with a number appended to its name if the name is in `used_names`. Adds the new name to the set."""
     candidates = (f"{model.run}-{number}" if number > 1 else model.run for number in count(1))
     name = next(candidate for candidate in candidates if candidate not in used_names)
     used_names.add(name)
@@ -155,7 +155,7 @@ def _contestant(model: Any, task: Task, device: str) -> PredictorContestant | st
     """A model or a run as a contestant on the prompts of the task, or the name of a baseline."""
     if isinstance(model, str):
         if canonical(model) in BACKBONES.entries and canonical(model) not in card_names("baselines"):
-            advice = f"give a model, icl.backbone('{model}', task), or a run, icl.load(RUN)"
+            advice = f"pass a model, icl.backbone('{model}', task), or a run, icl.load(RUN)"
             raise UsageError(f"'{model}' is a backbone: {advice}", code="bad-value")
         return load_baseline(model)[0]
     if isinstance(model, Run):

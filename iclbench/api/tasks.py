@@ -45,7 +45,7 @@ class Task:
     @cached_property
     @guarded
     def resolved(self) -> tuple[TaskConfig, TaskCard]:
-        """The resolved task and its card. They are read once, so later changes of the file have no effect."""
+        """The resolved task and its card. The file is read once, so later changes to it have no effect."""
         return resolve_task(self.card, self.preset, self.changes, "task")
 
     @property

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from iclbench.api import arguments
-from iclbench.api.models import check_trains, registered_name, run_config
+from iclbench.api.models import check_trainable, registered_name, run_config
 from iclbench.api.progress import progress_bar
 from iclbench.api.record import MemoryTraining, add_training
 from iclbench.api.tasks import Task, checked_task
@@ -81,7 +81,7 @@ def fit(
             f"fit trains backbones (icl.backbone(NAME, task), or your own), not {class_advice or type(model).__name__}",
             code="bad-value",
         )
-    check_trains(model, checked_task(task))
+    check_trainable(model, checked_task(task))
     seed, device = arguments.seed(seed), resolve_device(device)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise UsageError(
@@ -186,7 +186,7 @@ def train_run(
     config: RunConfig,
     name: str | None,
     context: Context,
-    bar: Callable[[str, int], AbstractContextManager[Update]],
+    make_bar: Callable[[str, int], AbstractContextManager[Update]],
     trackers: Sequence[str] = (),
     processes: Processes = SINGLE_PROCESS,
 ) -> Run:
@@ -196,7 +196,7 @@ def train_run(
         config: configuration of the run.
         name: name of the run (default: TASK-BACKBONE-PRESET-sSEED).
         context: results folder, data, device.
-        bar: makes a progress bar from a label and the number of steps.
+        make_bar: creates a progress bar from a label and the number of steps.
         trackers: names of trackers of losses and scores.
         processes: the group of processes that train the run.
 
@@ -211,6 +211,6 @@ def train_run(
     run = create(context.results, config, name, context.data_dir)
     processes.agree(run.name)
     if not run.finished or not processes.is_single:
-        with bar(run.name, run.config.train.steps) as update:
+        with make_bar(run.name, run.config.train.steps) as update:
             train_with_reports(run, context, update, trackers, processes)
     return run

@@ -7,35 +7,40 @@ from pathlib import Path
 
 import pandas as pd
 
-from iclbench.cli.result_rows import interval, print_failed, print_shipped, styled_name, with_terminal_columns
-from iclbench.cli.terminal import out, table
+from iclbench.cli.result_rows import (
+    print_failures,
+    print_packed_sources,
+    styled_name,
+    value_with_half_width,
+    with_terminal_columns,
+)
+from iclbench.cli.terminal import out, print_table
+from iclbench.tables.evaluators import MAIN_ACCURACY
 from iclbench.tables.runs import are_tuned
-
-HEADLINE = "accuracy_within_choices"
 
 
 def has_labels(values: pd.DataFrame) -> bool:
     """Whether the targets of a prompt set are class labels."""
-    return bool((values["metric"].isin([HEADLINE, "accuracy"]) & values["evaluator"].ne("next")).any())
+    return bool((values["metric"].isin([MAIN_ACCURACY, "accuracy"]) & values["evaluator"].ne("next")).any())
 
 
 def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None:
     """Print one table per task and preset over all its prompt sets, and failures. Runs with different parameters of the
-    task have different prompts, and so separate tables."""
+    task have different prompts and therefore separate tables."""
     if not prompt_sets:
         return
     for (task, preset), rows in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
-        for values in by_prompts(rows):
+        for values in split_by_prompts(rows):
             columns, lines = accuracy_board(values)
             title = f"{task}, {preset}: accuracy among the admitted labels"
-            table(title, columns, lines, range(1, len(columns)))
-            print_shipped(results, values)
-            print_failed(values)
+            print_table(title, columns, lines, range(1, len(columns)))
+            print_packed_sources(results, values)
+            print_failures(values)
             out.print()
 
 
-def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows of one task in groups in which every test and shift has a single prompt set."""
+def split_by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Split the rows of one task into groups in which every test and shift has a single prompt set."""
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
         prompt_sets = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))
@@ -52,7 +57,7 @@ def by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: accuracies with half the width of their intervals, ordered by the first test."""
-    accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(HEADLINE)]
+    accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(MAIN_ACCURACY)]
     accuracies = accuracies.assign(
         test=accuracies["evaluator"].where(accuracies["evaluator"].ne("targets"), _shift_titles(accuracies["shift"]))
     )
@@ -63,7 +68,7 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     means = accuracies[~is_chance].pivot_table("value", "run", "test").reindex(columns=tests)
     means = means.sort_values(tests, ascending=False) if tests else means
     kinds = dict(zip(accuracies["run"], accuracies["kind"], strict=True))
-    cells = {key: interval(row) for key, row in by_run.iterrows()}
+    cells = {key: value_with_half_width(row) for key, row in by_run.iterrows()}
     lines = [
         [styled_name(run, kinds[run]), *(cells.get((run, test), "") for test in tests)] for run in map(str, means.index)
     ]

@@ -1,4 +1,4 @@
-"""The classes of a name, and the contracts that apply to each."""
+"""Find the classes with a name, and check the contracts that apply to each."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from iclbench.families.base import Family
 from iclbench.families.linear import SparseLinear
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
-# Numbers of related datasets to check with. A model runs other code for tasks with related datasets.
-RELATED = (0, 3)
+# The numbers of related datasets in the checks. Models run different code for tasks with related datasets.
+RELATED_COUNTS = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
     """Check every contract that applies to the class, and yield its name and its problem (None if it holds).
 
-    An estimator is checked with the settings of its card, a backbone with a few thousand parameters. For a backbone,
-    this also checks that a size meets each budget of the presets.
+    An estimator is checked with the settings of its card, and a backbone with a few thousand parameters. For a
+    backbone, this also checks that a size meets each budget of the presets.
 
     Raises:
         DataError: the data of a family cannot be read.
@@ -47,12 +47,12 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         else:
             family = checked_class(checked_class.Parameters(), data_dir)
         if family.needs_data:
-            _ = family.fingerprint  # missing data raise one error, and do not break every contract
+            _ = family.fingerprint  # so that missing data raise one error and do not break every contract
         for family_contract in FAMILY_CONTRACTS:
             yield family_contract.__name__, _problem(family_contract, family)
         return
     if issubclass(checked_class, FittedPredictor):
-        cases = _estimators(target, checked_class)
+        cases = _estimator_cases(target, checked_class)
     elif issubclass(checked_class, Backbone):
         frozen = {} if ":" in target else BACKBONES.variant(target).frozen
         settings = checked_class.Settings(**frozen).model_dump(mode="json", exclude_unset=True)
@@ -60,7 +60,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
             contract_name = f"a_size_meets_the_budget ({count(budget)} parameters)"
             shape = example_shape(checked_class.heads[0])
             yield contract_name, _problem(budget_settings, target, checked_class, budget, shape, settings)
-        cases = _backbones(target, checked_class, settings)
+        cases = _backbone_cases(target, checked_class, settings)
     elif families := _families_of(target):
         raise UsageError(
             f"'{target}' is specific to a family; run: iclbench check {' or '.join(families)}", code="not-applicable"
@@ -73,15 +73,16 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
                 yield contract.name + suffix, _problem(contract.check, predictor, episodes, Tolerance(2e-5, 1e-4))
 
 
-def _estimators(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """The estimator to check, on episodes without and with related datasets, with a suffix for the contracts' names."""
+def _estimator_cases(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
+    """The estimator with episodes to check it on, without and with related datasets. The first item of each case is a
+    suffix for the contracts' names."""
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
     family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
-    for related in (0,) if cls.reads_streams else _related(head):
-        shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related)
+    for related_count in (0,) if cls.reads_streams else _related_counts(head):
+        shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related_count)
         facts = TaskFacts(noise_to_signal=0.25, family=family, classes=shape.classes, marks=shape.marks)
-        yield _suffix(head, related), cls(settings, facts), episodes_of(shape)
+        yield _suffix(head, related_count), cls(settings, facts), episodes_of(shape)
 
 
 def _settings_of(target: str) -> dict[str, Any]:
@@ -99,21 +100,21 @@ def _families_of(target: str) -> list[str]:
     return sorted({card.family for card in cards if baselines & {*card.baselines, *card.oracles}})
 
 
-def _backbones(
+def _backbone_cases(
     name: str, cls: type[Backbone], settings: Mapping[str, Any]
 ) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """The backbone to check, with each of its heads: for a task without related datasets, where it reads a sequence in
-    one pass, and for a task with them, where it continues from a state."""
+    """The backbone to check, with each of its heads: for a task without related datasets, on which it reads a sequence
+    in one pass, and for a task with related datasets, on which it continues from a state."""
     small = small_settings(name, cls, settings)
     for head in cls.heads:
-        for related in _related(head):
-            shape = example_shape(head, related)
-            yield _suffix(head, related), build(name, cls, small, shape), episodes_of(shape)
+        for related_count in _related_counts(head):
+            shape = example_shape(head, related_count)
+            yield _suffix(head, related_count), build(name, cls, small, shape), episodes_of(shape)
 
 
-def _related(head: str) -> tuple[int, ...]:
-    """Numbers of related datasets to check a head with; event sequences have none."""
-    return (0,) if head == "event" else RELATED
+def _related_counts(head: str) -> tuple[int, ...]:
+    """The numbers of related datasets in the checks of a head; event sequences have none."""
+    return (0,) if head == "event" else RELATED_COUNTS
 
 
 def _budgets() -> list[int]:
@@ -122,8 +123,8 @@ def _budgets() -> list[int]:
     return sorted({preset.budget for preset in presets if preset.budget is not None})
 
 
-def _suffix(head: str, related: int) -> str:
-    words = [f"{head} head"] * bool(head) + ["related datasets"] * bool(related)
+def _suffix(head: str, related_count: int) -> str:
+    words = [f"{head} head"] * bool(head) + ["related datasets"] * bool(related_count)
     return f" ({', '.join(words)})" if words else ""
 
 
@@ -147,18 +148,18 @@ def classes(target: str) -> list[Any]:
     if ":" in target:
         return [BACKBONES.get(target)]
     registries = (BACKBONES, ESTIMATORS, FAMILIES)
-    registered = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
-    if not registered:
+    registered_classes = [registry.get(target) for registry in registries if canonical(target) in registry.entries]
+    if not registered_classes:
         all_names = {name for registry in registries for name in registry.entries}
         raise UnknownNameError("backbone, estimator or family", target, all_names, hint="(or package.module:Class)")
-    return registered
+    return registered_classes
 
 
 def oracle_claims(target: str) -> Iterator[str]:
     """The oracles on the cards of a family, and whether the family lists them. The cards are the shipped ones and
     those in the current folder, or the card that is checked."""
 
-    def key(family: str) -> str:
+    def canonical_family(family: str) -> str:
         return family if ":" in family else canonical(family)
 
     if is_baseline(target):
@@ -171,7 +172,7 @@ def oracle_claims(target: str) -> Iterator[str]:
             if is_card:
                 raise
             continue  # not the card of a task
-        if not is_card and key(task_card.family) != key(target):
+        if not is_card and canonical_family(task_card.family) != canonical_family(target):
             continue
         for oracle in task_card.oracles:
             if family_class(task_card.family).lists_oracle(oracle):

@@ -1,7 +1,7 @@
 """Completion of names of cards, backbones and runs, and the completion script of a shell.
 
-Each function lists names, and Typer selects those that begin with the typed text. A shell runs this while the user
-types, so the functions import only what they need to list names.
+Each function lists names, and Typer selects those that begin with the typed text. The functions run while the user
+types, so they import only what they need to list names.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def engines() -> list[str]:
 
 
 def several_tasks(incomplete: str) -> list[str]:
-    return _after_comma(incomplete, tasks())
+    return _after_last_comma(incomplete, tasks())
 
 
 def several_contestants(incomplete: str) -> list[str]:
-    return _after_comma(incomplete, [*backbones(), *baselines()])
+    return _after_last_comma(incomplete, [*backbones(), *baselines()])
 
 
 def language_tasks(incomplete: str) -> list[str]:
-    return _after_comma(incomplete, _cards("tasks/language", "tasks/language/suites"))
+    return _after_last_comma(incomplete, _cards("tasks/language", "tasks/language/suites"))
 
 
 def presets() -> list[str]:
@@ -76,7 +76,7 @@ def classes() -> list[str]:
 
 
 def runs(ctx: Any) -> list[str]:
-    """Runs of the results folder of the command line or the environment."""
+    """The runs in the results folder of the command line or the environment."""
     return sorted(path.parent.name for path in _results(ctx).glob("runs/*/config.toml"))
 
 
@@ -112,11 +112,11 @@ def names_to_show(ctx: Any) -> list[str]:
 
 
 def listable_kinds() -> list[str]:
-    """What `iclbench list` can list."""
+    """The kinds of entries that `iclbench list` can list."""
     return ["tasks", "backbones", "baselines", "families", "grids", "runs"]
 
 
-def answer(command: Any) -> NoReturn:
+def answer_request(command: Any) -> NoReturn:
     """Answer a completion request, and exit."""
     from typer.completion import completion_init
 
@@ -135,7 +135,7 @@ def show(shell: str | None) -> None:
 
 
 def install(shell: str | None) -> None:
-    """Write the completion script to the place where the shell reads it."""
+    """Write the completion script to the file that the shell reads."""
     if shell is not None:
         from typer.completion import install
 
@@ -166,7 +166,7 @@ def _cards(*kinds: CardKind) -> list[str]:
     return [name for kind in kinds for name in card_names(kind)]
 
 
-def _after_comma(incomplete: str, names: Iterable[str]) -> list[str]:
+def _after_last_comma(incomplete: str, names: Iterable[str]) -> list[str]:
     """Completions of the last of several names separated by commas."""
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names]

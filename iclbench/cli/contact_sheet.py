@@ -23,7 +23,7 @@ def write_glyphs(path: Path) -> str:
     Raises:
         UsageError: the file cannot be written.
     """
-    # Thirty classes, spread over all 1,623, so that many alphabets are included.
+    # Thirty classes, spread over all 1,623, include many alphabets.
     classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
     sheet = framed_grid(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():
@@ -41,6 +41,6 @@ def write_glyphs(path: Path) -> str:
 
 def framed_grid(images: UInt8[np.ndarray, "rows columns size size"]) -> UInt8[np.ndarray, "height width"]:
     """One black-on-white picture with lines between the images."""
-    framed = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE_GREY)
-    rows, columns, height, width = framed.shape
-    return framed.transpose(0, 2, 1, 3).reshape(rows * height, columns * width)
+    framed_images = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE_GREY)
+    rows, columns, height, width = framed_images.shape
+    return framed_images.transpose(0, 2, 1, 3).reshape(rows * height, columns * width)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from iclbench import tables
-from iclbench.cli.terminal import out, print_rows, say, step_bar, table
+from iclbench.cli.terminal import out, print_rows, print_table, say, step_bar
 from iclbench.config.cards import load_baseline
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
@@ -16,7 +16,7 @@ from iclbench.evaluation.contestants import PredictorContestant, backbone, basel
 from iclbench.evaluation.costs.costs import CostSizes, measure_costs
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.report.blocks import Table
-from iclbench.report.cost_table import AT_ONCE, COLUMNS, MACHINE, at_once_table, cost_table
+from iclbench.report.cost_table import CALL_COLUMNS, COLUMNS, MACHINE_KEYS, call_cost_table, cost_table
 from iclbench.store.runs import Run
 
 
@@ -28,11 +28,11 @@ def measure_all(
     json: bool,
 ) -> int:
     """Measure runs with a progress bar, and then baselines; returns the number of measurements that failed."""
-    written: list[Path] = []
-    failed = 0
+    written_paths: list[Path] = []
+    failed_count = 0
 
     def measure(contestant: PredictorContestant, run: Run) -> int:
-        path, lines, missing = measure_costs(
+        path, lines, missing_count = measure_costs(
             context,
             contestant,
             run.config.task,
@@ -40,19 +40,19 @@ def measure_all(
             sizes,
             train=run.config.train,
         )
-        written.append(path)
+        written_paths.append(path)
         for line in lines:
             say(line)
-        return missing
+        return missing_count
 
     with step_bar("measure", len(runs)) as update:
         for number, run in enumerate(runs, 1):
             try:
-                failed += measure(backbone(run, context.device, context.data_dir), run)
+                failed_count += measure(backbone(run, context.device, context.data_dir), run)
             except UsageError as error:
                 if len(runs) == 1:
                     raise
-                failed += 1  # the other runs are measured
+                failed_count += 1  # the other runs are measured
                 say(f"skipped run '{run.name}': {error}")
             update(number, run.name)
     requests = list(_baselines(runs, baseline, context.data_dir))
@@ -60,15 +60,15 @@ def measure_all(
         for run, prompts, name in requests:
             try:
                 (contestant,) = baselines(prompts, [name])
-                failed += measure(contestant, run)
+                failed_count += measure(contestant, run)
             except UsageError as error:
                 if len(requests) == 1:
                     raise
-                failed += 1  # the other baselines are measured
+                failed_count += 1  # the other baselines are measured
                 say(f"skipped baseline '{name}' on {run.config.task.name}, {run.config.preset}: {error}")
-    finally:  # print the measurements even if a baseline does not fit
-        print_costs(written, json)
-    return failed
+    finally:  # print the measurements even if a baseline is not applicable
+        print_costs(written_paths, json)
+    return failed_count
 
 
 def _baselines(
@@ -84,18 +84,18 @@ def _baselines(
             yield from ((run, prompts, name) for name in card_names if load_baseline(name)[0] not in typed_names)
 
 
-def print_costs(written: Sequence[Path], json: bool) -> None:
+def print_costs(written_paths: Sequence[Path], json: bool) -> None:
     """Print one table per task, preset, machine and batch size, or all rows as JSON."""
-    frames = [tables.read("costs", path) for path in dict.fromkeys(written)]
+    frames = [tables.read("costs", path) for path in dict.fromkeys(written_paths)]
     rows = pd.concat(frames, ignore_index=True) if frames else tables.frame("costs", [])
     if json:
         print_rows(rows)
         return
     headers = _headers([column.header for column in COLUMNS])
-    for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE], sort=False):
+    for (task, preset, device, threads), group in rows.groupby(["task", "preset", *MACHINE_KEYS], sort=False):
         for _, batch in cost_table(group).groupby("n_episodes", dropna=False):
             block = Table("", "", "", batch.reset_index(drop=True), COLUMNS)
-            table(
+            print_table(
                 f"{task}, {preset}: {device}, {threads} thread{'' if threads == 1 else 's'}",
                 headers,
                 [[cell.text for cell in row] for row in block.rows()],
@@ -105,20 +105,20 @@ def print_costs(written: Sequence[Path], json: bool) -> None:
             episodes = batch["n_episodes"].dropna()
             scope = f"; all other values are per episode, in batches of {episodes.iloc[0]}" if len(episodes) else ""
             out.print(f"Training steps are per batch{scope}.\n")
-        batch_costs = Table("", "", "", at_once_table(group), AT_ONCE)
-        if len(batch_costs.frame):
-            table(
+        call_costs = Table("", "", "", call_cost_table(group), CALL_COLUMNS)
+        if len(call_costs.frame):
+            print_table(
                 "several in one call, total per episode",
-                [column.header for column in AT_ONCE],
-                [[cell.text for cell in row] for row in batch_costs.rows()],
-                range(2, len(AT_ONCE)),
+                [column.header for column in CALL_COLUMNS],
+                [[cell.text for cell in row] for row in call_costs.rows()],
+                range(2, len(CALL_COLUMNS)),
                 keys=range(4),
             )
             out.print()
 
 
 def _headers(report_headers: Sequence[str]) -> list[str]:
-    """Headers that are clear on their own, since a table may be printed in blocks.
+    """Headers that are clear without their neighbours, since a table may be printed in blocks.
 
     >>> _headers(["training step", "its time", "its memory", "n"])
     ['training step', 'step time', 'step memory', 'n']

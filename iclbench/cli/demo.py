@@ -21,7 +21,7 @@ def command(results: DemoResults = Path("results/demo")) -> None:
     """Train small backbones on two tasks, evaluate them with baselines, probe their layers and write the report."""
     from iclbench import tables
     from iclbench.cli.summary import print_summary
-    from iclbench.cli.sweep_run import gpus_of_workers, work_through
+    from iclbench.cli.sweep_run import gpus_of_workers, run_locally
     from iclbench.cli.terminal import out, say
     from iclbench.core.context import Context
     from iclbench.core.formats import plural
@@ -37,7 +37,7 @@ def command(results: DemoResults = Path("results/demo")) -> None:
         demo_plan = make_plan(grid_cells([GRID], results=results), store)
         runs = sorted({cell.run for cell in demo_plan.cells if cell.kind == "train"})
         say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(demo_plan.todo), 'cell')}")
-        work_through(demo_plan, store, gpus_of_workers(), Context(results))
+        run_locally(demo_plan, store, gpus_of_workers(), Context(results))
         say("writing the report")
         page = build(results, results / "report").page
     values = tables.read_all("values", results)

@@ -40,13 +40,13 @@ _OPTIONAL = {
 
 def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = False) -> None:
     """Report Python, libraries, devices, folders and plug-ins."""
-    from iclbench.cli.terminal import print_json, table
+    from iclbench.cli.terminal import print_json, print_table
 
     facts = _facts(results, data_dir)
     if json:
         print_json(facts)
         return
-    table("", ["item", "value"], [[key, str(value)] for key, value in facts.items()])
+    print_table("", ["item", "value"], [[key, str(value)] for key, value in facts.items()])
 
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
@@ -73,10 +73,10 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
     )
     facts["hub of models"] = _hub()
     for registry in (FAMILIES, BACKBONES, ESTIMATORS, READERS):
-        loaded = registry.available()
-        missing = sorted(set(registry.entries) - set(loaded))
-        facts[f"{registry.kind} classes"] = f"{len(loaded)} available" + (
-            f"; not available: {', '.join(missing)}" if missing else ""
+        available_classes = registry.available()
+        missing_classes = sorted(set(registry.entries) - set(available_classes))
+        facts[f"{registry.kind} classes"] = f"{len(available_classes)} available" + (
+            f"; not available: {', '.join(missing_classes)}" if missing_classes else ""
         )
     facts["results folder"] = f"{results} ({_writable(results)})"
     facts["data folder"] = f"{data_dir} ({'exists' if data_dir.is_dir() else 'missing'})" if data_dir else "not given"

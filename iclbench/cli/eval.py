@@ -146,9 +146,9 @@ def command(
     context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli import eval_runs, summary
 
-    table = None if csv is None else eval_runs.read(csv, target, header)
-    failed = untrusted_count = 0
-    evaluated: list[str] = []
+    table = None if csv is None else eval_runs.read_user_table(csv, target, header)
+    failed_count = untrusted_count = 0
+    prompt_set_ids: list[str] = []
     changed_code: list[str] = []
     remarks: dict[str, None] = {}
     for trained_run in runs:
@@ -156,7 +156,7 @@ def command(
             replacement = eval_runs.replacement_task(trained_run, table, csv, task)
             if replacement is None and files:
                 replacement = trained_run.config.task.with_files(files), None
-            failed += eval_runs.evaluate_run(
+            failed_count += eval_runs.evaluate_run(
                 context,
                 trained_run,
                 shift or [],
@@ -164,7 +164,7 @@ def command(
                 seed,
                 replacement,
                 baseline,
-                evaluated,
+                prompt_set_ids,
                 evaluator,
                 None if context_method.name == "icl" else context_method,
                 fresh,
@@ -176,13 +176,13 @@ def command(
             if run and len(runs) == 1:
                 raise
             untrusted_count += isinstance(error, UntrustedError)
-            failed += 1  # the other runs are evaluated
+            failed_count += 1  # the other runs are evaluated
             changed_code += [trained_run.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{trained_run.name}': {error}")
-    summary.print_summary(results, evaluated, json, without=changed_code)
+    summary.print_summary(results, prompt_set_ids, json, omitted_runs=changed_code)
     for line in remarks:
         out.print(line)
-    if retryable := failed - untrusted_count:
-        say(f"{retryable} failed; run the same command again to retry")
-    if failed:
+    if retryable_count := failed_count - untrusted_count:
+        say(f"{retryable_count} failed; run the same command again to retry")
+    if failed_count:
         raise typer.Exit(1)

@@ -41,13 +41,13 @@ TABLE_BASELINES = (
 def evaluate_run(
     context: Context,
     run: Run,
-    shift: list[str],
+    shift_names: list[str],
     extrapolate: int | str | None,
     seed: int = 0,
     replacement: tuple[TaskConfig, Family | None] | None = None,
-    baseline: list[str] | None = None,
-    evaluated: list[str] | None = None,
-    evaluator: list[str] | None = None,
+    baseline_names: list[str] | None = None,
+    prompt_set_ids: list[str] | None = None,
+    evaluator_names: list[str] | None = None,
     method: Method | None = None,
     fresh: bool = False,
     remarks: dict[str, None] | None = None,
@@ -56,21 +56,21 @@ def evaluate_run(
     """Evaluate one run with a progress bar, on prompts of its task or of a `replacement`; returns the number of failed
     cells.
 
-    Adds the ids of the prompt sets to `evaluated`, and remarks on their scores to `remarks`. The other arguments
+    Adds the ids of the prompt sets to `prompt_set_ids`, and remarks on their scores to `remarks`. The other arguments
     are those of `evaluation.evaluate.evaluate_run`.
     """
     ids_with_remarks: set[str] = set()
     longest = None if extrapolate is None else example_count(str(extrapolate), run.config.task.points)
     task, family = replacement or (run.config.task, None)
-    shifts = shifts_of(run, shift, longest, task)
-    evaluators = [] if family else evaluators_of(run, evaluator or [], task)
+    shifts = shifts_of(run, shift_names, longest, task)
+    evaluators = [] if family else evaluators_of(run, evaluator_names or [], task)
     model_count = 1 if method is None else 2
-    baseline_count = len(baseline) if baseline else len({*task.oracles, *task.baselines})
-    failed = done = 0
+    baseline_count = len(baseline_names) if baseline_names else len({*task.oracles, *task.baselines})
+    failed_count = done_count = 0
     with step_bar(f"evaluate {run.name}", (len(shifts) + len(evaluators)) * (model_count + baseline_count)) as update:
 
         def show_start(contestant: PredictorContestant, prompts: PromptSet) -> None:
-            update(done, f"{prompts.evaluation}: {contestant.name}")
+            update(done_count, f"{prompts.evaluation}: {contestant.name}")
 
         for cell in run_evaluation(
             context,
@@ -80,29 +80,29 @@ def evaluate_run(
             seed=seed,
             task=task,
             family=family,
-            baseline_names=baseline,
+            baseline_names=baseline_names,
             method=method,
             lookup=None if fresh else PackedBaselines(context.results),
             fresh=fresh,
             on_start=show_start,
             data_changed=data_changed,
         ):
-            done += 1
+            done_count += 1
             if remarks is not None and task.family == "tabular" and cell.prompts.id not in ids_with_remarks:
                 ids_with_remarks.add(cell.prompts.id)
-                update(done, "XGBoost on all rows except the targets")
+                update(done_count, "XGBoost on all rows except the targets")
                 with memory_advice(REAL_TABLE_REMEDY):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
-            if evaluated is not None and cell.prompts.id not in evaluated:
-                evaluated.append(cell.prompts.id)
+            if prompt_set_ids is not None and cell.prompts.id not in prompt_set_ids:
+                prompt_set_ids.append(cell.prompts.id)
             if cell.reason:
-                failed += 1
+                failed_count += 1
                 say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
-        update(done, "")
-    return failed
+        update(done_count, "")
+    return failed_count
 
 
-def read(csv: Path, target: str | None, header: bool | None) -> Table:
+def read_user_table(csv: Path, target: str | None, header: bool | None) -> Table:
     """Read the user's table."""
     with memory_advice(REAL_TABLE_REMEDY):
         return read_table(csv, target, header)
@@ -111,8 +111,8 @@ def read(csv: Path, target: str | None, header: bool | None) -> Table:
 def replacement_task(
     run: Run, table: Table | None, csv: Path | None, task: str | None
 ) -> tuple[TaskConfig, Family | None] | None:
-    """The task that replaces the run's task: a user's table, or a card at the preset of the run; None if there is
-    none."""
+    """The task that replaces the run's task: a user's table, or a card at the preset of the run; None for the run's
+    task."""
     if table is not None and csv is not None:
         return table_task(run, table, csv)
     return None if task is None else (resolve_task(task, run.config.preset)[0], None)

@@ -53,15 +53,18 @@ def values_by_step(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[s
 
     The last step also has the scores on prompts of the run's task. Their names are `EVALUATOR/SHIFT/METRIC`, or
     `EVALUATOR/SHIFT/METRIC/N-related` with related datasets. Scores with further evaluation seeds have the name of the
-    prompt set as a prefix."""
+    prompt set as a prefix.
+    """
     import pandas as pd
 
     from iclbench.store.identity import variant_id
 
-    ok = values[values["status"].eq("ok") & values["value"].notna() & values["trained_on"].isna()]
-    ok = ok[ok["variant"].isna() | ok["variant"].eq(variant_id(run.config))]
-    curve = ok[ok["axis"].eq("train_step").fillna(False)]
-    scores = ok[ok["axis"].isna() & ok["n_context"].isna() & ok["stratum"].isna() & ok["prompt_set"].notna()]
+    ok_rows = values[values["status"].eq("ok") & values["value"].notna() & values["trained_on"].isna()]
+    ok_rows = ok_rows[ok_rows["variant"].isna() | ok_rows["variant"].eq(variant_id(run.config))]
+    curve = ok_rows[ok_rows["axis"].eq("train_step").fillna(False)]
+    scores = ok_rows[
+        ok_rows["axis"].isna() & ok_rows["n_context"].isna() & ok_rows["stratum"].isna() & ok_rows["prompt_set"].notna()
+    ]
     by_step: dict[int, dict[str, float]] = {}
     for evaluator, name, step, value in _column_tuples(curve, "evaluator", "metric", "axis_value", "value"):
         by_step.setdefault(int(step), {})[name if evaluator == "train" else f"{evaluator}/{name}"] = float(value)

@@ -1,8 +1,8 @@
 """The layout of a printed table, in which no cell is cut.
 
-A table that is too wide folds prose between words, but no numbers. If that is not enough, it is split into blocks of
-columns, one below the other, and each block begins with the columns that name its rows. A block that does not fit is
-wider than the terminal.
+In a table that is too wide, prose is folded between words, and numbers are not folded. If that is not enough, the table
+is split into blocks of columns, one below the other, and each block begins with the columns that name its rows. A block
+that does not fit is wider than the terminal.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from dataclasses import dataclass
 # Spaces between two columns.
 GAP = 2
 # Minimum widths of folded prose in characters. The second is used if the first does not fit.
-_READABLE = (20, 12)
+_FOLD_WIDTHS = (20, 12)
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnWidth:
     """The width that a column needs.
 
     Attributes:
-        natural: characters in its longest line.
-        word: characters in its longest word; `natural` if it cannot be folded.
+        line_width: number of characters in the longest line.
+        word_width: number of characters in the longest word; `line_width` if the column cannot be folded.
     """
 
-    natural: int
-    word: int
+    line_width: int
+    word_width: int
 
-    def floor(self, readable: int) -> int:
-        """The minimum width, if lines are folded to `readable` characters."""
-        return max(self.word, min(self.natural, readable))
+    def minimum_width(self, fold_width: int) -> int:
+        """The minimum width, if lines are folded to `fold_width` characters."""
+        return max(self.word_width, min(self.line_width, fold_width))
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Block:
         return sum(self.widths) + GAP * (len(self.widths) - 1)
 
 
-def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) -> list[Block]:
+def blocks(columns: Sequence[ColumnWidth], width: int, keys: Sequence[int] = (0,)) -> list[Block]:
     """The smallest number of blocks that fit into a width.
 
     Args:
@@ -53,18 +53,18 @@ def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) ->
         width: characters per line.
         keys: the columns that name a row, with which every block begins.
 
-    >>> name, number = Column(20, 20), Column(6, 6)
+    >>> name, number = ColumnWidth(20, 20), ColumnWidth(6, 6)
     >>> [block.columns for block in blocks([name, *[number] * 4], 44)]
     [(0, 1, 2, 3), (0, 4)]
-    >>> [block.widths for block in blocks([name, Column(90, 12)], 60)]
+    >>> [block.widths for block in blocks([name, ColumnWidth(90, 12)], 60)]
     [(20, 38)]
     """
     all_indices = tuple(range(len(columns)))
     if not columns:
         return []
-    unfolded_keys = [Column(c.natural, c.natural) if i in keys else c for i, c in enumerate(columns)]
-    for column_needs in (unfolded_keys, columns):
-        if (widths := _fit(column_needs, width)) is not None:
+    unfolded_keys = [ColumnWidth(c.line_width, c.line_width) if i in keys else c for i, c in enumerate(columns)]
+    for column_widths in (unfolded_keys, columns):
+        if (widths := _fit(column_widths, width)) is not None:
             return [Block(all_indices, widths)]
     table_blocks: list[Block] = []
     rest = [index for index in all_indices if index not in keys]
@@ -81,23 +81,23 @@ def blocks(columns: Sequence[Column], width: int, keys: Sequence[int] = (0,)) ->
     return table_blocks or [Block(all_indices, _minimum_widths(columns))]
 
 
-def _fit(columns: Sequence[Column], width: int) -> tuple[int, ...] | None:
+def _fit(columns: Sequence[ColumnWidth], width: int) -> tuple[int, ...] | None:
     """Widths that fit: the minimum widths, plus a share of the remaining width; None if the columns do not fit."""
-    for readable in _READABLE:
-        widths = [column.floor(readable) for column in columns]
+    for fold_width in _FOLD_WIDTHS:
+        widths = [column.minimum_width(fold_width) for column in columns]
         spare = width - GAP * (len(columns) - 1) - sum(widths)
         if spare < 0:
             continue
-        # Columns that need the least come first: unfolding them takes little width from the others.
-        order = sorted(range(len(columns)), key=lambda index: columns[index].natural - widths[index])
+        # Columns that need the least width come first, since unfolding them takes little width from the others.
+        order = sorted(range(len(columns)), key=lambda index: columns[index].line_width - widths[index])
         for remaining_columns, index in zip(range(len(columns), 0, -1), order, strict=True):
-            extra = min(columns[index].natural - widths[index], spare // remaining_columns)
+            extra = min(columns[index].line_width - widths[index], spare // remaining_columns)
             widths[index] += extra
             spare -= extra
         return tuple(widths)
     return None
 
 
-def _minimum_widths(columns: Sequence[Column]) -> tuple[int, ...]:
+def _minimum_widths(columns: Sequence[ColumnWidth]) -> tuple[int, ...]:
     """Widths of columns that do not fit."""
-    return tuple(column.floor(_READABLE[0]) for column in columns)
+    return tuple(column.minimum_width(_FOLD_WIDTHS[0]) for column in columns)

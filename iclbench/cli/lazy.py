@@ -12,8 +12,9 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-# The words after `iclbench`, in the order of the help. The function `command` of `iclbench.cli.lm.demo_model` defines
-# the options and the help of `iclbench lm demo-model` and runs it. It imports large packages in its body.
+# The words after `iclbench`, in the order of the help. For example, the function `command` of
+# `iclbench.cli.lm.demo_model` defines the options and the help of `iclbench lm demo-model`, and runs the command. It
+# imports large packages in its body.
 COMMANDS = (
     "demo",
     "list",
@@ -40,19 +41,19 @@ COMMANDS = (
 _TYPES = {"bool": "", "int": "N", "float": "X", "Path": "PATH"}
 
 
-def load(words: str) -> Any:
+def command_parser(words: str) -> Any:
     """The parser of a command, such as `lm eval`."""
     app = typer.Typer(add_completion=False)
-    app.command(words.rpartition(" ")[2])(_function(words))
-    return with_plain_help(typer.main.get_command(app), _function(words))
+    app.command(words.rpartition(" ")[2])(_command_function(words))
+    return with_plain_help(typer.main.get_command(app), _command_function(words))
 
 
-def summary(words: str) -> str:
+def command_summary(words: str) -> str:
     """The first paragraph of a command's help."""
-    return " ".join((inspect.getdoc(_function(words)) or "").partition("\n\n")[0].split())
+    return " ".join((inspect.getdoc(_command_function(words)) or "").partition("\n\n")[0].split())
 
 
-def _function(words: str) -> Callable[..., None]:
+def _command_function(words: str) -> Callable[..., None]:
     module = words.replace(" ", ".").replace("-", "_")
     return import_module(f"iclbench.cli.{module}").command
 
@@ -69,13 +70,13 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             """A command with only its name and summary, for the list of commands."""
             if cmd_name in commands:
-                return with_plain_help(TyperCommand(cmd_name, help=summary(commands[cmd_name])))
+                return with_plain_help(TyperCommand(cmd_name, help=command_summary(commands[cmd_name])))
             return super().get_command(ctx, cmd_name)
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, parser, rest = super().resolve_command(ctx, args)
             if name in commands:
-                parser = with_debug(load(commands[name]), ctx.find_root().command)
+                parser = with_debug_option(command_parser(commands[name]), ctx.find_root().command)
             return name, parser, rest
 
     return LazyGroup
@@ -86,7 +87,7 @@ def with_plain_help(parser: Any, function: Callable[..., None] | None = None) ->
 
     Args:
         parser: the parser of a command or of a group.
-        function: the function with the options of the parser; without it, types keep their words.
+        function: the function with the options of the parser; without it, the words for types are not changed.
     """
     for element in (parser, *parser.params):
         if getattr(element, "help", None):
@@ -100,7 +101,7 @@ def with_plain_help(parser: Any, function: Callable[..., None] | None = None) ->
     return parser
 
 
-def with_debug(parser: Any, root: Any) -> Any:
+def with_debug_option(parser: Any, root: Any) -> Any:
     """The parser with the root's `--debug` in its help. `main` removes the option before the parsing."""
     parser.params.append(copy(next(option for option in root.params if option.name == "debug")))
     parser.params[-1].expose_value = False

@@ -12,13 +12,13 @@ from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
 from iclbench.core.errors import UnknownNameError
 
-# Columns that are printed only as JSON, because they are too wide for a terminal. `iclbench show` prints them, too.
-_FOR_SCRIPTS = {
+# Columns that are only in the JSON output, because they are too wide for a terminal. `iclbench show` prints them, too.
+_JSON_COLUMNS = {
     "tasks": {"family", "evaluators"},
     "grids": {"tasks", "backbones"},
     "runs": {"backbone", "preset", "seed"},
 }
-_NUMERIC = ("size", "score")
+_NUMERIC_COLUMNS = ("size", "score")
 # The line below a table.
 _FOOTERS = {
     "tasks": "tasks for language models: iclbench lm tasks",
@@ -40,13 +40,13 @@ def command(
 ) -> None:
     """List tasks, backbones, baselines, families, grids and runs."""
     from iclbench.cli.list_rows import sections_of
-    from iclbench.cli.terminal import out, print_json, table
+    from iclbench.cli.terminal import out, print_json, print_table
 
     sections = sections_of(results)
     if what != "all" and what not in sections:
         raise UnknownNameError("list", what, [*sections, "all"])
-    selected = sections if what == "all" else {what: sections[what]}
-    rows_by_name = {name: rows() for name, rows in selected.items()}
+    selected_sections = sections if what == "all" else {what: sections[what]}
+    rows_by_name = {name: rows() for name, rows in selected_sections.items()}
     if json:
         print_json(rows_by_name if what == "all" else rows_by_name[what])
         return
@@ -54,9 +54,11 @@ def command(
         if not rows:
             out.print(f"no {name}" + (f" in {results}" if name == "runs" else ""))
             continue
-        columns = [column for column in rows[0] if column not in _FOR_SCRIPTS.get(name, ())]
+        columns = [column for column in rows[0] if column not in _JSON_COLUMNS.get(name, ())]
         cells = [[_cell(column, row[column]) for column in columns] for row in rows]
-        table(name if what == "all" else "", columns, cells, [columns.index(c) for c in _NUMERIC if c in columns])
+        print_table(
+            name if what == "all" else "", columns, cells, [columns.index(c) for c in _NUMERIC_COLUMNS if c in columns]
+        )
         if name in _FOOTERS:
             out.print(_FOOTERS[name])
         if what == "all":

@@ -1,4 +1,4 @@
-"""The rows that `iclbench list` prints, for every kind of entry."""
+"""The rows of `iclbench list`, for every kind of entry."""
 
 from __future__ import annotations
 

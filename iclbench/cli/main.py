@@ -1,4 +1,4 @@
-"""The `iclbench` command: register the commands, and turn every failure into one line and an exit code."""
+"""The `iclbench` command: register the commands, and report every failure with one line and an exit code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from iclbench.cli import completion
-from iclbench.cli.lazy import lazy_group, with_debug, with_plain_help
+from iclbench.cli.lazy import lazy_group, with_debug_option, with_plain_help
 from iclbench.cli.streams import set_encoding_fallback
 from iclbench.core import trust
 from iclbench.core.errors import IclbenchError, Interrupted, PluginError, one_line, shorten, shorten_words
@@ -24,7 +24,7 @@ from iclbench.core.signals import exit_on_signal, raise_if_ctrl_c, remember_ctrl
 
 INTERRUPTED = Interrupted.exit_code
 # Options with an optional value: the pattern of the value, and the default.
-_OPTIONAL = {
+_OPTIONAL_VALUES = {
     "--extrapolate": (r"-?\d+x?", "4x"),
     "--install-completion": (r"\w+", "auto"),
     "--show-completion": (r"\w+", "auto"),
@@ -93,7 +93,7 @@ def _root(
 def parser() -> Any:
     """The parser of all commands, without markup in help texts and with the option --debug for every command."""
     root = with_plain_help(typer.main.get_command(app), _root)
-    with_debug(with_plain_help(root.commands["lm"]), root)
+    with_debug_option(with_plain_help(root.commands["lm"]), root)
     return root
 
 
@@ -111,13 +111,13 @@ def run(arguments: list[str] | None = None) -> None:
 def main(arguments: list[str]) -> int:
     """Run one command; returns its exit code: 0 success, 1 failure, 2 usage error, 130 interrupted."""
     if completion.VARIABLE in os.environ:
-        completion.answer(parser())
+        completion.answer_request(parser())
     set_encoding_fallback()
     debug = "--debug" in arguments
-    arguments = _optional_values([a for a in arguments if a != "--debug"]) or ["--help"]
+    arguments = _with_default_values([a for a in arguments if a != "--debug"]) or ["--help"]
     logging.basicConfig(level=logging.WARNING, handlers=[_ProgressHandler()])
     logging.getLogger("iclbench").setLevel(logging.INFO)
-    trust.ask_user = _ask if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
+    trust.ask_user = _ask_for_trust if sys.stdin and sys.stdin.isatty() and sys.stderr.isatty() else None
     try:
         with remember_ctrl_c():
             try:
@@ -129,14 +129,14 @@ def main(arguments: list[str]) -> int:
             if code:
                 raise_if_ctrl_c()
         if code == INTERRUPTED:  # newer versions of click return this code for Ctrl-C; older ones raise `Abort`
-            return _interrupted()
+            return _report_interruption()
         return code if isinstance(code, int) else 0
     except Exception as error:
         if debug:
             traceback.print_exc()
-        return _report(as_plugin_error(error))
+        return _report_error(as_plugin_error(error))
     except KeyboardInterrupt:
-        return _interrupted()
+        return _report_interruption()
     except SystemExit as error:  # iclbench never raises it, so the command has not finished
         if isinstance(error.__context__, BrokenPipeError):  # raised by rich for `| head`
             return 1
@@ -144,31 +144,31 @@ def main(arguments: list[str]) -> int:
             traceback.print_exc()
         cause = as_plugin_error(error)
         if isinstance(cause, PluginError):
-            return _report(cause)
+            return _report_error(cause)
         message = f"code that is not part of iclbench called sys.exit({shorten(repr(error.code))})"
         print(f"error: {message}; for a traceback use --debug", file=sys.stderr)  # noqa: T201
         return 1
 
 
-def _ask(target: str) -> bool:
-    """Whether the user trusts the code of a card or a run."""
+def _ask_for_trust(target: str) -> bool:
+    """Ask the user whether to trust the code of a card or a run."""
     question = f"A card or a run uses {printable(target)}, which is not part of iclbench. Run its code?"
     return typer.confirm(question, err=True)
 
 
-def _interrupted(message: str = "interrupted") -> int:
+def _report_interruption(message: str = "interrupted") -> int:
     print(printable(message), file=sys.stderr)  # noqa: T201
     return INTERRUPTED
 
 
-def _report(error: BaseException) -> int:
+def _report_error(error: BaseException) -> int:
     """Print one line on stderr; returns the exit code of the error."""
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, typer.Abort):  # raised by the command-line parser for Ctrl-C
-        return _interrupted()
+        return _report_interruption()
     if isinstance(error, Interrupted):
-        return _interrupted(str(error))
+        return _report_interruption(str(error))
     if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
         return 0
     if isinstance(error, BrokenPipeError):
@@ -192,11 +192,11 @@ def _report(error: BaseException) -> int:
     return code
 
 
-def _optional_values(arguments: list[str]) -> list[str]:
+def _with_default_values(arguments: list[str]) -> list[str]:
     """The arguments, with the default added to every option whose optional value is missing."""
-    completed = []
+    completed_arguments = []
     for index, argument in enumerate(arguments):
-        pattern, default = _OPTIONAL.get(argument, ("", ""))
+        pattern, default = _OPTIONAL_VALUES.get(argument, ("", ""))
         lacks_value = default and not re.fullmatch(pattern, "".join(arguments[index + 1 : index + 2]))
-        completed.append(f"{argument}={default}" if lacks_value else argument)
-    return completed
+        completed_arguments.append(f"{argument}={default}" if lacks_value else argument)
+    return completed_arguments

@@ -24,7 +24,7 @@ from iclbench.store.runs import Run
 
 def probe_runs(
     runs: Sequence[Run],
-    is_selection: bool,
+    is_user_selection: bool,
     context: list[int] | None,
     sizes: Mapping[str, int],
     rank: bool,
@@ -34,8 +34,8 @@ def probe_runs(
     probe_context: Context,
     json: bool,
 ) -> None:
-    """Probe runs and print the tables. Runs that do not support the probe are skipped unless the user selected them.
-    `sizes` override the probe's default numbers of functions, queries or contexts.
+    """Probe runs and print the tables. Runs that do not support the probe are skipped, unless the user selected
+    them. `sizes` override the probe's default numbers of functions, queries or contexts.
 
     Raises:
         UsageError: a selected run does not support the probe, or no run does.
@@ -55,18 +55,18 @@ def probe_runs(
     else:
         probe_cells = partial(probe_layers, probe_context, contexts=context, **context_options)
         table, title, requirement = probe_tables.depth_table, probe_tables.examples_in_context, "layers to probe"
-    failed = 0
-    probed: list[str] = []
+    failed_count = 0
+    prompt_sets: list[str] = []
     refusals: dict[str, UsageError] = {}
     for run in runs:
         try:
-            failed += compute(run.name, probe_cells(run), probed, say)
+            failed_count += compute_cells(run.name, probe_cells(run), prompt_sets, say)
         except UsageError as error:
-            if is_selection:
+            if is_user_selection:
                 raise
-            refusals[run.name] = error  # the other runs are probed
+            refusals[run.name] = error  # the other runs are still probed
     errors = dict.fromkeys(str(reason) for reason in refusals.values() if not isinstance(reason, NotProbedError))
-    if not probed:
+    if not prompt_sets:
         for reason in refusals.values():
             if isinstance(reason, UntrustedError):
                 raise reason
@@ -74,21 +74,21 @@ def probe_runs(
         raise UsageError(message, code=next((error.code for error in refusals.values()), "not-applicable"))
     for name, reason in refusals.items():
         say(f"skipped run '{name}': {reason}")
-    print_tables(probe_context.results, probed, json, table, title)
-    if failed:
-        say(f"{failed} failed; run the same command again to retry")
-    if failed or errors:
+    print_tables(probe_context.results, prompt_sets, json, table, title)
+    if failed_count:
+        say(f"{failed_count} failed; run the same command again to retry")
+    if failed_count or errors:
         raise typer.Exit(1)
 
 
-def compute(name: str, cells: Iterator[CellResult], probed: list[str], say: Callable[[str], None]) -> int:
-    """Compute the cells of one run; returns the number of failed cells, and adds the probe sets to `probed`."""
-    failed = 0
+def compute_cells(name: str, cells: Iterator[CellResult], prompt_sets: list[str], say: Callable[[str], None]) -> int:
+    """Compute the cells of one run; returns the number of failed cells, and adds the probe sets to `prompt_sets`."""
+    failed_count = 0
     for cell in cells:
-        if cell.prompts.id not in probed:
-            probed.append(cell.prompts.id)
+        if cell.prompts.id not in prompt_sets:
+            prompt_sets.append(cell.prompts.id)
             say(f"probe {name} on {cell.prompts.id}{' (cached)' if cell.cached else ''}")
         if cell.reason:
-            failed += 1
+            failed_count += 1
             say(f"failed: {cell.contestant.run} on {cell.prompts.id}: {cell.reason}")
-    return failed
+    return failed_count

@@ -1,4 +1,4 @@
-"""The tables of a probe: by depth, by the number of contexts, by feature."""
+"""The tables of a probe: by depth, by number of contexts, and by feature."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from iclbench.cli.result_rows import short
+from iclbench.cli.result_rows import short_score
 from iclbench.core.formats import fixed
 
 
@@ -17,33 +17,35 @@ def examples_in_context(values: pd.DataFrame) -> str:
 
 
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: the error after a quarter, half, three quarters and all layers (or steps), the smallest
-    error, and scale and shift (with their spread over functions) after the last layer."""
-    probed = values[(values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])]
+    """Column names and rows: the error after a quarter, half, three quarters and all of the layers (or steps), the
+    smallest error, and scale and shift (with their spread over functions) after the last layer."""
+    probe_rows = values[
+        (values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])
+    ]
     lines: list[tuple[float, list[str]]] = []
-    for run, rows in probed.groupby("run", sort=False):
+    for run, rows in probe_rows.groupby("run", sort=False):
         errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
         last_error = float(errors["value"].astype(float).iloc[-1])
         name = _styled_name(values, str(run))
         if errors["axis"].isna().all():
-            lines.append((last_error, [name, "", "", "", "", short(last_error), "", "", ""]))
+            lines.append((last_error, [name, "", "", "", "", short_score(last_error), "", "", ""]))
             continue
         by_depth = errors.set_index(errors["axis_value"].astype(int))["value"]
         depth = int(by_depth.index.max())
         unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
         quarters = [_error_at(by_depth, depth, quarter) for quarter in (1, 2, 3)]
-        best = "" if by_depth.isna().any() else f"{short(by_depth.min())} at {unit} {by_depth.idxmin()}"
+        best = "" if by_depth.isna().any() else f"{short_score(by_depth.min())} at {unit} {by_depth.idxmin()}"
         last_layer = rows[rows["axis_value"] == depth].set_index("metric")["value"]
         scale, shift = (_with_spread(last_layer, metric) for metric in ("scale", "shift"))
-        lines.append((last_error, [name, f"{depth} {unit}s", *quarters, short(last_error), best, scale, shift]))
-    ordered = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
-    return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], ordered
+        lines.append((last_error, [name, f"{depth} {unit}s", *quarters, short_score(last_error), best, scale, shift]))
+    sorted_lines = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
+    return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], sorted_lines
 
 
 def _error_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """The error after this number of quarters of the depth; empty if that is not an integer, or has no value."""
+    """The error after this number of quarters of the depth; empty if this is not a whole layer, or has no value."""
     layer, remainder = divmod(quarters * depth, 4)
-    return "" if remainder or layer not in by_depth.index else short(by_depth[layer])
+    return "" if remainder or layer not in by_depth.index else short_score(by_depth[layer])
 
 
 def _with_spread(values: pd.Series, metric: str) -> str:
@@ -53,8 +55,8 @@ def _with_spread(values: pd.Series, metric: str) -> str:
 
 
 def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: effective rank, and the number of non-zero singular values, by the number of contexts;
-    smallest first."""
+    """Column names and rows: effective rank and number of non-zero singular values by number of contexts, with the
+    smallest rank first."""
     by_contexts = _rows_along_axis(values, "rank", "contexts")
     lines: list[tuple[float, list[str]]] = []
     for run, rows in by_contexts.groupby("run", sort=False):
@@ -76,7 +78,7 @@ def representation_title(values: pd.DataFrame) -> str:
 
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: R² of every true feature and their mean; best first."""
+    """Column names and rows: R² of every true feature and their mean, with the best contestant first."""
     by_feature = _rows_along_axis(values, "representation", "feature").pivot_table("value", "run", "axis_value")
     means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]
     lines = [

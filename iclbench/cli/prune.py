@@ -30,5 +30,5 @@ def command(
         if dry_run:
             for part in members:
                 out.print(f"  {part.path}", soft_wrap=True, markup=False)
-    freed = sum(part.size for part in parts) if dry_run else cleaning.prune(results, parts)
-    out.print(f"{'would free' if dry_run else 'freed'} {nbytes(freed)}" if parts else "nothing to remove")
+    freed_bytes = sum(part.size for part in parts) if dry_run else cleaning.prune(results, parts)
+    out.print(f"{'would free' if dry_run else 'freed'} {nbytes(freed_bytes)}" if parts else "nothing to remove")

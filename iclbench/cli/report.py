@@ -48,7 +48,7 @@ SECTIONS = (
     "missing",
     "provenance",
 )
-_SEVERAL = "separate several by commas or repeat the option"
+_SEVERAL_HINT = "separate several by commas or repeat the option"
 
 
 def command(
@@ -62,19 +62,21 @@ def command(
     ] = "none",
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL}."),
+        typer.Option(
+            "--task", autocompletion=completion.several_tasks, help=f"Report only on this task; {_SEVERAL_HINT}."
+        ),
     ] = None,
     contestants: Annotated[
         list[str] | None,
         typer.Option(
             "--contestants",
             autocompletion=completion.several_contestants,
-            help=f"Show only these models, baselines and oracles; {_SEVERAL}.",
+            help=f"Show only these models, baselines and oracles; {_SEVERAL_HINT}.",
         ),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help=f"Write only this section; {_SEVERAL}. Sections: {', '.join(SECTIONS)}."),
+        typer.Option("--only", help=f"Write only this section; {_SEVERAL_HINT}. Sections: {', '.join(SECTIONS)}."),
     ] = None,
     title: Annotated[str | None, typer.Option("--title", help="Title of the report.")] = None,
     workers: Annotated[
@@ -87,7 +89,7 @@ def command(
     from iclbench.cli.terminal import say, step_bar
     from iclbench.report import build
     from iclbench.report.sections import selected_names
-    from iclbench.report.workers import available
+    from iclbench.report.workers import available_workers
 
     sections = selected_names(_split(only or []))
     folder = out or results / "report"
@@ -106,7 +108,7 @@ def command(
             contestants=_split(contestants or []),
             only=sections,
             title=title,
-            processes=workers or available(),
+            processes=workers or available_workers(),
             progress=lambda done, total, section: bar(total)(done, section),
         )
     for reason, number in Counter(report.missing_pictures.values()).items():

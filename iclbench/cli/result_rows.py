@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import COLUMNS, for_display
+from iclbench.analysis.scores import COLUMNS, displayed_columns
 from iclbench.cli.terminal import out
 from iclbench.core.formats import fixed
 
 
-def print_shipped(results: Path, values: pd.DataFrame) -> None:
+def print_packed_sources(results: Path, values: pd.DataFrame) -> None:
     """Print the contestants whose rows come from packed results."""
     runs_of_source: dict[str, list[str]] = {}
     cells = values.loc[values["kind"].ne("backbone"), ["prompt_set", "run"]].drop_duplicates()
@@ -28,7 +28,7 @@ def print_shipped(results: Path, values: pd.DataFrame) -> None:
         )
 
 
-def print_failed(values: pd.DataFrame) -> None:
+def print_failures(values: pd.DataFrame) -> None:
     """Print one line for every contestant and reason of a failure."""
     failures = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
     for _, row in failures.iterrows():
@@ -40,7 +40,7 @@ def with_terminal_columns(
 ) -> tuple[list[str], list[list[str]]]:
     """A table with the terminal columns of `analysis.scores` that have values. The leaderboard `board` has the same
     rows in the same order."""
-    board = for_display(board)
+    board = displayed_columns(board)
     for name in (name for name, column in COLUMNS.items() if column.on_terminal and name in board):
         if board[name].notna().any():
             cells = ["" if pd.isna(value) else COLUMNS[name].show(value) for value in board[name]]
@@ -54,9 +54,9 @@ def styled_name(run: str, kind: str) -> str:
     return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
 
 
-def short(error: Any) -> str:
-    """A score with three decimals, or `failed` if it is missing. Small positive errors are "<.0005", so that only an
-    exact 0 is "0"; likelihoods may be negative."""
+def short_score(error: Any) -> str:
+    """A score with three decimals, or `failed` if it is missing. Small positive scores are "<.0005", so that only an
+    exact 0 is "0"."""
     if pd.isna(error):
         return "failed"
     if error == 0:
@@ -64,7 +64,7 @@ def short(error: Any) -> str:
     return "<.0005" if 0 < error < 5e-4 else fixed(error)
 
 
-def interval(row: Any) -> str:
-    """Value and half the width of its interval; a single episode has no interval."""
+def value_with_half_width(row: Any) -> str:
+    """The value and half the width of its interval, which a single episode does not have."""
     half = (row["high"] - row["low"]) / 2
     return f"{row['value']:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")

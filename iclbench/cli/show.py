@@ -44,7 +44,7 @@ def command(
     from iclbench.cli.terminal import echo, print_json
     from iclbench.config.cards import card_file
 
-    trust.ask_user = None  # code that is not trusted is not loaded
+    trust.ask_user = None  # untrusted code is not loaded
     if preset is not None and (card or png is not None or name == "glyphs"):
         raise _preset_error()
     if name == "glyphs" or png is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from iclbench.cli.terminal import out, table
+from iclbench.cli.terminal import out, print_table
 from iclbench.registry import BACKBONES
 
 _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
@@ -63,9 +63,9 @@ def print_backbone(values: dict[str, Any]) -> None:
         ["related datasets", "used if the task has them" if values["uses_related"] else "not used"],
         ["removes points", "yes" if values["removes_points"] else "no"],
     ]
-    table("", ["backbone", values["backbone"]], [line for line in properties if line[1]])
+    print_table("", ["backbone", values["backbone"]], [line for line in properties if line[1]])
     if values["about"]:
-        for line in ("", *_wrapped(values["about"], out.width)):
+        for line in ("", *_wrapped_lines(values["about"], out.width)):
             out.print(line, markup=False, highlight=False)
     if values["settings"]:
         out.print()
@@ -73,11 +73,11 @@ def print_backbone(values: dict[str, Any]) -> None:
             [name, "-" if field["default"] == "None" else field["default"], field["meaning"] or field["type"]]
             for name, field in values["settings"].items()
         ]
-        table("", ["setting", "default", "meaning"], rows)
+        print_table("", ["setting", "default", "meaning"], rows)
     out.print("\nchange a setting: -o backbone.NAME=VALUE; the budget of the preset sets the size; types: --json")
 
 
-def _wrapped(text: str, width: int) -> Iterator[str]:
+def _wrapped_lines(text: str, width: int) -> Iterator[str]:
     """The lines of a docstring at another width: paragraphs and list items are wrapped, indented blocks are not."""
     for block in re.split(r"(\n\n|\n(?=- ))", text):
         if block.isspace():

@@ -21,7 +21,7 @@ def language_card_names() -> list[str]:
 def values_of(name: str) -> dict[str, Any] | None:
     """All values of the grid, task or suite with this name or path; None if it does not belong to language models.
 
-    All tasks of a grid or a suite are resolved, so a grid or suite that is shown can be evaluated.
+    All tasks of a grid or a suite are resolved, so that every error in them is reported.
     """
     if is_language_grid(name):
         grid, card = load_language_grid(name)

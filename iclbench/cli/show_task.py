@@ -1,6 +1,6 @@
 """The output of `iclbench show TASK`: one screen with the sampled process, its sizes, and its baselines and oracles.
 
-All values are on the card, so the family and torch are not imported.
+All values are on the card, so that neither the family nor torch is imported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from iclbench.cli.terminal import out, table
+from iclbench.cli.terminal import out, print_table
 from iclbench.core.formats import assignments, count, number
 from iclbench.registry import FAMILIES
 
@@ -29,13 +29,15 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
     """
     family, presets = values["family"], values["presets"]
     parameters = [preset["parameters"] for preset in presets.values()]
-    shared = {key: value for key, value in parameters[0].items() if all(each.get(key) == value for each in parameters)}
+    shared_parameters = {
+        key: value for key, value in parameters[0].items() if all(each.get(key) == value for each in parameters)
+    }
     context_targets = "; in training also the context points" if values.get("context_targets") else ""
     article = "an" if values["head"][0] in "aeiou" else "a"
     properties = [
         ["summary", values["summary"]],
         ["family", ": ".join(filter(None, (family, FAMILIES.entry(family).summary)))],
-        ["parameters", assignments(shared)],
+        ["parameters", assignments(shared_parameters)],
         ["predicts", f"{_QUESTIONS[values['question']]}, with {article} {values['head']} head{context_targets}"],
         ["baselines", ", ".join(values["baselines"])],
         ["oracles", ", ".join(values["oracles"]) or "none"],
@@ -43,12 +45,12 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
         ["tests", ", ".join(values["evaluators"])],
         ["source", values["source"]],
     ]
-    table("", ["task", values["task"]], [row for row in properties if row[1]])
+    print_table("", ["task", values["task"]], [row for row in properties if row[1]])
     out.print()
     columns = ["preset", "examples", "episodes", "steps", "batch", "rate", "budget", "parameters"]
-    rows = [_preset_cells(name, preset, shared) for name, preset in presets.items()]
+    rows = [_preset_cells(name, preset, shared_parameters) for name, preset in presets.items()]
     end = len(columns) if any(row[-1] for row in rows) else -1
-    table("", columns[:end], [row[:end] for row in rows], range(1, 7))
+    print_table("", columns[:end], [row[:end] for row in rows], range(1, 7))
     if values["published"]:
         out.print()
         _print_published(values["published"])
@@ -57,13 +59,13 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
     out.print(f"\n{hint}; train: iclbench train {task} gpt2")
 
 
-def _preset_cells(name: str, preset: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+def _preset_cells(name: str, preset: dict[str, Any], shared_parameters: dict[str, Any]) -> list[str]:
     train = preset["train"]
-    changed = {key: value for key, value in preset["parameters"].items() if key not in shared}
+    changed_parameters = {key: value for key, value in preset["parameters"].items() if key not in shared_parameters}
     sizes = (preset["points"], preset["episodes"], train["steps"], train["batch"])
     points, episodes, steps, batch = (f"{size:,}" for size in sizes)
     budget = count(preset["budget"]) if preset.get("budget") else "published"
-    return [name, points, episodes, steps, batch, f"{train['lr']:g}", budget, assignments(changed)]
+    return [name, points, episodes, steps, batch, f"{train['lr']:g}", budget, assignments(changed_parameters)]
 
 
 def _print_published(numbers: list[dict[str, Any]]) -> None:
@@ -75,7 +77,7 @@ def _print_published(numbers: list[dict[str, Any]]) -> None:
         ]
         value = number(entry["value"])
         rows.append([entry["contestant"], entry["preset"], entry["metric"], ", ".join(conditions), value])
-    table("published", ["contestant", "preset", "metric", "at", "value"], rows, [4])
+    print_table("published", ["contestant", "preset", "metric", "at", "value"], rows, [4])
     if len(numbers) > _MAX_PUBLISHED:
         out.print(f"and {len(numbers) - _MAX_PUBLISHED} more (--json lists all)")
     for source, data in dict.fromkeys((entry["source"], assignments(entry.get("data", {}))) for entry in numbers):

@@ -26,8 +26,10 @@ from iclbench.sweep.language_grids import is_language_grid
 
 
 def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> dict[str, Any]:
-    """All values of the task, suite, baseline, grid, backbone or run with this name. With `defaults`, the parameters of
-    a task include those that are not on its card, for which its family is imported."""
+    """All values of the task, suite, baseline, grid, backbone or run with this name.
+
+    With `defaults`, the parameters of a task include those that are not on its card. This imports the family.
+    """
     canonical_name = canonical(name)
     if (values := show_language.values_of(name)) is not None:
         return values
@@ -65,14 +67,14 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
 def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
     """The card, with the parameters of the family in the presets."""
     task, card = load_task(name)
-    importable = ":" not in card.family or trust.is_registered_code(card.family)  # other code is not run
-    if defaults and not importable:
+    is_importable = ":" not in card.family or trust.is_registered_code(card.family)  # other code is not run
+    if defaults and not is_importable:
         say(f"the family '{card.family}' is not imported, so only the parameters of the card are shown")
     presets = {}
     for preset_name in [preset] if preset else card.presets:
         sizes = card.preset(preset_name, task)
         parameters = {**card.parameters, **sizes.parameters}
-        if defaults and importable:
+        if defaults and is_importable:
             parameters = resolve_task(name, preset_name)[0].parameters
         presets[preset_name] = sizes.model_dump(mode="json", exclude_none=True) | {"parameters": parameters}
     card_values = card.model_dump(mode="json", exclude_none=True, exclude={"parameters"})
@@ -80,7 +82,7 @@ def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
 
 
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
-    """The card and the names of its runs. All runs are resolved, so a grid that is shown can be run."""
+    """The card and the names of its runs. All runs are resolved, so that every error in them is reported."""
     grid, card = load_grid(name)
     plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
     try:

@@ -1,4 +1,4 @@
-"""`iclbench stream RUN`: a trained model reads points line by line and answers each query immediately."""
+"""`iclbench stream RUN`: read points line by line with a trained model, and answer each query immediately."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def command(
 
     if state and related:
         raise UsageError(
-            "--related cannot be used with --state: the state already holds related datasets", code="conflict"
+            "--related cannot be used with --state: the state already has related datasets", code="conflict"
         )
     if state and start is not None:
-        raise UsageError("--start cannot be used with --state: the state already holds the start", code="conflict")
+        raise UsageError("--start cannot be used with --state: the state already has the start", code="conflict")
     trained_run, path = find(results, run), None if csv == "-" else Path(csv)
     if save:
         _check_writable(save)
@@ -105,7 +105,7 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
     """The lines of a file or of standard input. Invalid bytes become invalid numbers."""
     if path is None:
         if sys.stdin is None:
-            raise UsageError("standard input is closed; give a file with --csv FILE", code="missing-value")
+            raise UsageError("standard input is closed; pass a file with --csv FILE", code="missing-value")
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
         yield cast(io.TextIOBase, sys.stdin)

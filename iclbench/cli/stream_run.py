@@ -58,7 +58,7 @@ def answer_all(
         header: whether to print the names of the columns first.
     """
     source = str(path or "stdin")
-    start, clock = _start(backbone, state, clock)
+    start, clock = _initial_state(backbone, state, clock)
     line_format = _line_format(backbone, clock)
     related_sets = read_related(backbone, related, line_format) if related else None
     is_interactive = path is None or not path.is_file()
@@ -82,7 +82,7 @@ def answer_all(
         say(
             f"{stream.points} {noun}{'s' * (stream.points != 1)} and "
             f"{stream.queries} {'query' if stream.queries == 1 else 'queries'} in {seconds:.1f} s "
-            f"({stream.points / seconds:.0f} {noun}s/s), {_size(stream.state, noun)}"
+            f"({stream.points / seconds:.0f} {noun}s/s), {_state_size(stream.state, noun)}"
             + (f" saved to {save}" if save else "")
         )
 
@@ -99,7 +99,7 @@ def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None
         raise UsageError(f"--start {start}: write a time, or first", code="bad-value") from None
 
 
-def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
+def _initial_state(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
     """The initial state, and its clock."""
     if state is None:
         return None, clock
@@ -107,7 +107,7 @@ def _start(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple
         start = backbone.load_state(state)
         return start, None if clock is None else Clock.of_state(read_about(state))
     except DataError as error:
-        raise DataError(f"--state: {error}; give a file that --save wrote for this run", code=error.code) from error
+        raise DataError(f"--state: {error}; pass a file that --save wrote for this run", code=error.code) from error
 
 
 def _line_format(backbone: Backbone, clock: Clock | None) -> LineFormat:
@@ -117,7 +117,7 @@ def _line_format(backbone: Backbone, clock: Clock | None) -> LineFormat:
     return EventFormat.of_events(backbone.shape, float_info.tiny, float_info.max, clock)
 
 
-def _size(state: State, noun: str) -> str:
+def _state_size(state: State, noun: str) -> str:
     if isinstance(state, WindowState):
         return f"window of {plural(state.points.count, noun)} with a state of {state.state.nbytes} bytes"
     return f"state of {state.nbytes} bytes"

@@ -1,4 +1,4 @@
-"""Standard output and error that print every text, even if their encoding is limited or a file name is not text."""
+"""Set standard output and error to print every text, even if their encoding is limited or a file name is not text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import unicodedata
 
 # The non-ASCII characters in tables and texts, with their ASCII spelling.
-_PLAIN = {
+_ASCII_SPELLINGS = {
     "±": "+-",
     "–": "-",
     "−": "-",
@@ -33,10 +33,10 @@ _PLAIN = {
 }
 
 
-def plain(error: UnicodeError) -> tuple[str | bytes, int]:
+def encode_plain(error: UnicodeError) -> tuple[str | bytes, int]:
     """An error handler for encoders: the ASCII spelling of a character, or the byte of a file name that is not text.
 
-    >>> plain(UnicodeEncodeError("ascii", "±1", 0, 1, "not in ASCII"))
+    >>> encode_plain(UnicodeEncodeError("ascii", "±1", 0, 1, "not in ASCII"))
     ('+-', 1)
     """
     if not isinstance(error, UnicodeEncodeError):
@@ -45,12 +45,12 @@ def plain(error: UnicodeError) -> tuple[str | bytes, int]:
     if "\udc80" <= character <= "\udcff":
         return bytes([ord(character) & 0xFF]), end
     nearest = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return _PLAIN.get(character) or nearest or "?", end
+    return _ASCII_SPELLINGS.get(character) or nearest or "?", end
 
 
 def set_encoding_fallback() -> None:
-    """Let standard output and error print every text in any encoding."""
-    codecs.register_error("iclbench.plain", plain)
+    """Set standard output and error to print every text in any encoding."""
+    codecs.register_error("iclbench.plain", encode_plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="iclbench.plain")

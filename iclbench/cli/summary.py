@@ -16,19 +16,30 @@ from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten_oracles
 from iclbench.analysis.scores import run_leaderboard
 from iclbench.cli.accuracy_table import has_labels, print_accuracies
-from iclbench.cli.result_rows import interval, print_failed, print_shipped, short, styled_name, with_terminal_columns
-from iclbench.cli.terminal import out, print_rows, table
+from iclbench.cli.result_rows import (
+    print_failures,
+    print_packed_sources,
+    short_score,
+    styled_name,
+    value_with_half_width,
+    with_terminal_columns,
+)
+from iclbench.cli.terminal import out, print_rows, print_table
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.tables.runs import trained_runs
 
 
-def print_summary(results: Path, prompt_sets: Sequence[str], json: bool = False, without: Sequence[str] = ()) -> None:
-    """Print a leaderboard per prompt set, but a single table over all prompt sets of a task with class labels. With
-    `json`, print all rows instead. Runs in `without`, whose code has changed, are omitted."""
-    frames = {} if json else {name: _read(results, name, without) for name in prompt_sets}
+def print_summary(
+    results: Path, prompt_sets: Sequence[str], json: bool = False, omitted_runs: Sequence[str] = ()
+) -> None:
+    """Print a leaderboard per prompt set, or a single table over all prompt sets of a task with class labels.
+
+    With `json`, print all rows instead. The code of the `omitted_runs` has changed.
+    """
+    frames = {} if json else {name: _read(results, name, omitted_runs) for name in prompt_sets}
     with_labels = {name: values for name, values in frames.items() if has_labels(values)}
     other_sets = [name for name in prompt_sets if name not in with_labels]
-    print_tables(results, other_sets, json, leaderboard, notes_of=partial(notes, results), without=without)
+    print_tables(results, other_sets, json, leaderboard, notes_of=partial(notes, results), omitted_runs=omitted_runs)
     print_accuracies(results, list(with_labels.values()))
 
 
@@ -36,10 +47,10 @@ def print_tables(
     results: Path,
     prompt_sets: Sequence[str],
     json: bool,
-    lines_of: Callable[[pd.DataFrame], tuple[list[str], list[list[str]]]],
+    board_of: Callable[[pd.DataFrame], tuple[list[str], list[list[str]]]],
     sizes_of: Callable[[pd.DataFrame], str] = lambda values: "",
     notes_of: Callable[[pd.DataFrame], list[str]] = lambda values: [],
-    without: Sequence[str] = (),
+    omitted_runs: Sequence[str] = (),
 ) -> None:
     """Print one table per prompt set and its failures, or all rows as JSON.
 
@@ -47,36 +58,36 @@ def print_tables(
         results: results folder.
         prompt_sets: names of the prompt sets.
         json: whether to print rows as JSON.
-        lines_of: column names and rows from the values of one prompt set.
-        sizes_of: the sizes in the title, between the preset and the shift.
-        notes_of: lines below the table, from the same values.
-        without: runs that are omitted, with all their methods.
+        board_of: returns column names and rows from the values of one prompt set.
+        sizes_of: returns the sizes in the title, between the preset and the shift.
+        notes_of: returns the lines below the table.
+        omitted_runs: runs that are omitted, with all their methods.
     """
-    frames = {name: _read(results, name, without) for name in prompt_sets}
+    frames = {name: _read(results, name, omitted_runs) for name in prompt_sets}
     if json:
         rows = pd.concat(list(frames.values())) if frames else tables.frame("values", [])
         print_rows(rows)
         return
 
     for name, values in frames.items():
-        columns, lines = lines_of(values)
+        columns, lines = board_of(values)
         first = values.iloc[0]
         title = f"{first['task']}, {first['preset']}, {sizes_of(values)}shift {first['shift']} ({name})"
-        table(title, columns, lines, range(1, len(columns)))
+        print_table(title, columns, lines, range(1, len(columns)))
         if (values["n_related"] > 0).any():
             out.print("gap and squared error: with all related datasets that a contestant uses")
         if pd.notna(first["trained_data"]):
             out.print(f"data: {first['data']}; runs were trained on fingerprint={first['trained_data']}")
         for note in notes_of(values):
             out.print(note)
-        print_shipped(results, values)
-        print_failed(values)
+        print_packed_sources(results, values)
+        print_failures(values)
         out.print()
 
 
-def _read(results: Path, prompt_set: str, without: Sequence[str]) -> pd.DataFrame:
+def _read(results: Path, prompt_set: str, omitted_runs: Sequence[str]) -> pd.DataFrame:
     values = tables.read_all("values", results / "tables" / prompt_set)
-    return values[~trained_runs(values).isin(without)] if without else values
+    return values[~trained_runs(values).isin(omitted_runs)] if omitted_runs else values
 
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:
@@ -87,25 +98,25 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
     """Notes below a table of the question `targets`: the numbers of episodes, the reference of adjusted scores, and
     the gains from related datasets, with their median and the share of a single dominating episode."""
-    ok = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
-    likelihood, gap = (ok[ok["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
+    ok_rows = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
+    likelihood, gap = (ok_rows[ok_rows["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
     lines, max_episodes = [], likelihood["n_episodes"].max()
     if (likelihood["n_episodes"] < max_episodes).any():
         lines.append(
             f"in brackets: number of episodes, if fewer than {int(max_episodes)}; gaps: only episodes of all oracles"
         )
-    teacher_forced = ok.loc[ok["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
+    teacher_forced = ok_rows.loc[ok_rows["metric"].eq("log_likelihood_teacher_forced"), "run"].drop_duplicates()
     if len(teacher_forced):
         lines.append(
             f"joint LL of {', '.join(map(str, teacher_forced))}: by the chain rule, given the previous true targets"
         )
-    is_ceiling = ok["run"].isin(likelihood["run"]) & ~ok["run"].isin(gap["run"])
-    ceilings = ok[ok["metric"].eq("log_likelihood_adjusted") & is_ceiling]
+    is_ceiling = ok_rows["run"].isin(likelihood["run"]) & ~ok_rows["run"].isin(gap["run"])
+    ceilings = ok_rows[ok_rows["metric"].eq("log_likelihood_adjusted") & is_ceiling]
     for _, row in ceilings.iterrows():
         score = likelihood.loc[likelihood["run"].eq(row["run"]), "value"].iloc[0]
         lines.append(
-            f"ceiling-adjusted: {row['run']} scores {score:.3f} on these prompts and {interval(row)} on average over "
-            "the task; scores that are adjusted to this average can be compared with published ones"
+            f"ceiling-adjusted: {row['run']} scores {score:.3f} on these prompts and {value_with_half_width(row)} on "
+            "average over the task; scores that are adjusted to this average can be compared with published ones"
         )
     max_related = likelihood[likelihood["kind"].ne("oracle")].groupby("run")["n_related"].max()
     related_by_run = {str(run): int(n) for run, n in max_related.items() if n > 0}
@@ -122,7 +133,7 @@ def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes on the oracles of one prompt set that are beaten."""
+    """Notes on the oracles of one prompt set that are not optimal."""
     if not values["kind"].eq("oracle").any():
         return []
     name = str(values["prompt_set"].dropna().iloc[0])
@@ -131,7 +142,7 @@ def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def score_notes(values: pd.DataFrame) -> list[str]:
-    """What scores 1 on one prompt set, unless it is a contestant of the table."""
+    """The description of score 1 on one prompt set, unless it is a contestant of the table."""
     references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
     return [f"score 1: {reference}" for reference in references[:1] if reference not in set(values["run"].unique())]
 
@@ -139,25 +150,25 @@ def score_notes(values: pd.DataFrame) -> list[str]:
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: contestants by the area under their curve, with their accuracy on class labels, and the
     error at about `size_count` context sizes. Contestants without an area, because some of their predictions are not
-    numbers, come last."""
+    finite, come last."""
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
     next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
-    ok = next_rows[next_rows["status"] == "ok"]
-    curves = ok[ok["metric"].eq(curve_metric(ok["metric"].unique())) & ok["n_context"].notna()]
-    areas = ok[ok["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
-    scores = ok[ok["metric"].eq("score")].set_index("run")["value"]
-    accuracies = ok[ok["metric"].eq("accuracy") & ok["n_context"].isna()].set_index("run")["value"]
+    ok_rows = next_rows[next_rows["status"] == "ok"]
+    curves = ok_rows[ok_rows["metric"].eq(curve_metric(ok_rows["metric"].unique())) & ok_rows["n_context"].notna()]
+    areas = ok_rows[ok_rows["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
+    scores = ok_rows[ok_rows["metric"].eq("score")].set_index("run")["value"]
+    accuracies = ok_rows[ok_rows["metric"].eq("accuracy") & ok_rows["n_context"].isna()].set_index("run")["value"]
     sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)
     ranking = run_leaderboard(values, "next", by="auc")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
     ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
-    intervals = {run: interval(row) for run, row in areas.iterrows()}
+    intervals = {run: value_with_half_width(row) for run, row in areas.iterrows()}
     rows = []
     for run in ranked_runs:
         curve = curves[curves["run"] == run].set_index("n_context")
-        cells = [short(curve.loc[n, "value"]) if n in curve.index else "" for n in sizes]
+        cells = [short_score(curve.loc[n, "value"]) if n in curve.index else "" for n in sizes]
         rows.append(
             [
                 styled_name(run, kinds[run]),
@@ -173,7 +184,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
         status = str(statuses[run])
         at_sizes = curves[curves["run"] == run].set_index("n_context")["value"].reindex(sizes)
         blanks = ["", ""] if len(accuracies) else [""]
-        cells = [status if pd.isna(v) else short(v) for v in at_sizes]
+        cells = [status if pd.isna(v) else short_score(v) for v in at_sizes]
         rows.append([styled_name(run, kinds[run]), status, *blanks, *cells])
     accuracy = ["accuracy"] if len(accuracies) else []
     columns = ["contestant", "area", "score", *accuracy, *[f"n={n}" for n in sizes]]
@@ -183,17 +194,17 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Column names and rows: contestants by their log-likelihood, with all related datasets that they use. Contestants
     that predict single values follow, by their error."""
-    ok = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
-    likelihood, error, gap = (ok[ok["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
+    ok_rows = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
+    likelihood, error, gap = (ok_rows[ok_rows["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
     related_counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
     ranking = run_leaderboard(values, "targets", by="log_likelihood").drop_duplicates("contestant")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
     is_failed = ranking["value"].isna()
     ranked_runs = ranking.loc[~is_failed, "contestant"].tolist()
-    adjusted = ok[ok["metric"].eq("log_likelihood_adjusted")]
-    joint = ok[ok["metric"].eq("log_likelihood_joint")]
-    if not _differ(joint, likelihood):
-        joint = joint.iloc[:0]
+    adjusted_scores = ok_rows[ok_rows["metric"].eq("log_likelihood_adjusted")]
+    joint_scores = ok_rows[ok_rows["metric"].eq("log_likelihood_joint")]
+    if not _has_joint_densities(joint_scores, likelihood):
+        joint_scores = joint_scores.iloc[:0]
     max_episodes = pd.concat([likelihood, error])["n_episodes"].max()
     failures = values[values["status"].eq("failed") & values["axis"].isna() & values["n_related"].notna()]
     failed_keys = set(zip(failures["run"], failures["n_related"], strict=True))
@@ -213,25 +224,29 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
             for n in related_counts
         ]
         related_count = max(n for n in related_counts if (run, n) in error.index or (run, n) in failed_keys)
-        cells += [cell(scores, run, related_count, interval) for scores in (gap, adjusted) if len(scores)]
-        cells += [cell(joint, run, related_count, lambda row: f"{row['value']:.3f}")] if len(joint) else []
+        cells += [
+            cell(scores, run, related_count, value_with_half_width) for scores in (gap, adjusted_scores) if len(scores)
+        ]
+        cells += (
+            [cell(joint_scores, run, related_count, lambda row: f"{row['value']:.3f}")] if len(joint_scores) else []
+        )
         error_cell = (
             "failed"
             if (run, related_count) in failed_keys
-            else cell(error, run, related_count, lambda row: short(row["value"]))
+            else cell(error, run, related_count, lambda row: short_score(row["value"]))
         )
         rows.append([styled_name(run, kinds[run]), *cells, error_cell])
     failed_runs = ranking.loc[is_failed, "contestant"].tolist()
     statuses = values[values["status"].ne("ok")].drop_duplicates("run").set_index("run")["status"]
     for run in failed_runs:
-        blanks = [""] * sum(len(scores) > 0 for scores in (gap, adjusted, joint))
+        blanks = [""] * sum(len(scores) > 0 for scores in (gap, adjusted_scores, joint_scores))
         rows.append(
             [styled_name(run, kinds[run]), *[statuses[run]] * (len(related_counts) or 1), *blanks, statuses[run]]
         )
     likelihood_titles = (
         [f"LL, {n} related" for n in related_counts] if len(related_counts) > 1 else [metric("log_likelihood").label]
     )
-    extra_columns = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted, "joint LL": joint}
+    extra_columns = {metric("gap").label: gap, "LL, ceiling-adjusted": adjusted_scores, "joint LL": joint_scores}
     columns = [
         "contestant",
         *likelihood_titles,
@@ -241,7 +256,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     return with_terminal_columns(columns, rows, ranking)
 
 
-def _differ(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
+def _has_joint_densities(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
     """Whether the joint density of any contestant differs from that of independent targets."""
     return bool(((joint["value"] - marginal["value"].reindex(joint.index)).abs() > 1e-4).any())
 
@@ -251,6 +266,10 @@ def _shared_sizes(curves: pd.DataFrame, count: int) -> list[int]:
     sizes_by_run = curves.groupby("run")["n_context"].agg(set)
     if sizes_by_run.empty:
         return []
-    shared = sorted(int(n) for n in set.intersection(*sizes_by_run) - {0})
-    picks = {shared[round(i * (len(shared) - 1) / max(1, count - 1))] for i in range(count)} if shared else set()
+    shared_sizes = sorted(int(n) for n in set.intersection(*sizes_by_run) - {0})
+    picks = (
+        {shared_sizes[round(i * (len(shared_sizes) - 1) / max(1, count - 1))] for i in range(count)}
+        if shared_sizes
+        else set()
+    )
     return sorted(picks)

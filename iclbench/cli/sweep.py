@@ -125,7 +125,7 @@ def command(
     """Train, evaluate, probe and measure all runs of grids. The same command continues after an interruption."""
     from iclbench.cli import sweep_jobs, sweep_results
     from iclbench.cli.sweep_cells import cells_of, parsed_names, refuse_language_grids, selected_cells
-    from iclbench.cli.sweep_run import devices, gpus_of_workers, work_through
+    from iclbench.cli.sweep_run import devices, gpus_of_workers, run_locally
     from iclbench.cli.sweep_summary import print_dry_run
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
@@ -182,6 +182,6 @@ def command(
         if cluster is not None:
             cluster.sweep(plan, store, context, dry_run, json, add or [])
         elif dry_run:
-            print_dry_run(plan, store, device_type, data_dir, len(worker_gpus), json, added=add or [])
+            print_dry_run(plan, store, device_type, data_dir, len(worker_gpus), json, added_backbones=add or [])
         else:
-            work_through(plan, store, worker_gpus, context, json)
+            run_locally(plan, store, worker_gpus, context, json)

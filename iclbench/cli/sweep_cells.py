@@ -13,17 +13,17 @@ from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import is_language_grid, language_cells
 
 
-def cells_of(grids: list[str], added: list[str], results: Path) -> list[GridCell]:
-    """The cells of all grids, with those of language models last; `added` are further backbones."""
+def cells_of(grids: list[str], added_backbones: list[str], results: Path) -> list[GridCell]:
+    """The cells of all grids and of `added_backbones`, with those of language models last."""
     language_grids = [name for name in grids if is_language_grid(name)]
-    if added and language_grids:
+    if added_backbones and language_grids:
         raise UsageError(
             f"--add does not apply to grid '{language_grids[0]}' of pretrained language models", code="not-applicable"
         )
-    for name in added:
+    for name in added_backbones:
         trust_typed(name)
         backbone_class(name)
-    cells = grid_cells((name for name in grids if name not in language_grids), added, results)
+    cells = grid_cells((name for name in grids if name not in language_grids), added_backbones, results)
     by_hash = {cell.hash: cell for name in language_grids for cell in language_cells(name)}
     return [*cells, *by_hash.values()]
 
@@ -38,7 +38,7 @@ def selected_cells(preset: str | None, tasks: str | None, cells: list[GridCell])
 
 
 def parsed_names(kind: str, text: str | None, all_names: Collection[str], hint: str = "") -> list[str]:
-    """The names in a text, separated by commas, or all names without a text."""
+    """The names in a text, which are separated by commas (default: all names)."""
     words = [word.strip() for word in text.split(",")] if text else all_names
     names = [word if word in all_names else canonical(word) for word in words]
     for name in names:

@@ -12,7 +12,7 @@ import typer
 
 from iclbench.cli.sweep_run import run
 from iclbench.cli.sweep_summary import print_dry_run
-from iclbench.cli.terminal import out, print_json, say, table
+from iclbench.cli.terminal import out, print_json, print_table, say
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import plural
@@ -54,19 +54,19 @@ def cluster(
 
 def _grid_settings(grids: Sequence[str]) -> dict[str, Any]:
     """The merged tables `[engine]` of grids; raises `UsageError` if they differ."""
-    merged: dict[str, Any] = {}
+    merged_settings: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for grid in grids:
         engine_table = None if is_language_grid(grid) else load_grid(grid)[1].engine
         for key, value in engine_table.model_dump(exclude_unset=True).items() if engine_table else ():
-            if merged.setdefault(key, value) != value:
+            if merged_settings.setdefault(key, value) != value:
                 raise UsageError(
-                    f"the tables [engine] of grids '{sources[key]}' and '{grid}' have {key} = {merged[key]} and "
-                    f"{value}; sweep them one after the other",
+                    f"the tables [engine] of grids '{sources[key]}' and '{grid}' have {key} = {merged_settings[key]} "
+                    f"and {value}; sweep them one after the other",
                     code="conflict",
                 )
             sources.setdefault(key, grid)
-    return merged
+    return merged_settings
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Cluster:
         return "cuda" if option.startswith("cuda") or (option == "auto" and self.settings.gpus) else "cpu"
 
     def sweep(
-        self, plan: Plan, store: CellStore, context: Context, dry_run: bool, json: bool, added: Sequence[str]
+        self, plan: Plan, store: CellStore, context: Context, dry_run: bool, json: bool, added_backbones: Sequence[str]
     ) -> None:
         """Compute the cells to do, or print them."""
         settings = self.settings
@@ -99,14 +99,14 @@ class Cluster:
         data = context.data_dir and context.data_dir.absolute()
         context = replace(context, results=context.results.absolute(), data_dir=data, threads=settings.cpus)
         if dry_run:
-            print_dry_run(plan, store, context.device, context.data_dir, None, json, added, settings)
+            print_dry_run(plan, store, context.device, context.data_dir, None, json, added_backbones, settings)
             return
         estimates = Estimates(store, context.device)
         bundling = Bundling(settings.worth, estimates.seconds)
         start = partial(self._executor, context, settings, estimates)
         if self.status and not context.results.is_dir():
             raise UsageError(
-                f"the results folder {context.results} does not exist, so it has no jobs", code="missing-file"
+                f"the results folder {context.results} does not exist and therefore has no jobs", code="missing-file"
             )
         with write_errors(context.results):
             context.results.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _print_status(executor: SubmittingExecutor, plan: Plan, json: bool) -> None:
         return
     if rows:
         columns = ["job", "state", "reason", "node", "cells", "done"]
-        table("", columns, [[str(row[key]) for key in columns] for row in rows], numeric=(4, 5))
+        print_table("", columns, [[str(row[key]) for key in columns] for row in rows], numeric=(4, 5))
     counts = Counter(row["state"] for row in rows)
     summary = ", ".join(f"{number} {state.lower()}" for state, number in counts.items())
     out.print(

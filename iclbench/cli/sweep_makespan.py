@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
-from iclbench.cli.sweep_view import duration
-from iclbench.cli.terminal import out, table
+from iclbench.cli.sweep_view import duration_text
+from iclbench.cli.terminal import out, print_table
 from iclbench.core.formats import plural
 from iclbench.sweep.cells import GridCell
 from iclbench.sweep.engine import Bundling
@@ -16,22 +16,24 @@ from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.makespan import simulate
 from iclbench.sweep.plan import Plan
 
-# Seconds until a job begins to work: Python, torch and numba are loaded.
+# Seconds to start a job, in which Python, torch and numba are loaded.
 _START_SECONDS = 10.0
-# The share of jobs that die halfway, for the estimate of an unreliable cluster.
+# The share of jobs that die halfway, for the estimate on an unreliable cluster.
 _FAILURE_SHARE = 0.05
 # Number of simulations with random failures.
 _SIMULATIONS = 8
 
 
-def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured: Estimates) -> dict[str, Any]:
+def jobs_of(
+    plan: Plan, settings: EngineSettings, recorded_estimates: Estimates, measured_estimates: Estimates
+) -> dict[str, Any]:
     """The jobs of a plan, and the time with more or fewer parallel jobs.
 
     Args:
         plan: the plan.
         settings: settings of the jobs.
-        recorded: estimates from recorded speeds, which group cells into jobs at submission.
-        measured: estimates that also use measured speeds, for the time of cells.
+        recorded_estimates: estimates from recorded speeds, which group cells into jobs at submission.
+        measured_estimates: estimates that also use measured speeds, for the time of cells.
     """
 
     def cached_bundling(seconds: Callable[[GridCell], float | None]) -> Bundling:
@@ -39,7 +41,10 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         durations = {cell.hash: seconds(cell) for cell in plan.todo}
         return Bundling(settings.worth, lambda cell: durations[cell.hash])
 
-    recorded_bundling, measured_bundling = cached_bundling(recorded.seconds), cached_bundling(measured.seconds)
+    recorded_bundling, measured_bundling = (
+        cached_bundling(recorded_estimates.seconds),
+        cached_bundling(measured_estimates.seconds),
+    )
     cell_counts = simulate(plan, settings.jobs, recorded_bundling).jobs
     makespans = []
     for jobs in sorted({1, 8, 32, 128, 512, settings.jobs}):
@@ -64,7 +69,7 @@ def jobs_of(plan: Plan, settings: EngineSettings, recorded: Estimates, measured:
         "memory": settings.memory,
         "minutes": settings.minutes,
         "at_once": settings.jobs,
-        "devices": measured.devices,
+        "devices": measured_estimates.devices,
         "cells_of_unknown_length": sum(
             measured_bundling.estimate(cell) is None for cell in plan.todo if cell.reason is None
         ),
@@ -87,14 +92,16 @@ def print_jobs(jobs: Mapping[str, Any]) -> None:
     rows = [
         [
             str(each["at_once"]),
-            duration(each["seconds"]),
+            duration_text(each["seconds"]),
             f"{each['efficiency']:.0%}",
-            duration(each["seconds_with_deaths"]),
+            duration_text(each["seconds_with_deaths"]),
         ]
         for each in jobs["makespan"]
     ]
-    table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
-    unknown = jobs["cells_of_unknown_length"]
-    guess = f"; {plural(unknown, 'cell')} of unknown duration counted as a minute each" if unknown else ""
+    print_table("", ["jobs at once", "time", "efficiency", f"time if {_FAILURE_SHARE:.0%} die"], rows, numeric=range(4))
+    unknown_count = jobs["cells_of_unknown_length"]
+    assumption = (
+        f"; {plural(unknown_count, 'cell')} of unknown duration counted as a minute each" if unknown_count else ""
+    )
     speed = f"; speed measured on {', '.join(jobs['devices'])}" if jobs["devices"] else ""
-    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{guess}{speed}")
+    out.print(f"time without waiting in the queue, {_START_SECONDS:.0f} s to start a job{assumption}{speed}")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from iclbench.cli.terminal import out, print_json, say, table
+from iclbench.cli.terminal import out, print_json, print_table, say
 from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.formats import nbytes, plural
@@ -42,7 +42,7 @@ def print_packed(
 def print_verified(
     cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
-    """Recompute n random evaluations and print the results; returns whether all are equal or differ negligibly."""
+    """Recompute n random evaluations and print the results; returns whether all are equal or agree."""
     verified_cells = []
     for verified in verify(cells, store, n, seed, context):
         verified_cells.append(verified)
@@ -83,7 +83,7 @@ def print_verified(
             for each in verified_cells
         ]
         columns = ["run", "task", "preset", "rows", "verdict", "share of half-width", "first environment", "time"]
-        table("", columns, rows, numeric=[3, 5, 7])
+        print_table("", columns, rows, numeric=[3, 5, 7])
     if any(each.environment and not each.is_equal for each in verified_cells):
         say("other hardware, threads, libraries or later code may round differently: check the size of the differences")
     if almost_equal := sum(each.agrees and not each.is_equal for each in verified_cells):

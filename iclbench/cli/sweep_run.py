@@ -1,4 +1,4 @@
-"""A sweep from its first cell to the final table, and the workers on this machine."""
+"""Run a sweep from its first cell to the final table, and start the workers on this machine."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def run(
         finally:
             workers.shutdown()
     if was_interrupted:
-        stored_cells, n_remaining = plural(progress.settled, "cell"), len(plan.todo) - progress.settled
+        stored_cells, n_remaining = plural(progress.settled_count, "cell"), len(plan.todo) - progress.settled_count
         raise Interrupted(f"interrupted; {stored_cells} stored; the same command computes the other {n_remaining}")
-    failed = print_outcomes(plans.make_plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
+    failed_count = print_outcomes(plans.make_plan(plan.cells, CellStore(context.results)), progress.outcomes, json)
     if plan.waiting:
         say(waiting_line(plan))
-    if failed:
-        say(f"{plural(failed, 'cell')} failed; run the same command again to retry")
+    if failed_count:
+        say(f"{plural(failed_count, 'cell')} failed; run the same command again to retry")
         raise typer.Exit(1)
 
 
-def work_through(
+def run_locally(
     plan: Plan, store: CellStore, worker_gpus: Sequence[str | None], context: Context, json: bool = False
 ) -> None:
     """Compute the cells of a plan in processes on this machine, one cell per worker at a time.
@@ -90,7 +90,7 @@ def work_through(
         typer.Exit: with 1, if cells failed.
     """
     used_gpus = worker_gpus[: max(1, len(plan.todo))]
-    run(plan, store, lambda: pool(used_gpus, context.threads), context, json, len(worker_gpus))
+    run(plan, store, lambda: worker_pool(used_gpus, context.threads), context, json, len(worker_gpus))
 
 
 def gpus_of_workers(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
@@ -113,6 +113,6 @@ def devices(device: str) -> tuple[str, list[str]]:
     return "cuda", names[: torch.cuda.device_count()] if index is None else [names[index]]
 
 
-def pool(worker_gpus: Sequence[str | None], threads: int) -> LocalPool:
-    """Worker processes, each with its GPU."""
+def worker_pool(worker_gpus: Sequence[str | None], threads: int) -> LocalPool:
+    """A pool of worker processes, each with its GPU."""
     return LocalPool([(threads, gpu) for gpu in worker_gpus], set_up)

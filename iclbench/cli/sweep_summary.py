@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from iclbench.cli.sweep_makespan import jobs_of, print_jobs
-from iclbench.cli.sweep_view import duration, label
-from iclbench.cli.terminal import measuring, out, print_json, say, table
+from iclbench.cli.sweep_view import cell_label, duration_text
+from iclbench.cli.terminal import measurement_status, out, print_json, print_table, say
 from iclbench.config.rates import Rates, tuning_task
 from iclbench.core.context import Context
 from iclbench.core.formats import canonical, count, nbytes, plural
@@ -36,18 +36,21 @@ def print_dry_run(
     data_dir: Path | None,
     workers: int | None,
     json: bool = False,
-    added: Sequence[str] = (),
+    added_backbones: Sequence[str] = (),
     engine: EngineSettings | None = None,
 ) -> None:
-    """Print the cells that are done and to do by task, with parameters, time and disk space; the cells of `added`
-    backbones; existing results without rows and runs that will be refused; and the jobs of an engine."""
+    """Print the numbers of cells that are done and to do by task, with parameters, time and disk space.
+
+    Further lines are on the cells of `added_backbones`, existing results without rows, runs that will be
+    refused, and the jobs of an engine.
+    """
     outlook = outlook_of(plan, Context(store.results, data_dir))
-    plan, added = outlook.plan, [name if ":" in name else canonical(name) for name in added]
+    plan, added_backbones = outlook.plan, [name if ":" in name else canonical(name) for name in added_backbones]
     step_timer = partial(measure_step, data_dir=data_dir, device=device)
     parameter_counter = partial(count_parameters, data_dir=data_dir)
     can_measure = engine is None or device == "cpu"  # an engine's GPUs are on other machines
-    by_group = groups(plan)
-    with measuring() as on_measure:
+    by_group = cells_by_group(plan)
+    with measurement_status() as on_measure:
         estimates = Estimates(
             store, device, step_timer if can_measure else None, parameter_counter, on_measure=on_measure
         )
@@ -60,16 +63,16 @@ def print_dry_run(
             {
                 "task": cells[0].task,
                 "preset": cells[0].preset,
-                "cells": by_kind(plan, cells),
-                "to_do": to_do(plan, group),
+                "cells": counts_by_kind(plan, cells),
+                "to_do": todo_counts(plan, group),
                 "parameters": parameters.get(group),
                 **asdict(amounts[group]),
             }
             for group, cells in by_group.items()
         ]
         total = {
-            "cells": by_kind(plan, plan.cells),
-            "to_do": to_do(plan),
+            "cells": counts_by_kind(plan, plan.cells),
+            "to_do": todo_counts(plan),
             "workers": workers,
             **asdict(total_work),
             "devices": estimates.devices,
@@ -77,32 +80,34 @@ def print_dry_run(
             "refused": outlook.refusals,
             "no_data": outlook.missing_data,
             "untuned": [list(each) for each in untuned_backbones(plan, store.results)],
-            "added": {name: to_do(plan, contestant=name) for name in added},
+            "added": {name: todo_counts(plan, contestant=name) for name in added_backbones},
         } | ({} if jobs is None else {"jobs": jobs})
         print_json({"tasks": records, "total": total})
         return
-    columns = ["task", "preset", *columns_of(plan), "work", "parameters", "time", "disk"]
+    columns = ["task", "preset", *state_columns(plan), "work", "parameters", "time", "disk"]
     rows = [
         [
             cells[0].task,
             cells[0].preset,
             *state_cells(plan, cells),
-            in_words(to_do(plan, group)),
+            counts_text(todo_counts(plan, group)),
             "–".join(dict.fromkeys(count(n) for n in parameters.get(group, ()))),
             *amount_cells(amounts[group]),
         ]
         for group, cells in by_group.items()
     ]
-    rows.append(["all", "", *state_cells(plan, plan.cells), in_words(to_do(plan)), "", *amount_cells(total_work)])
+    rows.append(
+        ["all", "", *state_cells(plan, plan.cells), counts_text(todo_counts(plan)), "", *amount_cells(total_work)]
+    )
     # Columns without a value, such as the time of finished cells, are omitted.
     nonempty = [n for n in range(len(columns)) if plan.todo or any(row[n] for row in rows)]
     columns, rows = [columns[n] for n in nonempty], [[row[n] for n in nonempty] for row in rows]
-    table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
+    print_table("", columns, rows, numeric=[n for n in range(2, len(columns)) if columns[n] != "work"], keys=(0, 1))
     if plan.waiting:
         out.print(waiting_line(plan))
     for line in (
         *untuned_lines(plan, store.results),
-        *_added_lines(plan, added),
+        *_added_lines(plan, added_backbones),
         *_existing_lines(outlook),
         *_refusal_lines(outlook),
         *_missing_data_lines(outlook),
@@ -115,15 +120,15 @@ def print_dry_run(
     if workers is not None:
         bundling = Bundling(0.0, lambda cell: estimates.seconds(cell) or 0.0, is_grouped=False)
         makespan = simulate(plan, workers, bundling).seconds
-        expected = "not known yet" if total_work.seconds is None else f"about {duration(makespan)}"
-        unknown = (
-            f", without {in_words(total_work.unknown)} of unknown time"
+        expected_time = "not known yet" if total_work.seconds is None else f"about {duration_text(makespan)}"
+        unknown_text = (
+            f", without {counts_text(total_work.unknown)} of unknown time"
             if total_work.unknown and total_work.seconds is not None
             else ""
         )
-        speed = f"; speed measured on {', '.join(estimates.devices)}" if estimates.devices else ""
+        speed_text = f"; speed measured on {', '.join(estimates.devices)}" if estimates.devices else ""
         out.print(
-            f"time on {workers} workers: {expected}{unknown} (column 'time': one worker{speed}); "
+            f"time on {workers} workers: {expected_time}{unknown_text} (column 'time': one worker{speed_text}); "
             f"disk: {nbytes(total_work.bytes)}"
         )
     if plan.repeated:
@@ -137,23 +142,23 @@ def print_dry_run(
 
 def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:
     """Print the states of cells after a sweep and every failed cell; returns the number of failed cells."""
-    failed = [(cell, outcomes[cell.hash]) for cell in plan.cells if _failed(outcomes.get(cell.hash))]
+    failed_cells = [(cell, outcomes[cell.hash]) for cell in plan.cells if _is_failed(outcomes.get(cell.hash))]
     if json:
         cells = {cell.hash: cell for cell in plan.cells}
         records = [_record(cells[key], outcome) for key, outcome in outcomes.items()]
-        total = {"cells": by_kind(plan, plan.cells), "to_do": to_do(plan)}
+        total = {"cells": counts_by_kind(plan, plan.cells), "to_do": todo_counts(plan)}
         print_json({"total": total, "worked_on": records})
-        return len(failed)
-    rows = [[cells[0].task, cells[0].preset, *state_cells(plan, cells)] for cells in groups(plan).values()]
+        return len(failed_cells)
+    rows = [[cells[0].task, cells[0].preset, *state_cells(plan, cells)] for cells in cells_by_group(plan).values()]
     rows.append(["all", "", *state_cells(plan, plan.cells)])
-    table("", ["task", "preset", *columns_of(plan)], rows, numeric=range(2, 2 + len(columns_of(plan))))
+    print_table("", ["task", "preset", *state_columns(plan)], rows, numeric=range(2, 2 + len(state_columns(plan))))
     for cell in plan.cells:
         outcome = outcomes.get(cell.hash)
         if outcome is not None and outcome.status == "diverged" and cell.kind == "train":
-            out.print(f"diverged: {label(cell)}: {outcome.reason}; the sweep does not repeat it")
-    for cell, outcome in failed:
-        out.print(f"failed: {label(cell)}: {outcome.reason or 'no reason given'}")
-    return len(failed)
+            out.print(f"diverged: {cell_label(cell)}: {outcome.reason}; the sweep does not repeat it")
+    for cell, outcome in failed_cells:
+        out.print(f"failed: {cell_label(cell)}: {outcome.reason or 'no reason given'}")
+    return len(failed_cells)
 
 
 def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
@@ -161,12 +166,12 @@ def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
     preset."""
     training_cells = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
     triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in training_cells}
-    untuned = []
+    untuned_triples = []
     for (preset, task, contestant), card in triples.items():
         rates = Rates.of(preset, task, card, results)
         if rates.chosen_settings and contestant not in rates.chosen_settings:
-            untuned.append((preset, task, contestant))
-    return untuned
+            untuned_triples.append((preset, task, contestant))
+    return untuned_triples
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
@@ -187,7 +192,7 @@ def waiting_line(plan: Plan) -> str:
     return f"{plural(len(plan.waiting), 'cell')} skipped, since they need cells that the options exclude"
 
 
-def groups(plan: Plan) -> dict[str, list[GridCell]]:
+def cells_by_group(plan: Plan) -> dict[str, list[GridCell]]:
     """The cells of every task and preset."""
     by_group: dict[str, list[GridCell]] = {}
     for cell in plan.cells:
@@ -195,12 +200,12 @@ def groups(plan: Plan) -> dict[str, list[GridCell]]:
     return by_group
 
 
-def columns_of(plan: Plan) -> list[str]:
+def state_columns(plan: Plan) -> list[str]:
     """The states that have a column in a table; "diverged" has one only if a cell diverged."""
     return [state for state in _STATES if state != "diverged" or state in plan.states.values()]
 
 
-def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
+def counts_by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
     """Numbers of cells by kind and state."""
     counts = Counter[tuple[str, str]]((cell.kind, state_label(plan.states[cell.hash])) for cell in cells)
     return {kind: {state: counts[kind, state] for state in _STATES if counts[kind, state]} for kind in KINDS}
@@ -209,40 +214,40 @@ def by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
 def state_cells(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
     """Numbers of cells by state, as cells of a table."""
     counts = Counter[str](state_label(plan.states[cell.hash]) for cell in cells)
-    return [str(counts[state]) for state in columns_of(plan)]
+    return [str(counts[state]) for state in state_columns(plan)]
 
 
-def to_do(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
-    """Numbers of cells to compute by kind, for one group of task and preset or all, and for one contestant or all.
-    Cells that are not applicable need no work."""
+def todo_counts(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
+    """Numbers of cells to compute by kind, for one group of task and preset (default: all) and one contestant (default:
+    all). Cells that are not applicable are not counted."""
     cells = [cell for cell in plan.todo if group in (None, cell.group) and contestant in (None, cell.contestant)]
     counts = Counter(cell.kind for cell in cells if cell.reason is None)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
-def in_words(counts: dict[str, int]) -> str:
+def counts_text(counts: dict[str, int]) -> str:
     """Numbers of cells by kind in words: `4 train 8 evaluate`."""
     return " ".join(f"{number} {kind}" for kind, number in counts.items())
 
 
 def amount_cells(amount: Amount) -> list[str]:
     """Time on one worker and disk space, as cells of a table."""
-    seconds = "" if amount.seconds is None else duration(amount.seconds)
+    seconds = "" if amount.seconds is None else duration_text(amount.seconds)
     unknown = "" if not amount.unknown else " + ?" if seconds else "?"
     return [seconds + unknown, nbytes(amount.bytes) if amount.bytes else ""]
 
 
 def _added_lines(plan: Plan, names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        counts = to_do(plan, contestant=name)
-        work = f"{plural(sum(counts.values()), 'cell')} ({in_words(counts)})" if counts else "nothing"
+        counts = todo_counts(plan, contestant=name)
+        work = f"{plural(sum(counts.values()), 'cell')} ({counts_text(counts)})" if counts else "nothing"
         yield f"of the cells to do, for {name}: {work}"
 
 
 def _existing_lines(outlook: Outlook) -> Iterator[str]:
     if outlook.existing:
         number = sum(outlook.existing.values())
-        counts = in_words(outlook.existing)
+        counts = counts_text(outlook.existing)
         yield f"{number} of the done cells were computed without a sweep ({counts}); the sweep adds their rows"
 
 
@@ -270,7 +275,7 @@ def _repeated_line(plan: Plan) -> str:
     return ", ".join(f"{number} {reason}" for reason, number in reasons.items())
 
 
-def _failed(outcome: Outcome | None) -> bool:
+def _is_failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.status == "failed"
 
 

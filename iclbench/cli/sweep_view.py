@@ -1,4 +1,4 @@
-"""The progress of a sweep: a live table on a terminal, one line per finished cell in a pipe."""
+"""The progress of a sweep: a live table on a terminal, or one line per finished cell in a pipe."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class View:
         self._counts = {kind: Counter({"to do": todo[kind]}) for kind in KINDS if todo[kind]}
 
     @property
-    def settled(self) -> int:
+    def settled_count(self) -> int:
         return len(self.outcomes)
 
     def on_start(self, cell: GridCell) -> None:
@@ -59,18 +59,18 @@ class View:
         reason = f": {outcome.reason}" if outcome.reason else ""
         if not self._live:
             remaining_seconds = self.remaining_seconds()
-            time_used = f" in {duration(outcome.seconds)}" if outcome.status == "done" else ""
-            remaining = f", {duration(remaining_seconds)} left" if remaining_seconds else ""
-            say(f"{self.settled}/{self._total} {label(cell)} {outcome.status}{time_used}{reason}{remaining}")
+            time_used = f" in {duration_text(outcome.seconds)}" if outcome.status == "done" else ""
+            remaining = f", {duration_text(remaining_seconds)} left" if remaining_seconds else ""
+            say(f"{self.settled_count}/{self._total} {cell_label(cell)} {outcome.status}{time_used}{reason}{remaining}")
         elif outcome.status in ("failed", "diverged"):
-            say(f"{outcome.status}: {label(cell)}{reason}")
+            say(f"{outcome.status}: {cell_label(cell)}{reason}")
         for line in outcome.warnings:
-            say(f"WARNING: {label(cell)}: {line}")
+            say(f"WARNING: {cell_label(cell)}: {line}")
 
     def on_retry(self, cell: GridCell, reason: str) -> None:
         """See `engine.SweepObserver`."""
         self._running.pop(cell.hash, None)
-        say(f"trying again: {label(cell)}: {reason}")
+        say(f"trying again: {cell_label(cell)}: {reason}")
 
     def remaining_seconds(self) -> float | None:
         """Expected seconds until all cells are settled; None if there is no estimate for some kind of cell."""
@@ -97,10 +97,12 @@ class View:
         now = time.monotonic()
         for key, start_time in list(self._running.items()):
             if key in self._unsettled:
-                running.add_row(label(self._unsettled[key]), duration(now - start_time))
+                running.add_row(cell_label(self._unsettled[key]), duration_text(now - start_time))
         remaining_seconds = self.remaining_seconds()
-        remaining = "remaining time unknown" if remaining_seconds is None else f"{duration(remaining_seconds)} left"
-        summary = f"{self.settled}/{self._total} cells, {duration(now - self._start)} so far, {remaining}"
+        remaining = (
+            "remaining time unknown" if remaining_seconds is None else f"{duration_text(remaining_seconds)} left"
+        )
+        summary = f"{self.settled_count}/{self._total} cells, {duration_text(now - self._start)} so far, {remaining}"
         return Group(counts, running, summary)
 
 
@@ -115,15 +117,15 @@ def view(plan: Plan, store: CellStore, slots: int, device: str = "cpu") -> Itera
         yield live_view
 
 
-def label(cell: GridCell) -> str:
+def cell_label(cell: GridCell) -> str:
     """A short name of a cell."""
     return f"{cell.kind} {cell.run}" if cell.config is not None else f"{cell.kind} {cell.run} of {cell.group}"
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A number of seconds in readable units.
 
-    >>> duration(4.2), duration(250.0), duration(7300.0), duration(200_000.0)
+    >>> duration_text(4.2), duration_text(250.0), duration_text(7300.0), duration_text(200_000.0)
     ('4 s', '4 min', '2 h 1 min', '2 d 7 h')
     """
     minutes, hours, days = (int(seconds // unit) for unit in (60, 3600, 86400))

@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from iclbench.cli.layout import Column, blocks
+from iclbench.cli.layout import ColumnWidth, blocks
 from iclbench.core import progress
 from iclbench.core.formats import printable
 from iclbench.core.progress import PrintableConsole
@@ -74,7 +74,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
 
 
 @contextmanager
-def measuring() -> Iterator[Callable[[str], None]]:
+def measurement_status() -> Iterator[Callable[[str], None]]:
     """Show the current measurement in a temporary line on a terminal; yields a function that sets its text."""
     if not err.is_terminal:
         yield lambda text: None
@@ -93,7 +93,7 @@ def say(text: str) -> None:
     err.print(text)
 
 
-def table(
+def print_table(
     title: str,
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
@@ -112,15 +112,15 @@ def table(
     if title:
         out.print(title, style="table.title")
     columns = [printable(header) for header in columns]
-    lines = [[_styled(cell) for cell in row] for row in rows]
-    column_needs = [
-        _column_needs([Text(header), *(line[index] for line in lines)], index not in numeric)
+    lines = [[_styled_text(cell) for cell in row] for row in rows]
+    column_widths = [
+        _column_width([Text(header), *(line[index] for line in lines)], index not in numeric)
         for index, header in enumerate(columns)
     ]
-    prose_width, row_width = widths()
-    table_blocks = blocks(column_needs, prose_width, keys)
+    prose_width, row_width = output_widths()
+    table_blocks = blocks(column_widths, prose_width, keys)
     if len(table_blocks) > 1 or any(block.width > prose_width for block in table_blocks):
-        table_blocks = blocks(column_needs, row_width, keys)
+        table_blocks = blocks(column_widths, row_width, keys)
     for number, block in enumerate(table_blocks):
         if number:
             out.print()
@@ -171,7 +171,7 @@ class _UnfoldedTable:
             yield Segment.line()
 
 
-def widths() -> tuple[int, int]:
+def output_widths() -> tuple[int, int]:
     """The width in characters to which prose is folded, and the width at which a table is split into blocks.
 
     In a pipe, prose is folded to a readable width, and only very wide tables are split, because scripts read line by
@@ -182,7 +182,7 @@ def widths() -> tuple[int, int]:
     return (out.width, out.width) if out.is_terminal else (80, 200)
 
 
-def _styled(cell: str) -> Text:
+def _styled_text(cell: str) -> Text:
     """A cell as literal text; only bold is a style."""
     cell = printable(cell)
     if (bold := re.fullmatch(r"\[bold\](.*?)\[/bold\](.*)", cell, re.DOTALL)) is None:
@@ -190,9 +190,9 @@ def _styled(cell: str) -> Text:
     return Text.assemble((bold[1], "bold"), bold[2])
 
 
-def _column_needs(cells: Sequence[Text], folds: bool) -> Column:
-    """The width that a column with these cells needs. Only columns that fold break lines between words."""
+def _column_width(cells: Sequence[Text], folds: bool) -> ColumnWidth:
+    """The width that a column with these cells needs. Lines are only folded between words, if `folds` is True."""
     texts = [cell.plain for cell in cells]
     line_width = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
     word_width = max((cell_len(word) for text in texts for word in text.split()), default=0)
-    return Column(line_width, word_width if folds else line_width)
+    return ColumnWidth(line_width, word_width if folds else line_width)

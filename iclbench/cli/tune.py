@@ -79,7 +79,7 @@ def command(
     """
     from iclbench.cli.sweep_run import devices, gpus_of_workers
     from iclbench.cli.terminal import say
-    from iclbench.cli.tune_run import pairs_of, search_of, work_through
+    from iclbench.cli.tune_run import pairs_of, run_trials, search_of
     from iclbench.cli.tune_tables import print_dry_run, print_pairs
     from iclbench.config.rates import results_path
     from iclbench.config.resolution import backbone_class
@@ -102,7 +102,7 @@ def command(
             return
         with write_errors(results):
             results.mkdir(parents=True, exist_ok=True)
-        work_through(pairs, gpus_of_workers(gpus, per_gpu, workers), context)
+        run_trials(pairs, gpus_of_workers(gpus, per_gpu, workers), context)
     print_pairs(pairs, json)
     if pairs_without_choice := [pair for pair in pairs if pair.problems]:
         first = pairs_without_choice[0]

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from iclbench.cli.sweep_run import pool
-from iclbench.cli.sweep_view import duration
+from iclbench.cli.sweep_run import worker_pool
+from iclbench.cli.sweep_view import duration_text
 from iclbench.cli.terminal import say
 from iclbench.cli.tune_tables import SETTING_LABELS, settings_text
 from iclbench.config.cards import card_names, load_task
@@ -26,12 +26,12 @@ _RATES = "1e-3,3e-3,1e-2"
 
 
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
-    """A function that makes the search of these options from a curve and the sign of the objective."""
+    """A function that creates the search for these options from a curve and the sign of the objective."""
     if trials is None:
         requested_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(requested_rates, sign)
     if rates is not None:
-        raise UsageError("--trials draws the learning rates; leave out --rates", code="conflict")
+        raise UsageError("--trials draws the learning rates; remove --rates", code="conflict")
     check_optuna()
     return lambda curve, sign: OptunaSearch(trials, curve.base.train, sign)
 
@@ -58,7 +58,7 @@ def pairs_of(
     search: Callable[[Curve, int], Search],
     context: Context,
 ) -> list[TuningPair]:
-    """One pair per contestant and task. Without `tasks`, it uses all tasks with this preset whose data can be read."""
+    """One pair per contestant and task (default: all tasks with this preset and readable data)."""
     requested_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
     task_names = requested_tasks or [name for name in card_names("tasks") if preset in load_task(name)[1].presets]
     contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
@@ -79,9 +79,9 @@ def pairs_of(
     return pairs
 
 
-def work_through(pairs: Sequence[TuningPair], worker_gpus: Sequence[str | None], context: Context) -> None:
+def run_trials(pairs: Sequence[TuningPair], worker_gpus: Sequence[str | None], context: Context) -> None:
     """Run all trials; raises `Interrupted` on Ctrl-C."""
-    view, workers = _View(), pool(worker_gpus, context.threads)
+    view, workers = _View(), worker_pool(worker_gpus, context.threads)
     try:
         tune_pairs(pairs, workers, context, view)
     except KeyboardInterrupt:
@@ -111,7 +111,7 @@ class _View:
         outcome = row["reason"] if row["status"] == "failed" else f"{row['metric']} {fixed(row['value'], 4)}"
         seconds_per_trial = (time.monotonic() - self._start) / self.done
         seconds_left = seconds_per_trial * (self._total - self.done)
-        remaining = f", {duration(seconds_left)} left" if self.done < self._total else ""
+        remaining = f", {duration_text(seconds_left)} left" if self.done < self._total else ""
         say(f"{self.done}/{self._total} {_trial_name(pair, trial)}: {outcome}{remaining}")
 
     def on_retry(self, pair: TuningPair, trial: Trial, reason: str) -> None:

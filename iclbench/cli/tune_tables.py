@@ -1,11 +1,11 @@
-"""The tables at the end of `iclbench tune` and of its dry run."""
+"""The tables at the end of `iclbench tune` and its dry run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iclbench.cli.terminal import out, print_json, table
+from iclbench.cli.terminal import out, print_json, print_table
 from iclbench.core.formats import fixed, plural
 from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED
@@ -35,7 +35,7 @@ def print_dry_run(pairs: Sequence[TuningPair], json: bool) -> None:
         ]
         for pair, trials in todo
     ]
-    table("", ["task", "contestant", "trials", "rates", "used for"], rows, numeric=[2])
+    print_table("", ["task", "contestant", "trials", "rates", "used for"], rows, numeric=[2])
     out.print(f"{plural(sum(len(trials) for _, trials in todo), 'trial')} to do")
 
 
@@ -49,7 +49,7 @@ def print_pairs(pairs: Sequence[TuningPair], json: bool) -> None:
         first = task_pairs[0]
         make_table = _rate_table if isinstance(first.search, RateSearch) else _trial_table
         columns, rows, numeric = make_table(task_pairs)
-        table(f"{task}: {first.objective.description}", columns, rows, numeric)
+        print_table(f"{task}: {first.objective.description}", columns, rows, numeric)
         if any("*" in cell for row in rows for cell in row):
             out.print("* at the edge of the tried rates: a better rate may lie beyond")
         for pair in task_pairs:
@@ -65,7 +65,7 @@ def _rate_table(pairs: Sequence[TuningPair]) -> tuple[list[str], list[list[str]]
     for pair in pairs:
         points = pair.points()
         values = {point.lr: _value(point.value) for point in points}
-        # The choice may come from another search. The rates of this search say nothing about it.
+        # The choice may come from another search, to which the edge of this search does not apply.
         search, is_choice = pair.search, pair.choice() == pair.choice_of_search()
         edge_mark = "*" if isinstance(search, RateSearch) and is_choice and search.is_at_edge(points) else ""
         rows.append([pair.contestant, _chosen_rate(pair) + edge_mark, *(values.get(rate, "") for rate in rates)])

@@ -13,7 +13,7 @@ from iclbench.core.events import EventPrediction, open_intervals
 from iclbench.core.metrics import metric
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.tables.curves import mean_heights, ratios, sums
+from iclbench.tables.curves import complete_curve_heights, curve_sums, linearised_ratios
 
 # Number of queries per forward pass, over all its episodes. It limits memory use and does not depend on the machine. A
 # single episode may have more queries, which sequence models process in segments.
@@ -58,7 +58,7 @@ class Curve:
         values = np.where(self.scored, self.scores[name], np.nan)
         if self.open_nll is not None and metric(name).includes_open_interval:
             values = np.where(self.scored, values, self.open_nll)
-        return sums(values, self.scored, np.asarray(self.prefixes))
+        return curve_sums(values, self.scored, np.asarray(self.prefixes))
 
     def area(self, metric: str) -> np.ndarray:
         """The mean height of each episode's curve, `(episodes,)`: its area per unit of context, by the trapezoid rule.
@@ -70,8 +70,8 @@ class Curve:
         values, is_used, n = self.scores[metric], self.is_in_area, np.asarray(self.prefixes, dtype=np.float64)
         if self.is_ragged and self.scored is not None:
             failed = (self.scored & ~np.isfinite(values)).any(1)
-            return np.where(failed, np.nan, ratios(*self.totals(metric)))
-        return mean_heights(values[:, is_used], n[is_used])
+            return np.where(failed, np.nan, linearised_ratios(*self.totals(metric)))
+        return complete_curve_heights(values[:, is_used], n[is_used])
 
     @property
     def is_ragged(self) -> bool:

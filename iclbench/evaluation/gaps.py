@@ -29,7 +29,7 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.targets import mean_rows
 from iclbench.families.base import Ceiling
 from iclbench.store.runs import write_errors
-from iclbench.tables.curves import heights
+from iclbench.tables.curves import mean_heights
 
 ADJUSTED = "log_likelihood_adjusted"
 # The metrics of gaps, by the likelihoods of the question `targets`.
@@ -164,9 +164,11 @@ def next_gap_rows(values: pd.DataFrame, errors: pd.DataFrame, prompts: PromptSet
             gaps = nll_by_run[run] - nll_by_run[oracle]
             columns = zip(gaps.columns, summaries(gaps.to_numpy(float), prompts.seed), strict=True)
             rows += [shared | {"n_context": int(n)} | summary for n, summary in columns if summary["n_episodes"]]
-            height = heights(gaps)
+            height = mean_heights(gaps)
         else:
-            height = heights(nll_by_run[run]) - packed.set_index("episode")["value"].astype(float).reindex(episodes)
+            height = mean_heights(nll_by_run[run]) - packed.set_index("episode")["value"].astype(float).reindex(
+                episodes
+            )
         height_summaries = summaries(height.to_numpy(float)[:, None], prompts.seed)
         rows += [shared | summary for summary in height_summaries if summary["n_episodes"]]
     return rows

@@ -55,5 +55,5 @@ class PromptSetRows:
         return tables.read_all(table, self.results / "tables" / self.prompts.id)
 
     def _packed(self, table: tables.TableName) -> pd.DataFrame:
-        rows = tables.packed(table, self.results, self.prompts.task.name, self.prompts.preset)
+        rows = tables.read_packed(table, self.results, self.prompts.task.name, self.prompts.preset)
         return rows[rows["prompt_set"].eq(self.prompts.id)]

@@ -41,7 +41,7 @@ from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store.runs import write_errors
-from iclbench.tables.curves import heights
+from iclbench.tables.curves import mean_heights
 from iclbench.tables.related import without_related
 
 _ACCURACY = "accuracy_within_choices"
@@ -179,7 +179,7 @@ def _best_of_baselines(
         return float(best["value"].iloc[0]), f"{best.index[0]}{missing}"
     complete = curves[curves["n_episodes"].eq(int(best["n_episodes"].max()))]
     lowest_errors = complete.groupby("n_context")["value"].min().astype(float)
-    return float(heights(lowest_errors.to_frame().T).iloc[0]), f"the best baseline at each context size{missing}"
+    return float(mean_heights(lowest_errors.to_frame().T).iloc[0]), f"the best baseline at each context size{missing}"
 
 
 def _scores_from_accuracies(values: pd.DataFrame, prompts: PromptSet) -> pd.DataFrame | None:

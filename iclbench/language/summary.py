@@ -22,7 +22,7 @@ from iclbench.language.prompting.prompts import LanguagePrompts
 from iclbench.language.tasks.cards import PRESET
 from iclbench.store import identity
 from iclbench.store.runs import write_errors
-from iclbench.tables.means import student
+from iclbench.tables.means import student_interval
 
 # Metrics whose standard deviation over seeds is reported next to their mean.
 _SD_METRICS = {"accuracy": "accuracy_sd"}
@@ -99,7 +99,7 @@ def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator
             }
             continue
         values = seed_rows["value"].to_numpy(float)
-        yield row | student(values) | {"n_episodes": n_answers}
+        yield row | student_interval(values) | {"n_episodes": n_answers}
         if metric in _SD_METRICS and not passes:
             yield row | {"metric": _SD_METRICS[metric], "value": float(np.std(values, ddof=1)), "n_episodes": n_answers}
 
@@ -137,7 +137,7 @@ def _gain(
         )
         summary: dict[str, Any] = summary_columns("accuracy_gain", differences[0], prompt_set.seed, queries)
     else:
-        summary = student(np.array([difference.mean() for difference in differences]))
+        summary = student_interval(np.array([difference.mean() for difference in differences]))
     return [
         shared
         | {"metric": "accuracy_gain"}

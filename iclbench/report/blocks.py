@@ -75,7 +75,7 @@ class Table:
         columns: the columns to show; the first one names the row.
         group: column of the frame; a rule is drawn where its value changes.
         folded: whether the page shows the table only on request.
-        linked: whether the page links to the files of the table and does not show its rows.
+        linked: whether the page has links to the files of the table in place of its rows.
         notes: numbered footnotes.
 
     Raises:
@@ -103,7 +103,7 @@ class Table:
 
     @cached_property
     def _rows(self) -> list[tuple[TableCell, ...]]:
-        """Formatted once, for the page and all files."""
+        """The formatted rows, which the page and all files share."""
         return list(zip(*(_cells(column, self.frame) for column in self.columns), strict=True))
 
     def starts_group(self) -> list[bool]:
@@ -124,14 +124,14 @@ class Panel:
 
 
 # Builds a Vega-Lite specification.
-Specification = Callable[[], dict[str, Any]]
+SpecificationBuilder = Callable[[], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure with two Vega-Lite specifications: one for files and one for the page.
 
-    They are built on first use, as most reports have no picture files.
+    The specifications are built on first use, as most reports have no picture files.
 
     Attributes:
         name: file name without ending, unique in the report.
@@ -144,7 +144,7 @@ class Figure:
         panels: the panels.
         legend: the looks in the page's legend.
         columns: panels in a row of a wide page; 0 for as many as fit. A single panel takes at most half a row.
-        shapes: whether the page's legend shows the shapes of points.
+        shows_shapes: whether the page's legend shows the shapes of points.
     """
 
     name: str
@@ -152,12 +152,12 @@ class Figure:
     caption: str
     alt: str
     data: pd.DataFrame
-    make_static: Specification
-    make_live: Specification
+    make_static: SpecificationBuilder
+    make_live: SpecificationBuilder
     panels: tuple[Panel, ...] = (Panel(""),)
     legend: Mapping[str, Look] = field(default_factory=dict)
     columns: int = 0
-    shapes: bool = False
+    shows_shapes: bool = False
 
     @cached_property
     def static(self) -> dict[str, Any]:
@@ -186,8 +186,8 @@ class Figure:
 
     @property
     def legend_groups(self) -> dict[str, dict[str, Look]]:
-        """The legend by group: causal models, set models, others. One group without title if all models have the same
-        order."""
+        """The legend by group: causal models, set models, others. If all models have the same order, there is a single
+        group without a title."""
         groups: dict[str, dict[str, Look]] = {}
         for name, look in self.legend.items():
             groups.setdefault(ORDER_TITLES.get(look.order, "others"), {})[name] = look
@@ -239,8 +239,8 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Glance:
-    """The first screen of the page.
+class FirstScreen:
+    """The summary at the top of the page.
 
     Attributes:
         name: name of the block.
@@ -248,7 +248,7 @@ class Glance:
         preset: preset of the small heat map.
         columns: contestants of the heat map.
         rows: title and tiles of each row.
-        hidden_rows: number of further rows of the complete heat map.
+        hidden_row_count: number of further rows of the complete heat map.
         findings: a line for each of the largest differences.
         missing: a line for each kind of missing results.
     """
@@ -258,12 +258,12 @@ class Glance:
     preset: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, list[Tile]], ...]
-    hidden_rows: int
+    hidden_row_count: int
     findings: tuple[str, ...]
     missing: tuple[str, ...]
 
 
-Block = Text | Table | Figure | Gallery | Glance
+Block = Text | Table | Figure | Gallery | FirstScreen
 
 
 @dataclass(frozen=True)
@@ -277,8 +277,8 @@ class Section:
         parts: sections below this one.
         group: group in the table of contents.
         task: the task of the section, for filters; empty if there are several.
-        preset: its preset.
-        contestants: its contestants.
+        preset: the preset of the section, for filters.
+        contestants: the contestants of the section, for filters.
     """
 
     id: str
@@ -322,7 +322,7 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[TableCell]:
 
 
 def _values(frame: pd.DataFrame, key: str | None) -> list[Any]:
-    """The values of a column as Python values, None if missing; all None without a column."""
+    """The values of a column as Python values, or None if they are missing or there is no column."""
     if key is None:
         return [None] * len(frame)
     missing = frame[key].isna().tolist()

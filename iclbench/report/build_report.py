@@ -1,4 +1,4 @@
-"""Build a report: make all sections, write their files, and assemble the page.
+"""Build a report: create all sections, write their files, and assemble the page.
 
 `sections` turn the frames of `data` into `blocks`; `page` renders the blocks as HTML, `exports` writes them as files,
 and `drawing` as pictures.
@@ -17,8 +17,8 @@ from iclbench.core.errors import IclbenchError, UnknownNameError, UsageError, on
 from iclbench.core.files import write_text
 from iclbench.core.formats import plural, slug
 from iclbench.report import exports, workers
-from iclbench.report.blocks import Glance, Section, Text
-from iclbench.report.data import Results, load
+from iclbench.report.blocks import FirstScreen, Section, Text
+from iclbench.report.data import Results, load_results
 from iclbench.report.drawing import Drawer, Script
 from iclbench.report.page import RenderedSection, render_page, render_section
 from iclbench.report.sections import Job, jobs, selected_names
@@ -42,7 +42,7 @@ class Report:
         pictures: number of written pictures.
         missing_pictures: why pictures could not be drawn, by figure.
         script_error: why the page cannot draw its figures; empty if it can.
-        failed_sections: why sections could not be made, by title.
+        failed_sections: why sections could not be created, by title.
     """
 
     page: Path
@@ -67,17 +67,17 @@ def build(
     """Write the report on a results folder to `out`.
 
     Next to the page are `tables/` with CSV, Markdown and LaTeX files, and `figures/` with the rows of each figure and
-    its pictures. The same tables give the same bytes. The page says why a picture cannot be drawn.
+    its pictures. The same tables result in the same bytes. If a picture cannot be drawn, the page has the reason.
 
     Args:
         results: a results folder.
         out: the folder to write to.
-        formats: formats of pictures, "png", "svg" and "pdf"; none by default, as drawing takes most of the time.
+        formats: formats of pictures, "png", "svg" and "pdf" (default: none, as drawing takes most of the time).
         title: title of the page.
-        tasks: the tasks to report on; all if empty.
-        contestants: the contestants to show; all if empty.
-        only: the sections to write, by the names of `sections`; all if empty.
-        processes: number of processes that make sections.
+        tasks: the tasks to report on (default: all).
+        contestants: the contestants to show (default: all).
+        only: the names of the sections to write, as in `sections` (default: all).
+        processes: number of processes that create sections.
         progress: called after every section.
 
     Raises:
@@ -89,11 +89,13 @@ def build(
         raise UnknownNameError("figure format", name, exports.FORMATS)
     names = selected_names(only)
     with closing(Script(vega_lite())) as script:
-        return _build(load(results, tasks, contestants), out, script, names, formats, title, processes, progress)
+        return _build(
+            load_results(results, tasks, contestants), out, script, names, formats, title, processes, progress
+        )
 
 
 def _build(
-    loaded: Results,
+    results: Results,
     out: Path,
     script: Script,
     names: Collection[str],
@@ -104,8 +106,8 @@ def _build(
 ) -> Report:
     try:
         _mark_as_report(out)
-        section_jobs = jobs(loaded, names)
-        writers = [partial(_write_section, job, out, tuple(formats), loaded.user_backbones) for job in section_jobs]
+        section_jobs = jobs(results, names)
+        writers = [partial(_write_section, job, out, tuple(formats), results.user_backbones) for job in section_jobs]
         by_index: dict[int, RenderedSection | None] = {}
         for index, rendered in workers.run_jobs(writers, processes):
             by_index[index] = rendered
@@ -115,7 +117,7 @@ def _build(
         needs_script = any(rendered.has_figures for rendered in sections)
         vega, script_error = _script_text(script) if needs_script else ("", "")
         page = out / PAGE
-        html = render_page(sections, title or "In-context learning results", subtitle(loaded), vega, script_error)
+        html = render_page(sections, title or "In-context learning results", subtitle(results), vega, script_error)
         write_text(page, html, sync=False)
     except OSError as error:
         raise IclbenchError(
@@ -133,7 +135,7 @@ def _build(
 
 
 def _mark_as_report(out: Path) -> None:
-    """Write a page that marks the folder as a report and says that the report is not finished.
+    """Write a page that marks the folder as an unfinished report.
 
     Raises:
         UsageError: the folder has a page, tables or figures that are not from a report (code `exists`).
@@ -161,8 +163,8 @@ def _script_text(script: Script) -> tuple[str, str]:
 def _write_section(
     job: Job, out: Path, formats: tuple[str, ...], user_backbones: frozenset[str]
 ) -> RenderedSection | None:
-    """Make a section, write the files of its blocks, and render it; None if the section has no content. If the section
-    fails, render a section with the error instead."""
+    """Create a section, write the files of its blocks, and render it; None if the section has no content. If the
+    section fails, a section with the error is rendered instead."""
     try:
         section = job.make()
     except (IclbenchError, OSError, MemoryError):
@@ -170,14 +172,14 @@ def _write_section(
     except Exception as error:
         log.debug("section '%s'", job.title, exc_info=True)
         error_line = f"{type(error).__name__}: {one_line(error)}"
-        message = Text(f"This section could not be made: {error_line} (this is a bug).")
-        failed = Section(slug(job.title), job.title, (message,))
-        return replace(render_section(failed, formats, {}, user_backbones), error=error_line)
+        message = Text(f"This section could not be created: {error_line} (this is a bug).")
+        failed_section = Section(slug(job.title), job.title, (message,))
+        return replace(render_section(failed_section, formats, {}, user_backbones), error=error_line)
     if section is None:
         return None
     missing_pictures = {}
     for block in section.walk():
-        if isinstance(block, Text | Glance):
+        if isinstance(block, Text | FirstScreen):
             continue
         if (reason := exports.write(block, out, formats, _drawer())) is not None:
             missing_pictures[block.name] = reason
@@ -192,19 +194,19 @@ def _drawer() -> Drawer:
 
 def subtitle(results: Results) -> str:
     """The numbers of tasks and contestants in the report, and its presets."""
-    measured, cells = results.rows[results.rows["kind"] != "published"], results.language.cells
+    measured_rows, cells = results.rows[results.rows["kind"] != "published"], results.language.cells
     parts = []
-    if len(measured):
-        parts = [plural(int(measured["task"].nunique()), "task")]
+    if len(measured_rows):
+        parts = [plural(int(measured_rows["task"].nunique()), "task")]
         parts += [
             plural(int(rows[column].nunique()), kind)  # variants and methods do not count as backbones
             for kind, column in (("backbone", "model"), ("baseline", "contestant"), ("oracle", "contestant"))
-            if len(rows := measured[measured["kind"] == kind])
+            if len(rows := measured_rows[measured_rows["kind"] == kind])
         ]
-        presets = sorted(measured["preset"].unique())
+        presets = sorted(measured_rows["preset"].unique())
         parts[-1] += f"; {'preset' if len(presets) == 1 else 'presets'} {', '.join(presets)}"
     if len(cells):
         parts.append(plural(int(cells["task"].nunique()), "language task"))
         models = cells.loc[cells["kind"] == "backbone", "model"].nunique()
         parts.append(plural(int(models), "language model"))
-    return ", ".join(parts) + "; selected contestants" * (len(results.hidden) > 0)
+    return ", ".join(parts) + "; selected contestants" * (len(results.hidden_rows) > 0)

@@ -8,9 +8,9 @@ from iclbench.core.formats import integer
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column
 
-MACHINE = ["device", "threads"]
+MACHINE_KEYS = ["device", "threads"]
 # Values per episode are comparable within the same machine and batch size.
-BATCH = [*MACHINE, "n_episodes"]
+BATCH_KEYS = [*MACHINE_KEYS, "n_episodes"]
 
 # The phase and metric of each column: costs per run, and costs per run and number of points.
 _RUN_COSTS = {
@@ -26,7 +26,7 @@ _SIZE_COSTS = {"state_bytes": ("condition", "state_bytes")} | {
 
 
 def _column(key: str, subject: str = "") -> Column:
-    """The column of a cost. The header of FLOPs is the phase, that of other costs begins with "its"."""
+    """The column of a cost. The header of FLOPs is the phase; the headers of other costs begin with "its"."""
     cost = metric({**_RUN_COSTS, **_SIZE_COSTS}[key][1])
     header = subject if cost.name == "flops" else cost.label if not subject else f"its {cost.label}"
     return Column(key, header, cost.show, numeric=True)
@@ -41,39 +41,39 @@ COLUMNS = (
     *(_column(f"{phase}_{cost}", phase) for phase in _PHASES for cost in ("flops", "seconds")),
 )
 # Costs of several queries or updates at once.
-_BATCHED_COSTS = ("flops", "seconds", "bytes")
-AT_ONCE = (
+_CALL_COSTS = ("flops", "seconds", "bytes")
+CALL_COLUMNS = (
     Column("run", "run"),
     Column("phase", "phase"),
     Column("n_points", "n", integer, numeric=True),
     Column("n_at_once", "at once", integer, numeric=True),
-    *(Column(name, metric(name).label, metric(name).show, numeric=True) for name in _BATCHED_COSTS),
+    *(Column(name, metric(name).label, metric(name).show, numeric=True) for name in _CALL_COSTS),
 )
 
 
-def measured(costs: pd.DataFrame) -> pd.DataFrame:
+def measured_rows(costs: pd.DataFrame) -> pd.DataFrame:
     """The rows that `iclbench cost` measures for each phase and number of points, with single queries and updates."""
     is_phase = costs["phase"].isin(["train_step", *_PHASES])
     return costs[is_phase & costs["n_points"].notna() & costs["n_at_once"].isna()]
 
 
-def at_once_table(costs: pd.DataFrame) -> pd.DataFrame:
-    """The frame for the columns `AT_ONCE`: a row per run, machine, batch, number of points, phase and number of queries
-    or new points at once. Single queries and updates are included where several at once were measured."""
-    keys = ["run", *BATCH, "n_points", "phase"]
-    rows = costs[costs["metric"].isin(_BATCHED_COSTS)]
-    batched = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
-    rows = rows.merge(batched, on=keys)
+def call_cost_table(costs: pd.DataFrame) -> pd.DataFrame:
+    """The frame for the columns `CALL_COLUMNS`: a row per run, machine, batch, number of points, phase and number of
+    queries or new points at once. Single queries and updates are included if several at once were measured."""
+    keys = ["run", *BATCH_KEYS, "n_points", "phase"]
+    rows = costs[costs["metric"].isin(_CALL_COSTS)]
+    call_keys = rows.loc[rows["n_at_once"].notna(), keys].drop_duplicates()
+    rows = rows.merge(call_keys, on=keys)
     rows = rows.assign(n_at_once=rows["n_at_once"].fillna(1)).set_index([*keys, "n_at_once"])
-    columns = {name: rows.loc[rows["metric"] == name, "value"] for name in _BATCHED_COSTS}
+    columns = {name: rows.loc[rows["metric"] == name, "value"] for name in _CALL_COSTS}
     table = pd.DataFrame(columns, index=rows.index.unique()).reset_index()
-    return table.sort_values([*BATCH, "run", "phase", "n_points", "n_at_once"], ignore_index=True)
+    return table.sort_values([*BATCH_KEYS, "run", "phase", "n_points", "n_at_once"], ignore_index=True)
 
 
 def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
     """The frame for `COLUMNS`: a row per run, machine, batch and number of points of `iclbench cost`."""
-    run_keys, size_keys = ["run", *MACHINE], ["run", *BATCH, "n_points"]
-    phases = measured(costs)
+    run_keys, size_keys = ["run", *MACHINE_KEYS], ["run", *BATCH_KEYS, "n_points"]
+    phases = measured_rows(costs)
     sizes = phases.loc[phases["phase"] != "train_step", size_keys].drop_duplicates()
     table = phases[run_keys].drop_duplicates().merge(sizes, "left", run_keys)
     all_costs = pd.concat([costs[costs["phase"] == "model"], phases])
@@ -91,5 +91,5 @@ def rows_of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
     comparable."""
     if costs.empty:
         return costs
-    machines = costs.groupby(MACHINE)["run"].nunique().sort_values(ascending=False, kind="stable")
-    return costs.merge(machines.index[:1].to_frame(index=False), on=MACHINE)
+    machines = costs.groupby(MACHINE_KEYS)["run"].nunique().sort_values(ascending=False, kind="stable")
+    return costs.merge(machines.index[:1].to_frame(index=False), on=MACHINE_KEYS)

@@ -1,4 +1,4 @@
-"""The frames behind a report: all tables of a results folder, and one slice per task, preset and trained length."""
+"""The frames of a report: all tables of a results folder, and one slice per task, preset and trained length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iclbench.analysis.scores import comparable_rows
 from iclbench.analysis.slices import rows_of
 from iclbench.core.errors import UnknownNameError, UsageError
 from iclbench.core.formats import canonical
-from iclbench.report.language import PRESET, Language, answers, prepare_rows
+from iclbench.report.language import PRESET, LanguageResults, first_answers, prepare_rows
 from iclbench.report.style import Look, looks
 from iclbench.tables.evaluators import DIAGNOSTICS
 
@@ -33,7 +33,7 @@ class Results(slices.Results):
 
     Attributes:
         examples: points and predictions of single episodes.
-        language: the results of language models, which no other attribute has.
+        language: the results of language models, which are not in other attributes.
         skipped_files: a line for each unreadable file.
         excluded_rows: a line for each group of rows that is not comparable with the others.
         cells: the cells of sweeps.
@@ -42,7 +42,7 @@ class Results(slices.Results):
     """
 
     examples: pd.DataFrame
-    language: Language
+    language: LanguageResults
     skipped_files: tuple[str, ...] = ()
     excluded_rows: tuple[str, ...] = ()
     cells: pd.DataFrame = field(default_factory=lambda: tables.frame("cells", []))
@@ -113,13 +113,13 @@ class Slice(slices.Slice):
         return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
 
 
-def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = ()) -> Results:
+def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = ()) -> Results:
     """Read a results folder.
 
     Args:
         results: the folder.
-        tasks: names of the tasks to read; all if empty.
-        contestants: names of the contestants to show; all if empty. A name that is not that of a contestant selects
+        tasks: names of the tasks to read (default: all).
+        contestants: names of the contestants to show (default: all). A name that is not that of a contestant selects
             the contestants of the model with this name.
 
     Raises:
@@ -135,8 +135,8 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
                 raise UnknownNameError("task", name, names.values(), f"(tasks with results in {results})")
         tasks = [names.get(canonical(name), name) for name in tasks]
         values, packed = (rows[rows["task"].isin(list(tasks))] for rows in (values, packed))
-    retrained, retrained_lines = retrained_runs(packed, values)
-    values = _union("values", values, packed, retrained)
+    retrained_names, retrained_lines = retrained_runs(packed, values)
+    values = _union("values", values, packed, retrained_names)
     if values.empty:
         skipped = f" ({len(problems)} unreadable files were skipped)" if problems else ""
         raise UsageError(
@@ -144,7 +144,9 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
             "'iclbench eval', or name another folder with --results",
             code="nothing-to-do",
         )
-    costs, examples, cells = (_read(table, results, problems, retrained) for table in ("costs", "examples", "cells"))
+    costs, examples, cells = (
+        _read(table, results, problems, retrained_names) for table in ("costs", "examples", "cells")
+    )
     trials = tables.read_all("trials", results, problems)
     if tasks:
         costs, examples, cells = (rows[rows["task"].isin(list(tasks))] for rows in (costs, examples, cells))
@@ -155,29 +157,29 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
     prompt_sets = {*language_rows["prompt_set"].dropna(), *values["prompt_set"].dropna()}
     values, excluded_rows = comparable_rows(values)
     paired_sets = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
-    errors = EpisodeScores(_errors(results, prompt_sets - paired_sets, problems, retrained), paired_sets)
-    # All tables get the names that `values` has for variants and for runs on another task.
+    errors = EpisodeScores(_episode_errors(results, prompt_sets - paired_sets, problems, retrained_names), paired_sets)
+    # In all tables, variants and runs on another task have the same names as in `values`.
     keys = ["task", "preset", "run"]
     name_by_run = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):
         row_contestants = name_by_run.reindex(pd.MultiIndex.from_frame(table[keys])).set_axis(table.index)
         table["contestant"] = row_contestants.fillna(table["contestant"])
-    hidden = values.iloc[:0]
+    hidden_rows = values.iloc[:0]
     if contestants:
         selected = _selected_contestants(contestants, pd.concat([values, language_rows]))
         is_selected = values["contestant"].isin(selected)
-        hidden, values = values[~is_selected], values[is_selected]
+        hidden_rows, values = values[~is_selected], values[is_selected]
         costs, cells, trials, language_rows, language_costs = (
             rows[rows["contestant"].isin(selected)].reset_index(drop=True)
             for rows in (costs, cells, trials, language_rows, language_costs)
         )
         examples = examples[examples["contestant"].isna() | examples["contestant"].isin(selected)]
-    # Sections select many small frames.
-    values, hidden, costs, examples, cells, language_rows, language_costs = map(
-        tables.with_python_strings, (values, hidden, costs, examples, cells, language_rows, language_costs)
+    # Sections select many small frames, which is faster with Python strings.
+    values, hidden_rows, costs, examples, cells, language_rows, language_costs = map(
+        tables.with_python_strings, (values, hidden_rows, costs, examples, cells, language_rows, language_costs)
     )
-    language = Language(language_rows, language_costs, answers(results, language_rows, problems))
-    # Paths are relative to the folder, so that the report does not depend on its place.
+    language = LanguageResults(language_rows, language_costs, first_answers(results, language_rows, problems))
+    # Paths are relative to the folder, so that the report does not depend on its location.
     skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     excluded_rows = (*retrained_lines, *excluded_rows, *excluded_cells)
     return Results(
@@ -191,26 +193,28 @@ def load(results: Path, tasks: Sequence[str] = (), contestants: Sequence[str] = 
         cells,
         trials,
         results,
-        hidden=hidden,
+        hidden_rows=hidden_rows,
     )
 
 
 def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
-    """The contestants with these names or, if there is none, those of the model of this name."""
-    measured = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
+    """The contestants with these names; for a name that no contestant has, those of the model with this name."""
+    contestant_models = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
     by_name: dict[str, set[str]] = {}
-    for contestant, model in measured.itertuples(index=False):
+    for contestant, model in contestant_models.itertuples(index=False):
         if pd.notna(model):
             by_name.setdefault(canonical(str(model)), set()).add(str(contestant))
-    by_name |= {canonical(str(name)): {str(name)} for name in measured["contestant"]}
+    by_name |= {canonical(str(name)): {str(name)} for name in contestant_models["contestant"]}
     for name in names:
         if canonical(name) not in by_name:
-            raise UnknownNameError("contestant", name, measured["contestant"].unique(), "(contestants with results)")
+            raise UnknownNameError(
+                "contestant", name, contestant_models["contestant"].unique(), "(contestants with results)"
+            )
     return set().union(*(by_name[canonical(name)] for name in names))
 
 
 def results_from_values(values: pd.DataFrame) -> Results:
-    """Results that have only rows of the table `values`, without a folder.
+    """Results with only the rows of the table `values`, without a folder.
 
     Raises:
         UsageError: the frame is empty (code `nothing-to-do`).
@@ -223,7 +227,7 @@ def results_from_values(values: pd.DataFrame) -> Results:
         )
     rows, excluded_rows = comparable_rows(tables.validate("values", values))
     empty = {table: tables.frame(table, []) for table in ("costs", "examples", "answers")}
-    language = Language(rows.iloc[:0], empty["costs"], empty["answers"])
+    language = LanguageResults(rows.iloc[:0], empty["costs"], empty["answers"])
     errors = EpisodeScores(iter(()), set())
     return Results(rows, errors, empty["costs"], empty["examples"], language, (), excluded_rows)
 
@@ -238,19 +242,21 @@ def data_note(rows: pd.DataFrame) -> pd.Series:
 
 
 def _read(
-    table: tables.TableName, results: Path, problems: list[tables.TableError], retrained: set[str]
+    table: tables.TableName, results: Path, problems: list[tables.TableError], retrained_names: set[str]
 ) -> pd.DataFrame:
     """All rows of a table, without packed rows of retrained runs."""
     local, packed = (tables.read_all(table, results, problems, packed) for packed in (False, True))
-    return _union(table, local, packed, retrained)
+    return _union(table, local, packed, retrained_names)
 
 
-def _union(table: tables.TableName, local: pd.DataFrame, packed: pd.DataFrame, retrained: set[str]) -> pd.DataFrame:
-    return tables.union(table, [local, packed[~packed["run"].isin(list(retrained))]])
+def _union(
+    table: tables.TableName, local: pd.DataFrame, packed: pd.DataFrame, retrained_names: set[str]
+) -> pd.DataFrame:
+    return tables.union(table, [local, packed[~packed["run"].isin(list(retrained_names))]])
 
 
-def _errors(
-    results: Path, ignored_sets: set[str], problems: list[tables.TableError], retrained: set[str]
+def _episode_errors(
+    results: Path, ignored_sets: set[str], problems: list[tables.TableError], retrained_names: set[str]
 ) -> Iterator[pd.DataFrame]:
     """The scores of single episodes, file by file, as all of them may not fit into memory. Folders of ignored prompt
     sets are not read, and packed rows of retrained runs are removed."""
@@ -259,7 +265,7 @@ def _errors(
             continue
         try:
             rows = tables.read("errors", path)
-            yield rows[~rows["run"].isin(list(retrained))] if tables.is_packed(path, results) else rows
+            yield rows[~rows["run"].isin(list(retrained_names))] if tables.is_packed(path, results) else rows
         except tables.TableError as error:
             log.warning("skipped: %s", error)
             problems.append(error)

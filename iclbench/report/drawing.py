@@ -1,7 +1,7 @@
 """Vega in a separate process: pictures as PNG, SVG and PDF, and the script that draws the figures on the page.
 
 vl-convert contains V8, which holds Python's global interpreter lock and ends its process if it runs out of memory. In a
-separate process, neither stops the report: a picture that cannot be drawn is missing, with a reason.
+separate process, neither stops the report: it omits pictures that cannot be drawn, and has the reasons.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from iclbench.core.files import atomic, write_text
 CHILD_CODE = "from iclbench.report.drawing import serve; serve()"
 
 
-class Child:
-    """A process that answers lines of JSON with lines of JSON; it starts with the first job."""
+class DrawingProcess:
+    """A process that answers lines of JSON with lines of JSON. It is started for the first job."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -87,11 +87,11 @@ class Drawer:
     """Draws pictures; `version` is the version of Vega-Lite, such as 6.4."""
 
     def __init__(self, version: str) -> None:
-        self._child = Child()
+        self._child = DrawingProcess()
         self._version = version
         self._drawn_count = 0
-        # Why no picture can be drawn.
-        self._failure: str | None = None
+        # Why the process ended before its first picture.
+        self._start_failure: str | None = None
 
     def draw(self, picture: Mapping[str, Any] | str, stem: Path, formats: Sequence[str]) -> str | None:
         """Draw a picture. A process that ends before its first picture is not started again.
@@ -107,13 +107,13 @@ class Drawer:
         Raises:
             OSError: the files cannot be written.
         """
-        if self._failure is not None:
-            return self._failure
+        if self._start_failure is not None:
+            return self._start_failure
         self._child.send(picture=picture, stem=str(stem), formats=list(formats), version=self._version)
         try:
             answer = self._child.receive()
         except ChildProcessError as error:
-            self._failure = None if self._drawn_count else str(error)
+            self._start_failure = None if self._drawn_count else str(error)
             self._drawn_count = 0
             return str(error)
         if "errno" in answer:
@@ -135,7 +135,7 @@ class Script:
     _scripts: ClassVar[dict[str, str]] = {}
 
     def __init__(self, version: str) -> None:
-        self._child = Child()
+        self._child = DrawingProcess()
         self._version = version
         if version not in self._scripts:
             self._child.send(script=version)
@@ -159,20 +159,20 @@ def exit_reason(code: int, stderr: str) -> str:
     """Why a drawing process has ended, in one line.
 
     >>> exit_reason(-6, "# Fatal process out of memory: Oilpan: CagedHeap reservation.")
-    'the process that draws ran out of memory: raise its limit (ulimit -v) or write no pictures'
+    'the drawing process ran out of memory: raise its limit (ulimit -v) or write no pictures'
     >>> exit_reason(1, "Traceback ...\\nModuleNotFoundError: No module named 'vl_convert'\\n")
-    "the process that draws has ended: ModuleNotFoundError: No module named 'vl_convert'"
+    "the drawing process has ended: ModuleNotFoundError: No module named 'vl_convert'"
     """
     if "out of memory" in stderr or "MemoryError" in stderr or "Cannot allocate" in stderr:
-        return "the process that draws ran out of memory: raise its limit (ulimit -v) or write no pictures"
+        return "the drawing process ran out of memory: raise its limit (ulimit -v) or write no pictures"
     reason = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "")
     if code < 0:
         reason = f"killed by {signal.Signals(-code).name}"
-    return f"the process that draws has ended: {reason[:200] or f'exit code {code}'}"
+    return f"the drawing process has ended: {reason[:200] or f'exit code {code}'}"
 
 
 def serve() -> None:
-    """Read jobs from stdin and write answers to stdout until stdin ends; runs in the process of `Child`."""
+    """Read jobs from stdin and write answers to stdout until stdin ends; runs in the process of `DrawingProcess`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print, which must not be read as an answer

@@ -1,4 +1,4 @@
-"""Contestants in figures of single episodes: which predictions are drawn, and in which order."""
+"""The predictions in figures of single episodes, and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.report.data import Slice
 
 # Largest number of predictions in a row.
-COLUMNS = 4
+MAX_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def pixel_count(examples: pd.DataFrame) -> int | None:
     return grid_size if len(inputs) == grid_size else None
 
 
-def one_run(examples: pd.DataFrame) -> pd.DataFrame:
+def first_run_rows(examples: pd.DataFrame) -> pd.DataFrame:
     """The rows of the first run (seed) of each contestant."""
     first_runs = examples.groupby("contestant")["run"].transform("min")
     return examples[examples["run"] == first_runs]
@@ -51,8 +51,8 @@ def one_run(examples: pd.DataFrame) -> pd.DataFrame:
 
 def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant]:
     """All contestants with all their numbers of related datasets in the examples, the best contestant first."""
-    predicted = examples[examples["role"] == "predicted"]
-    by_contestant = predicted.groupby("contestant")["n_related"]
+    predicted_rows = examples[examples["role"] == "predicted"]
+    by_contestant = predicted_rows.groupby("contestant")["n_related"]
     counts = {str(name): sorted({int(v) for v in column.dropna()} or {0}) for name, column in by_contestant}
     scores = over_all_episodes(task.targets)
     scores = scores[(scores["shift"] == "none") & scores["metric"].isin(["log_likelihood", "squared_error"])]
@@ -64,10 +64,10 @@ def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant
 
 
 def main_contestants(task: Slice, contestants: Sequence[DrawnContestant]) -> list[DrawnContestant]:
-    """At most `COLUMNS` backbones: the best one without related datasets, the best one that uses them with each of its
-    numbers, and further ones without."""
+    """At most `MAX_COLUMNS` backbones: the best one that does not use related datasets, the best one that does with
+    each of its numbers, and further ones that do not."""
     backbones = [drawn for drawn in contestants if task.kinds.get(drawn.contestant) == "backbone"]
-    informed = [drawn for drawn in backbones if drawn.uses_related]
-    uninformed = [drawn for drawn in backbones if not drawn.uses_related]
-    best_informed = [drawn for drawn in informed if drawn.contestant == informed[0].contestant]
-    return [*uninformed[:1], *best_informed, *uninformed[1:]][:COLUMNS]
+    with_related = [drawn for drawn in backbones if drawn.uses_related]
+    without_related = [drawn for drawn in backbones if not drawn.uses_related]
+    best_with_related = [drawn for drawn in with_related if drawn.contestant == with_related[0].contestant]
+    return [*without_related[:1], *best_with_related, *without_related[1:]][:MAX_COLUMNS]

@@ -49,7 +49,7 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
     and a gallery a picture in each of `formats`.
 
     Returns:
-        Why its pictures could not be drawn; None if they were.
+        Why its pictures could not be drawn; None if they were drawn.
     """
     folder = out / "figures"
     if isinstance(block, Table):
@@ -60,11 +60,11 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
             return drawer.draw(printable_all(block.static), folder / block.name, formats)
     elif isinstance(block, Gallery) and formats:
         folder.mkdir(parents=True, exist_ok=True)
-        return drawer.draw(sheet(block), folder / block.name, formats)
+        return drawer.draw(gallery_svg(block), folder / block.name, formats)
     return None
 
 
-def sheet(gallery: Gallery) -> str:
+def gallery_svg(gallery: Gallery) -> str:
     """A gallery as SVG, with the titles of rows and columns."""
     side, gap, margin = 84, 8, 110
     parts = [

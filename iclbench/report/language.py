@@ -1,8 +1,8 @@
-"""The frames behind the section on pretrained language models.
+"""The frames of the section on pretrained language models.
 
 Their rows (preset `language`) are not in the slices of other sections. A cell is one contestant on one set of
-demonstrations, and numbers are averaged over sets. Means are computed here from the cells, so that the report on an
-interrupted evaluation has all finished cells.
+demonstrations. Means over sets are computed here from the cells, so that the report on an interrupted evaluation
+includes all finished cells.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import pandas as pd
 from iclbench import tables
 from iclbench.core.formats import plural
 from iclbench.report.style import DASHES, MUTED, STRONG, ZERO, Look
-from iclbench.tables.means import over_seeds, unfailed
+from iclbench.tables.means import means_over_seeds, without_failed
 
 log = logging.getLogger("iclbench")
 
 PRESET = "language"
 # Number of answers shown for each run and task.
-SAMPLES = 3
+MAX_ANSWERS = 3
 MAJORITY = "majority"
 SHUFFLED = "shuffled-labels"
-HEADLINE = "accuracy"
+ACCURACY = "accuracy"
 GAIN = "accuracy_gain"
 _SETTING_KEYS = ["task", "n_context", "shift"]
 _CELL_KEYS = [*_SETTING_KEYS, "demo_seed", "order"]
-# The end of a prompt set's name: the same for sets that differ only in seed and order of their demonstrations.
+# The end of a prompt set's name, which is the same for sets that differ only in seed and order of the demonstrations.
 _QUERIES_ID = r"-q([0-9a-f]+)$"
 CONTESTANT_KEYS = ["family", "task", "kind", "contestant", "model", "method"]
 
 
 @dataclass(frozen=True)
-class Language:
+class LanguageResults:
     """The results of language models.
 
     Attributes:
@@ -76,26 +76,26 @@ class Language:
     def scores(self) -> pd.DataFrame:
         """Means over demonstration seeds, with demonstrations in the sampled order.
 
-        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, and those of `over_seeds`.
+        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, and those of `means_over_seeds`.
         """
         cells = self._without_failed(self.cells[self.cells["order"] == 0])
-        return over_seeds(cells, [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric"], "demo_seed")
+        return means_over_seeds(cells, [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric"], "demo_seed")
 
     def _without_failed(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of contestants that did not fail on another set of demonstrations of the same setting."""
+        """The rows of contestants that did not fail on any set of demonstrations in the same setting."""
         failed = self.rows[self.rows["status"].eq("failed")]
         failed = failed[failed["prompt_set"].notna() & failed["order"].eq(0)]
         is_pass = failed["axis"].eq("passes").fillna(False).astype(bool)
         keys = ["task", "contestant", "n_context", "shift"]
-        rows = unfailed(rows, failed[~is_pass], keys)
-        return unfailed(rows, failed[is_pass], [*keys, "evaluator", "axis", "axis_value"])
+        rows = without_failed(rows, failed[~is_pass], keys)
+        return without_failed(rows, failed[is_pass], [*keys, "evaluator", "axis", "axis_value"])
 
     @cached_property
-    def shots(self) -> dict[str, int]:
+    def main_shots(self) -> dict[str, int]:
         """The main number of demonstrations of each task, for tables.
 
-        Of the numbers with published results, or of all numbers if there are none, it is the one with the most cells,
-        and the largest of several. It is 0 only if all evaluations of models were without demonstrations.
+        It is the number with the most cells, or the largest of several, among the numbers with published results (if
+        there are none, among all numbers). It is 0 only if all evaluations of models were without demonstrations.
         """
         published_counts = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
         main_counts = {}
@@ -109,19 +109,20 @@ class Language:
 
     def at_main_shots(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows with the main number of demonstrations of their task."""
-        return rows[rows["n_context"].eq(rows["task"].map(self.shots)).fillna(False).astype(bool)]
+        return rows[rows["n_context"].eq(rows["task"].map(self.main_shots)).fillna(False).astype(bool)]
 
     @cached_property
-    def trace(self) -> pd.DataFrame:
+    def pass_scores(self) -> pd.DataFrame:
         """Accuracy, `kl_to_icl` and `memory_change` after every pass of Deep-Thinking, averaged like `scores`.
 
-        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and those of `over_seeds`.
+        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and those of
+        `means_over_seeds`.
         """
         rows = self._successful_rows
         is_pass = rows["axis"].eq("passes").fillna(False).astype(bool)
         passes = self._without_failed(rows[is_pass & rows["prompt_set"].notna() & rows["order"].eq(0)])
         keys = [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric", "axis_value"]
-        return over_seeds(passes, keys, "demo_seed")
+        return means_over_seeds(passes, keys, "demo_seed")
 
     @cached_property
     def majority(self) -> pd.DataFrame:
@@ -139,10 +140,10 @@ class Language:
         return rows[rows["metric"] == GAIN].sort_values(["family", "task", "contestant", "n_context"])
 
     @cached_property
-    def published(self) -> pd.DataFrame:
+    def published_rows(self) -> pd.DataFrame:
         """Published accuracies of tasks and of groups of tasks."""
         rows = self.rows
-        return rows[(rows["kind"] == "published") & (rows["metric"] == HEADLINE) & (rows["status"] == "ok")]
+        return rows[(rows["kind"] == "published") & (rows["metric"] == ACCURACY) & (rows["status"] == "ok")]
 
     @cached_property
     def families(self) -> dict[str, list[str]]:
@@ -158,8 +159,8 @@ class Language:
 
 
 def prepare_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The comparable rows of language models with the columns of `Language.rows`, and a line for each group of removed
-    rows."""
+    """The comparable rows of language models with the columns of `LanguageResults.rows`, and a line for each group of
+    removed rows."""
     values = values.assign(
         method=values["method"].fillna(""),
         demo_seed=values["demo_seed"].fillna(0).astype(int),
@@ -167,55 +168,58 @@ def prepare_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     )
     for column in ("value", "low", "high", "axis_value"):
         values[column] = values[column].astype(float)
-    values, excluded_sets = _on_main_queries(values)
-    values, excluded_gains = _with_matching_gains(values)
+    values, excluded_sets = _drop_other_queries(values)
+    values, excluded_gains = _drop_unmatched_gains(values)
     return values, (*excluded_sets, *excluded_gains)
 
 
-def _on_main_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Keep one set of queries for each task, number of demonstrations and shift: the one with the most
-    contestants and, of several, the largest. Otherwise a mean over demonstration seeds would mix queries."""
+def _drop_other_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Remove rows on other queries than the main ones, as a mean over demonstration seeds must have the same queries.
+
+    The main queries of a task, number of demonstrations and shift are those with the most contestants and, of several,
+    the largest set.
+    """
     is_measured = values["evaluator"].ne("development") & values["kind"].ne("published")
     cells = values[values["prompt_set"].notna() & is_measured]
     cells = cells.assign(queries=cells["prompt_set"].str.extract(_QUERIES_ID, expand=False))
-    main = _most_used(cells, [*_SETTING_KEYS, "queries"]).drop_duplicates(_SETTING_KEYS)
+    main = _usage_counts(cells, [*_SETTING_KEYS, "queries"]).drop_duplicates(_SETTING_KEYS)
     main = main[[*_SETTING_KEYS, "queries"]].rename(columns={"queries": "main_queries"})
-    sets = _most_used(cells, [*_CELL_KEYS, "queries", "prompt_set"]).merge(main, "left", _SETTING_KEYS)
-    excluded = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
+    sets = _usage_counts(cells, [*_CELL_KEYS, "queries", "prompt_set"]).merge(main, "left", _SETTING_KEYS)
+    excluded_sets = sets[sets["queries"].ne(sets["main_queries"]) | sets.duplicated([*_CELL_KEYS, "queries"])]
     lines = [
         f"{_setting_title(setting)}: {plural(len(rows), 'prompt set')} of other episodes or data, not used "
-        f"({_first_of(rows['prompt_set'])}); evaluate again"
-        for setting, rows in excluded.groupby(_SETTING_KEYS)
+        f"({_first_name(rows['prompt_set'])}); evaluate again"
+        for setting, rows in excluded_sets.groupby(_SETTING_KEYS)
     ]
-    return values[~values["prompt_set"].isin(excluded["prompt_set"])].reset_index(drop=True), tuple(lines)
+    return values[~values["prompt_set"].isin(excluded_sets["prompt_set"])].reset_index(drop=True), tuple(lines)
 
 
-def _most_used(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _usage_counts(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """A row per key, sorted by the number of runs and then by the number of episodes, the largest first."""
     counts = cells.groupby(keys, as_index=False).agg(run=("run", "nunique"), episodes=("n_episodes", "max"))
     order = {"run": False, "episodes": False, keys[-1]: True}
     return counts.fillna({"episodes": 0}).sort_values(list(order), ascending=list(order.values()))
 
 
-def _with_matching_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove gains that are means over other sets of demonstrations than the accuracies: a gain is over the sets of the
-    last evaluation, an accuracy over those of all evaluations."""
+def _drop_unmatched_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Remove gains over other sets of demonstrations than the accuracies. A gain is a mean over the sets of the last
+    evaluation, and an accuracy is a mean over the sets of all evaluations."""
     gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok")]
-    cells = values[values["prompt_set"].notna() & values["metric"].eq(HEADLINE) & values["evaluator"].ne("development")]
+    cells = values[values["prompt_set"].notna() & values["metric"].eq(ACCURACY) & values["evaluator"].ne("development")]
     sets_by_setting = cells.groupby(["run", *_SETTING_KEYS, "order"])["prompt_set"].agg(frozenset).to_dict()
     orders = dict(zip(cells["prompt_set"], cells["order"], strict=True))
-    excluded = []
+    excluded_indices = []
     for index, row in gains.iterrows():
         sets = frozenset(str(row["mean_of"]).split(", "))
         setting = (*(row[key] for key in _SETTING_KEYS), orders.get(min(sets)))
         if any(sets_by_setting.get((run, *setting)) != sets for run in (row["run"], row["model"])):
-            excluded.append(index)
+            excluded_indices.append(index)
     lines = [
         f"{_setting_title(setting)}: {plural(len(rows), 'gain')} over other sets of demonstrations than the "
-        f"accuracies, not used ({_first_of(rows['contestant'])}); evaluate the method again on all sets"
-        for setting, rows in gains.loc[excluded].groupby(_SETTING_KEYS)
+        f"accuracies, not used ({_first_name(rows['contestant'])}); evaluate the method again on all sets"
+        for setting, rows in gains.loc[excluded_indices].groupby(_SETTING_KEYS)
     ]
-    return values.drop(index=excluded).reset_index(drop=True), tuple(lines)
+    return values.drop(index=excluded_indices).reset_index(drop=True), tuple(lines)
 
 
 def _setting_title(setting: Any) -> str:
@@ -223,14 +227,14 @@ def _setting_title(setting: Any) -> str:
     return f"{task} · {plural(int(n_context), 'demonstration')}{'' if shift == 'none' else f' · {shift}'}"
 
 
-def _first_of(names: pd.Series) -> str:
+def _first_name(names: pd.Series) -> str:
     return f"{names.min()}{', ...' if len(names) > 1 else ''}"
 
 
-def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]) -> pd.DataFrame:
+def first_answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]) -> pd.DataFrame:
     """The first answers of every run on every task, with the columns task and contestant.
 
-    They are from the lowest demonstration seed and the largest number of demonstrations; other files are not read.
+    Only the files of the lowest demonstration seed and the largest number of demonstrations are read.
     """
     cells = rows[rows["kind"].eq("backbone") & rows["shift"].eq("none") & rows["evaluator"].ne("development")]
     cells = cells[cells["status"].eq("ok") & cells["prompt_set"].notna() & cells["order"].eq(0)]
@@ -242,7 +246,7 @@ def answers(results: Path, rows: pd.DataFrame, problems: list[tables.TableError]
         if task_and_contestant is None:
             continue
         try:
-            rows = tables.read("answers", path).sort_values("episode").head(SAMPLES)
+            rows = tables.read("answers", path).sort_values("episode").head(MAX_ANSWERS)
         except tables.TableError as error:
             log.warning("skipped: %s", error)
             problems.append(error)
@@ -261,8 +265,8 @@ def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str
     rows = rows.assign(below=(rows["value"] - rows["low"]) ** 2, above=(rows["high"] - rows["value"]) ** 2)
     means = rows.groupby(list(keys), as_index=False, dropna=False).agg(
         value=("value", "mean"),
-        below=("below", _in_quadrature),
-        above=("above", _in_quadrature),
+        below=("below", _mean_half_width),
+        above=("above", _mean_half_width),
         tasks=("task", "nunique"),
     )
     means = means[means["tasks"] == len(tasks)]
@@ -270,7 +274,7 @@ def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str
     return means.drop(columns=["below", "above", "tasks"]).reset_index(drop=True)
 
 
-def _in_quadrature(squares: pd.Series) -> float:
+def _mean_half_width(squares: pd.Series) -> float:
     """The half-width of the interval of a mean of independent values, from their squared half-widths."""
     return float(np.sqrt(squares.to_numpy(float).sum()) / len(squares))
 
@@ -278,19 +282,19 @@ def _in_quadrature(squares: pd.Series) -> float:
 def looks(contestants: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The looks of pairs of model and method ("" for plain in-context learning, which has a solid line).
 
-    Each model has a colour and each method a dash; the methods of a single model have colours, too. If a look is used
-    already, it is replaced by a free one, preferably of the same colour.
+    Each model has a colour, and each method a dash. The methods of a single model have colours, too. A look that is
+    already used is replaced by a free one, preferably of the same colour.
     """
     colours, dashes = (*STRONG, *MUTED), ((), *DASHES)
     pairs = sorted(set(contestants), key=lambda pair: (pair[1] != "", pair[1], pair[0]))
     models, methods = sorted({model for model, _ in pairs}), sorted({"", *(method for _, method in pairs)})
-    free = [Look(colour, dash, 2.2) for dash, colour in product(dashes, colours)]
+    free_looks = [Look(colour, dash, 2.2) for dash, colour in product(dashes, colours)]
     looks = {MAJORITY: ZERO}
     for model, method in pairs:
         colour = colours[(models.index(model) if len(models) > 1 else methods.index(method)) % len(colours)]
-        preferred = Look(colour, dashes[methods.index(method) % len(dashes)], 2.2)
-        alternatives = [look for look in free if look.colour == colour] + free
-        look = preferred if preferred in free or not alternatives else alternatives[0]
+        preferred_look = Look(colour, dashes[methods.index(method) % len(dashes)], 2.2)
+        alternatives = [look for look in free_looks if look.colour == colour] + free_looks
+        look = preferred_look if preferred_look in free_looks or not alternatives else alternatives[0]
         looks[f"{model}{method}"] = look
-        free = [other for other in free if other != look]
+        free_looks = [other for other in free_looks if other != look]
     return looks

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page: it includes styles, Vega and data, and loads nothing."""
+"""A report as one self-contained HTML page, which includes styles, Vega and data, and loads no other files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from iclbench.core.formats import Number, printable, printable_all
-from iclbench.report.blocks import Figure, Gallery, Glance, Section, Table
+from iclbench.report.blocks import Figure, FirstScreen, Gallery, Section, Table
 from iclbench.report.exports import TABLE_FORMATS
 from iclbench.report.style import Look, short_names
 
 # Shapes of points as paths, centred in a swatch of 32 x 14 pixels.
-_OUTLINES = {
+_SHAPE_PATHS = {
     "circle": "M11 7a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
     "square": "M11.5 2.5h9v9h-9z",
     "triangle-up": "M16 1.5l5.5 10h-11z",
@@ -43,7 +43,7 @@ class RenderedSection:
         has_figures: whether the section has figures.
         pictures: number of requested pictures.
         missing_pictures: why pictures could not be drawn, by figure.
-        error: why the section could not be made, in one line; empty if it was.
+        error: why the section could not be created, in one line; empty if it was.
     """
 
     section: Section
@@ -93,13 +93,13 @@ def render_page(
         .get_template("page.html")
         .render(
             sections=sections,
-            contents=contents(sections),
+            contents=table_of_contents(sections),
             title=title,
             subtitle=subtitle,
             style=Markup(_asset("page.css")),
             script=Markup(_asset("page.js")),
-            vega=vega and zipped(vega),
-            choices=choices([rendered.section for rendered in sections]),
+            vega=vega and gzip_base64(vega),
+            choices=filter_choices([rendered.section for rendered in sections]),
             script_error=script_error,
         )
     )
@@ -115,44 +115,50 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    environment.filters |= {"json": embedded, "packed": packed, "background": background, "short_names": short_names}
+    environment.filters |= {
+        "json": script_json,
+        "compressed": compressed_figure,
+        "cell_style": cell_style,
+        "short_names": short_names,
+    }
     environment.tests |= {
-        "table": _test(Table),
-        "figure": _test(Figure),
-        "gallery": _test(Gallery),
-        "glance": _test(Glance),
+        "table": _type_test(Table),
+        "figure": _type_test(Figure),
+        "gallery": _type_test(Gallery),
+        "first_screen": _type_test(FirstScreen),
     }
     environment.globals |= {"swatch": swatch, "table_formats": TABLE_FORMATS}
     return environment
 
 
-def embedded(value: Any) -> Markup:
+def script_json(value: Any) -> Markup:
     """JSON for a script element, escaped so that it can neither close the element nor open a comment."""
     text = json.dumps(printable_all(value), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def packed(figure: Figure) -> str:
-    """A figure for the page's script, as compressed JSON in base64: a page of a hundred figures has a few megabytes."""
-    content = {"spec": figure.live, "behind": figure.row_columns, "rows": columns(figure.data)}
+def compressed_figure(figure: Figure) -> str:
+    """A figure for the page's script, as compressed JSON in base64. A page with a hundred figures has a few
+    megabytes."""
+    content = {"spec": figure.live, "row_columns": figure.row_columns, "rows": column_lists(figure.data)}
     text = json.dumps(printable_all(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return zipped(text)
+    return gzip_base64(text)
 
 
-def zipped(text: str) -> str:
+def gzip_base64(text: str) -> str:
     """Text as gzip in base64, which the page's script unzips."""
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode("ascii")
 
 
-def contents(sections: Sequence[RenderedSection]) -> dict[str, list[RenderedSection]]:
-    """The sections by group, first those without a group."""
+def table_of_contents(sections: Sequence[RenderedSection]) -> dict[str, list[RenderedSection]]:
+    """The sections by group, with those without a group first."""
     groups: dict[str, list[RenderedSection]] = {"": []}
     for rendered in sections:
         groups.setdefault(rendered.section.group, []).append(rendered)
     return groups
 
 
-def choices(sections: Sequence[Section]) -> dict[str, list[str]]:
+def filter_choices(sections: Sequence[Section]) -> dict[str, list[str]]:
     """The values of the filters of sections: names of tasks, presets and contestants."""
     return {
         "task": sorted({section.task for section in sections if section.task}),
@@ -161,7 +167,7 @@ def choices(sections: Sequence[Section]) -> dict[str, list[str]]:
     }
 
 
-def columns(data: pd.DataFrame) -> dict[str, Any]:
+def column_lists(data: pd.DataFrame) -> dict[str, Any]:
     """A frame as lists by column: numbers with four significant digits, texts as levels and codes."""
     lists: dict[str, Any] = {}
     for name in data.columns:
@@ -169,15 +175,16 @@ def columns(data: pd.DataFrame) -> dict[str, Any]:
         if pd.api.types.is_bool_dtype(column):
             lists[name] = [bool(v) for v in column]
         elif pd.api.types.is_numeric_dtype(column):
-            lists[name] = [_rounded(v) for v in column.astype(object).where(column.notna(), None)]
+            lists[name] = [_rounded_number(v) for v in column.astype(object).where(column.notna(), None)]
         else:
             codes, levels = pd.factorize(column.astype(object))
             lists[name] = {"levels": [str(level) for level in levels], "codes": [int(c) for c in codes]}
     return lists
 
 
-def background(shade: float) -> str:
-    """CSS of a cell: a background between white (0) and blue (1), and a text colour with a contrast of at least 4.5."""
+def cell_style(shade: float) -> str:
+    """The CSS of a cell: a background between white (0) and blue (1), and a text colour with a contrast of at least
+    4.5."""
     start, end = (255, 255, 255), (0x1F, 0x5F, 0x99)
     red, green, blue = (round(a + (b - a) * shade) for a, b in zip(start, end, strict=True))
     return f"background:#{red:02x}{green:02x}{blue:02x};color:{'#fff' if shade > 0.84 else '#000'}"
@@ -193,13 +200,13 @@ def swatch(look: Look, shape: bool = False) -> Markup:
             f'<path d="{look.shape}" transform="translate(16 7) scale(5.5)" fill="{fill}" stroke="{look.colour}" '
             'stroke-width="1.5" vector-effect="non-scaling-stroke"/>'
         )
-    elif shape and look.shape in _OUTLINES:
-        line += f'<path d="{_OUTLINES[look.shape]}" fill="{fill}" stroke="{look.colour}" stroke-width="1.5"/>'
+    elif shape and look.shape in _SHAPE_PATHS:
+        line += f'<path d="{_SHAPE_PATHS[look.shape]}" fill="{fill}" stroke="{look.colour}" stroke-width="1.5"/>'
     return Markup(f'<svg width="32" height="14" aria-hidden="true">{line}</svg>')
 
 
-def _rounded(value: Number | None) -> Number | None:
-    """The value: an integer as it is, another number with four significant digits; None if it is not finite."""
+def _rounded_number(value: Number | None) -> Number | None:
+    """An integer unchanged, or another number with four significant digits; None if it is not finite."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
     if float(value).is_integer() and abs(value) < 1e15:
@@ -211,5 +218,5 @@ def _asset(name: str) -> str:
     return files("iclbench.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _test(cls: type) -> Any:
+def _type_test(cls: type) -> Any:
     return lambda value: isinstance(value, cls)

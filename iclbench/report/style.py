@@ -189,9 +189,9 @@ CAUSAL_LOOKS = {name: look for name, look in ARCHITECTURE_LOOKS.items() if look.
 SET_LOOKS = {name: look for name, look in ARCHITECTURE_LOOKS.items() if look.order == "set"}
 BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
-# References with a fixed score look like rules, not like contestants.
+# The look of references with a fixed score, which are drawn like rules.
 ZERO = Look("#777777", (1, 3), 1.6)
-# The look of the baseline for all accuracies in context, which must differ from the rule of guessing near it.
+# The look of the reference for accuracies in context, which must differ from the rule of guessing near it.
 NEAREST_NEIGHBOUR = Look(MUTED[4], DASHES[0])
 FIXED_LOOKS = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST_NEIGHBOUR}
 
@@ -202,7 +202,7 @@ def looks(
     oracles: Iterable[str],
     orders: Mapping[str, str] | None = None,
 ) -> dict[str, Look]:
-    """The look of every contestant, by name. If there are more backbones than colours, they differ in their dashes.
+    """The look of every contestant, by name. If there are more backbones than colours, they differ in dashes, too.
 
     A backbone that is not in `BACKBONE_STYLES` looks like others of its order: causal models have solid lines and
     filled shapes, set models long dashes and hollow shapes. User-defined backbones have wider lines, and colours that
@@ -215,24 +215,26 @@ def looks(
         orders: context order of backbones, "causal" (the default) or "set".
     """
     baselines = set(baselines)
-    shipped = {name: SHIPPED_LOOKS[name] for name in backbones if name in SHIPPED_LOOKS}
-    others = _free_looks(sorted(set(backbones) - set(shipped)), list(shipped.values()), orders or {})
-    fixed = {name: look for name, look in FIXED_LOOKS.items() if name in {"zero", *baselines}}
-    muted = (Look(colour, dash) for dash, colour in _interleaved(MUTED, DASHES))
-    dashed = [look for look in muted if look not in fixed.values()]
-    black = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
+    shipped_looks_by_name = {name: SHIPPED_LOOKS[name] for name in backbones if name in SHIPPED_LOOKS}
+    others = _free_looks(
+        sorted(set(backbones) - set(shipped_looks_by_name)), list(shipped_looks_by_name.values()), orders or {}
+    )
+    fixed_looks = {name: look for name, look in FIXED_LOOKS.items() if name in {"zero", *baselines}}
+    muted_looks = (Look(colour, dash) for dash, colour in _interleaved_pairs(MUTED, DASHES))
+    dashed_looks = [look for look in muted_looks if look not in fixed_looks.values()]
+    black_looks = [ORACLE, *(Look(INK, dash) for dash in DASHES)]
     return (
-        {name: dashed[i % len(dashed)] for i, name in enumerate(sorted(baselines))}
-        | fixed
-        | {name: black[i % len(black)] for i, name in enumerate(sorted(set(oracles)))}
+        {name: dashed_looks[i % len(dashed_looks)] for i, name in enumerate(sorted(baselines))}
+        | fixed_looks
+        | {name: black_looks[i % len(black_looks)] for i, name in enumerate(sorted(set(oracles)))}
         | others
-        | shipped
+        | shipped_looks_by_name
     )
 
 
 def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
-    """Looks of other variants and user-defined backbones, with unused pairs of colour and dash."""
-    used = {(look.colour, look.dash) for look in used_looks}
+    """The looks of other variants and of user-defined backbones, with unused pairs of colour and dash."""
+    used_pairs = {(look.colour, look.dash) for look in used_looks}
     # Without the dash of `DASHES` that resembles the long dash.
     dashes = {"set": (LONG_DASH, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
     colours = {"set": tuple(look.colour for look in SET_LOOKS.values()), "causal": STRONG}
@@ -240,10 +242,10 @@ def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, s
     for order, is_user_defined in product(dashes, (False, True)):
         palette = USER_COLOURS if is_user_defined else colours[order]
         pairs = [(colour, dash) for dash, colour in product(dashes[order], palette)]
-        free = [pair for pair in pairs if pair not in used]
+        free_pairs = [pair for pair in pairs if pair not in used_pairs]
         group = [n for n in names if (orders.get(n) == "set") == (order == "set") and is_shipped(n) != is_user_defined]
         width = USER_WIDTH if is_user_defined else 2.6
-        for (name, pair), shape in zip(zip(group, cycle(free), strict=False), cycle(SHAPES), strict=False):
+        for (name, pair), shape in zip(zip(group, cycle(free_pairs), strict=False), cycle(SHAPES), strict=False):
             looks[name] = Look(*pair, width, shape, order == "set", orders.get(name), is_user_defined)
     return looks
 
@@ -268,7 +270,9 @@ def short_names(names: Collection[str]) -> dict[str, str]:
     return {name: end if [*ends.values()].count(end) == 1 else name for name, end in ends.items()}
 
 
-def _interleaved(colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]) -> list[tuple[tuple[int, ...], str]]:
+def _interleaved_pairs(
+    colours: tuple[str, ...], dashes: tuple[tuple[int, ...], ...]
+) -> list[tuple[tuple[int, ...], str]]:
     """All pairs of dash and colour, ordered so that neighbours differ in both."""
     return [
         (dashes[(i + turn) % len(dashes)], colour) for turn in range(len(dashes)) for i, colour in enumerate(colours)

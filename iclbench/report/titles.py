@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 IN_DISTRIBUTION = "in-distribution"
-ADJUSTED = "Ceiling-adjusted log-likelihoods are comparable with numbers on other prompts."
+ADJUSTED_NOTE = "Ceiling-adjusted log-likelihoods are comparable with numbers on other prompts."
 
 
 def shift_title(shift: str) -> str:

@@ -1,8 +1,8 @@
-"""Jobs in several processes that share the loaded results: they are forked after the results are in memory.
+"""Run jobs in several processes that share the loaded results, as they are forked after the results are in memory.
 
-The pool uses neither threads nor shared locks. All processes take indices of jobs from one pipe, and each sends its
-results through its own pipe. If a process is killed, the parent does not wait for it; if the parent is killed, its
-processes end.
+The pool uses neither threads nor shared locks. All processes take indices of jobs from one pipe, and each process sends
+its results through a separate pipe. If a process is killed, the parent does not wait for it. If the parent is killed,
+its processes end.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from iclbench.core import cores
 
 # Forking is safe if no thread of a library holds a lock. This is the case on Linux with the libraries loaded here.
 CAN_FORK = sys.platform == "linux"
-# A pipe takes 4096 bytes at once on all systems; the caller does the jobs with further indices.
+# On all systems, a pipe takes 4096 bytes at once. The caller runs the jobs with further indices.
 _MAX_FORKED = 4096 // 4
 
 T = TypeVar("T")
 
 
-def available() -> int:
+def available_workers() -> int:
     """The number of cores that this process may use; 1 if processes cannot be forked."""
     return cores.count_available() if CAN_FORK else 1
 
 
 def run_jobs(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
-    """Run all jobs in several processes and yield index and result of each as it ends; results are pickled.
+    """Run all jobs in several processes, and yield the index and the result of each job when it ends.
 
-    This process does the jobs of processes that were killed (out of memory), and all jobs if no process can be started.
+    This process runs the jobs of processes that were killed (out of memory), and all jobs if no process can be started.
+    Results are pickled.
     """
     remaining = dict.fromkeys(range(len(jobs)))
     workers = min(workers, len(jobs)) if CAN_FORK else 1

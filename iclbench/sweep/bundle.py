@@ -23,7 +23,7 @@ from iclbench.store import identity
 from iclbench.store.outcome import Outcome
 from iclbench.store.runs import trained_and_current_codes
 from iclbench.sweep.cells import GridCell
-from iclbench.tables.schema import SCHEMA
+from iclbench.tables.schema import SCHEMA_VERSION
 
 Work = Callable[[GridCell, Context], Outcome]
 
@@ -47,7 +47,7 @@ class Bundle:
 
     def write(self, path: Path) -> None:
         """Write the bundle to a JSON file."""
-        content: dict[str, Any] = {"code": provenance(), "schema": SCHEMA}
+        content: dict[str, Any] = {"code": provenance(), "schema": SCHEMA_VERSION}
         content |= {"context": asdict(self.context), "cells": [*map(_cell_fields, self.cells)]}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(content, default=str))
@@ -62,8 +62,10 @@ class Bundle:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["schema"] != SCHEMA:
-                raise _mismatch(f"tables have schema {SCHEMA} here and {content['schema']} where", content["code"])
+            if content["schema"] != SCHEMA_VERSION:
+                raise _mismatch(
+                    f"tables have schema {SCHEMA_VERSION} here and {content['schema']} where", content["code"]
+                )
             context = content["context"]
             folder = context["data_dir"]
             job_context = Context(

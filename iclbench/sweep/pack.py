@@ -35,8 +35,8 @@ from iclbench.store.outcome import Outcome
 from iclbench.store.runs import Run, check_name, write_errors
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.tables import TableName
-from iclbench.tables.curves import heights
-from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
+from iclbench.tables.curves import mean_heights
+from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
 
 log = logging.getLogger("iclbench")
 
@@ -68,7 +68,7 @@ def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], result
     if not any(canonical(name) in PACKED_GRIDS for name in grids):
         return None
     groups = {(cell.task, cell.preset) for cell in cells}
-    if any(any(results.glob(f"*/{tables.packed_name('cells', *group)}")) for group in groups):
+    if any(any(results.glob(f"*/{tables.packed_file_name('cells', *group)}")) for group in groups):
         return None
     return f"no packed results in {results}, so all cells are to do; run in the checkout, or use --results"
 
@@ -117,7 +117,7 @@ def pack(cells: Sequence[GridCell], store: CellStore, out: Path, replace: bool =
 
 def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None:
     """Raise `UsageError` if the existing files hold finished cells that the new files would not have."""
-    path = out / tables.packed_name("cells", cells[0].task, cells[0].preset)
+    path = out / tables.packed_file_name("cells", cells[0].task, cells[0].preset)
     if not path.is_file():
         return
     rows = tables.read("cells", path)
@@ -200,14 +200,14 @@ def _pack_group(cells: Sequence[GridCell], store: CellStore, out: Path) -> Itera
         ]
         parts = [(source, rows) for source, rows in parts if len(rows)]
         packed_tables[table] = _union(table, [rows for _, rows in parts])
-        name = (out / tables.packed_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
+        name = (out / tables.packed_file_name(table, task, preset)).relative_to(store.results.resolve()).as_posix()
         for cell in {cell for source, _ in parts for cell in source.cells}:
             cell_files[cell].append(name)
     yield from _pack_weights(cells, store, out, cell_files)
     cell_rows = [_cell_row(cell, store, cell_files[cell.hash]) for cell in sorted(cells, key=lambda cell: cell.hash)]
     packed_tables["cells"] = tables.frame("cells", [row for row in cell_rows if row is not None])
     for table, rows in packed_tables.items():
-        path = out / tables.packed_name(table, task, preset)
+        path = out / tables.packed_file_name(table, task, preset)
         with write_errors(store.results):
             if not len(rows):
                 path.unlink(missing_ok=True)
@@ -225,7 +225,7 @@ def _scores_before_summary(
         return
     finished = [cell.run for cell in cells if cell.kind == "evaluate" and store.state(cell) == "done"]
     prompt_sets = {name for source in values for name in source.rows["prompt_set"].dropna().unique()}
-    packed = out / tables.packed_name("values", cells[0].task, cells[0].preset)
+    packed = out / tables.packed_file_name("values", cells[0].task, cells[0].preset)
     summaries = sorted(store.results.glob(f"tables/{cells[0].group}-*/summary/*.values.parquet"))
     for path in [*summaries, *([packed] if packed.is_file() else [])]:
         rows = tables.read("values", path)
@@ -346,7 +346,7 @@ def _cell_kinds(values: pd.DataFrame) -> pd.Series:
 
 def _union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The rows of several files without duplicates, in a fixed order."""
-    return tables.union(table, frames).sort_values(tables.keys(table), kind="stable", ignore_index=True)
+    return tables.union(table, frames).sort_values(tables.key_columns(table), kind="stable", ignore_index=True)
 
 
 class _PairedErrors:
@@ -373,7 +373,7 @@ class _PairedErrors:
         score_metrics = [self._score_metrics.get(name, "squared_error") for name in errors["prompt_set"]]
         is_scored = errors["metric"].eq(pd.Series(score_metrics, index=errors.index, dtype="string"))
         is_curve = errors["n_related"].isna()
-        targets = errors[~is_curve & (is_scored | errors["metric"].isin(["log_likelihood", HEADLINE]))]
+        targets = errors[~is_curve & (is_scored | errors["metric"].isin(["log_likelihood", MAIN_ACCURACY]))]
         is_curve_metric = errors["metric"].eq(errors["prompt_set"].map(self._curve_metrics))
         frames = [targets, *_likelihoods(oracle_errors), *_heights(errors[is_curve & is_curve_metric])]
         rows = tables.union("errors", frames).reindex(columns=list(tables.ERRORS))
@@ -398,5 +398,5 @@ def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
         by_context = rows.pivot_table(values="value", index="episode", columns="n_context").astype(float)
         by_context = by_context if metric(str(metric_name)).is_for_sequences else by_context.dropna(axis=1)
         columns = {"run": str(run), "prompt_set": str(prompt_set), "metric": str(metric_name)}
-        episode_heights = heights(by_context).rename("value").dropna().reset_index()
+        episode_heights = mean_heights(by_context).rename("value").dropna().reset_index()
         yield episode_heights.assign(**columns, n_context=None, n_related=None)

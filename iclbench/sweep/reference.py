@@ -74,12 +74,12 @@ def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> boo
 
 def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
     """The packed tables of a task and preset in every folder of packed results."""
-    for path in sorted(results.glob(f"*/{tables.packed_name('cells', task, preset)}")):
+    for path in sorted(results.glob(f"*/{tables.packed_file_name('cells', task, preset)}")):
         try:
             frames = {
                 name: tables.read(name, table_path) if table_path.is_file() else tables.frame(name, [])
                 for name in (*_COPIED_TABLES, "cells")
-                for table_path in [path.with_name(tables.packed_name(name, task, preset))]
+                for table_path in [path.with_name(tables.packed_file_name(name, task, preset))]
             }
         except tables.TableError as error:
             log.warning("packed baselines are not used: %s", error)

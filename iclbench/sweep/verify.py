@@ -194,7 +194,7 @@ def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None
 
     Numbers are equal if all their digits are equal.
     """
-    keys = tables.keys("values")
+    keys = tables.key_columns("values")
     columns = [name for name in tables.VALUES if name not in (*keys, *_PROVENANCE)]
     sides = [frame.set_index(keys)[columns] for frame in (stored, computed)]
     for left, right, side in ((sides[1], sides[0], "only recomputed"), (sides[0], sides[1], "only stored")):
@@ -219,7 +219,7 @@ def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_interval
     It is None if the tables differ in anything else, or in a row without an interval. If the rows have no intervals,
     their numbers may differ.
     """
-    keys = tables.keys("values")
+    keys = tables.key_columns("values")
     a, b = (frame.set_index(keys).sort_index() for frame in (stored, computed))
     if not a.index.equals(b.index):
         return None

@@ -1,11 +1,14 @@
-"""Curves of errors by episode: a frame of episodes by context sizes, or of mean heights only."""
+"""Learning curves of single episodes.
+
+A frame of curves has a row per episode and a column per context size, or only the column `MEAN_HEIGHT`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-# The only column of a frame of mean heights.
+# The only column of a frame that has the mean height of each curve in place of the curve.
 MEAN_HEIGHT = -1
 
 
@@ -14,20 +17,20 @@ def has_heights(curves: pd.DataFrame) -> bool:
     return MEAN_HEIGHT in curves.columns
 
 
-def heights(curves: pd.DataFrame) -> pd.Series:
-    """The mean height of every episode's curve over its context sizes, by the trapezoidal rule, or `pooled_heights` if
-    curves end early."""
+def mean_heights(curves: pd.DataFrame) -> pd.Series:
+    """The mean height of every episode's curve over its context sizes: the area under the curve by the trapezoidal
+    rule, per unit of context, or `pooled_heights` if curves end early."""
     if has_heights(curves):
         return curves[MEAN_HEIGHT]
     sizes = curves.columns.sort_values()
     n, values = sizes.to_numpy(dtype=float), curves[sizes].to_numpy(float)
     if np.isnan(values).any():
         return pd.Series(pooled_heights(values, n), index=curves.index)
-    return pd.Series(mean_heights(values, n), index=curves.index)
+    return pd.Series(complete_curve_heights(values, n), index=curves.index)
 
 
-def mean_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The area under each complete curve by the trapezoid rule, per unit of context, `(episodes,)`; NaN without a size.
+def complete_curve_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The mean heights of curves that do not end early, `(episodes,)`; NaN without context sizes.
 
     Args:
         values: curves, `(episodes, sizes)`.
@@ -39,8 +42,9 @@ def mean_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def pooled_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Heights of curves that end early, `(episodes,)`. All positions have the same weight: the mean of the heights over
-    episodes is the mean over all positions (see `ratios`). On a grid of sizes, both sums are trapezoidal integrals.
+    """The mean heights of curves that end early, `(episodes,)`. All positions have the same weight: the mean of the
+    heights over episodes is the mean over all positions (see `linearised_ratios`). If context sizes are not
+    consecutive, trapezoidal integrals replace the sums over positions.
 
     Args:
         values: curves, `(episodes, sizes)`, NaN after their ends.
@@ -49,14 +53,14 @@ def pooled_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     >>> pooled_heights(np.array([[1.0, 2.0, 6.0], [5.0, np.nan, np.nan]]), np.array([0, 1, 2]))
     array([2.75, 4.25])
     """
-    return ratios(*sums(values, ~np.isnan(values), sizes))
+    return linearised_ratios(*curve_sums(values, ~np.isnan(values), sizes))
 
 
-def sums(values: np.ndarray, mask: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def curve_sums(values: np.ndarray, mask: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The sum over every curve and the number of its positions, `(episodes,)` each.
 
     Args:
-        values: curves, `(episodes, sizes)`. NaN adds nothing to a sum.
+        values: curves, `(episodes, sizes)`. NaN counts as 0.
         mask: positions of the curves, `(episodes, sizes)`.
         sizes: context sizes, `(sizes,)`, ascending.
     """
@@ -66,12 +70,12 @@ def sums(values: np.ndarray, mask: np.ndarray, sizes: np.ndarray) -> tuple[np.nd
     return np.trapezoid(np.nan_to_num(values), n, axis=1), np.trapezoid(weights, n, axis=1)
 
 
-def ratios(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def linearised_ratios(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The linearised ratio of every episode, R + (total - R count) / (mean count), with R = sum(totals) / sum(counts).
 
-    Its mean over episodes is R. Its standard deviation is that of R to first order, for random counts.
+    Its mean over episodes is R. For random counts, its standard deviation is that of R to first order.
 
-    >>> ratios(np.array([4.0, 4.0]), np.array([1.0, 3.0]))
+    >>> linearised_ratios(np.array([4.0, 4.0]), np.array([1.0, 3.0]))
     array([3., 1.])
     """
     mean = counts.mean()

@@ -5,4 +5,4 @@ QUESTIONS = ("next", "targets")
 PROBES = ("probe", "gamma_search")
 DIAGNOSTICS = (*PROBES, "rank", "representation", "solutions")
 # The accuracy that papers plot: among the labels that an evaluator allows, not among all units of the head.
-HEADLINE = "accuracy_within_choices"
+MAIN_ACCURACY = "accuracy_within_choices"

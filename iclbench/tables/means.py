@@ -1,4 +1,4 @@
-"""Means over seeds. All means of the tables, figures and printed tables are computed here.
+"""Means over seeds, for all tables, figures and printed tables.
 
 A seed repeats a measurement with other random numbers. There are three kinds of seeds:
 
@@ -13,11 +13,11 @@ kind of seed:
 - Runs have the envelope of their intervals over episodes: from the lowest lower end to the highest upper end. There are
   too few runs for an interval over training runs.
 - Sets and orders of demonstrations have Student's 95 % interval of the mean over seeds, that is, over other
-  demonstrations for the same queries. A single set has its interval over queries. `over_seeds`, for figures and printed
-  tables, limits the interval of a share to [0, 1]; files of tables have the unlimited interval.
+  demonstrations for the same queries. A single set has its interval over queries. `means_over_seeds`, for figures and
+  printed tables, limits the interval of a share to [0, 1]; files of tables have the unlimited interval.
 
 A mean has no failed rows. If one seed failed, the mean is missing, since a mean over the other seeds would be too good:
-`unfailed` removes their rows, and summaries of language models have a failed row instead.
+`without_failed` removes their rows, and summaries of language models have a failed row instead.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ import pandas as pd
 from jaxtyping import Float
 
 from iclbench.core.metrics import metric
-from iclbench.tables.runs import joined_names
+from iclbench.tables.runs import joined_run_names
 
 # Confidence level of the intervals over demonstrations.
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
-Seed = Literal["run", "demo_seed", "order"]
+SeedKind = Literal["run", "demo_seed", "order"]
 
 
-def over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: Seed = "run") -> pd.DataFrame:
+def means_over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: SeedKind = "run") -> pd.DataFrame:
     """Means over seeds, as defined in this module: one row per key, in the order of the keys.
 
     Args:
@@ -50,7 +50,7 @@ def over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: Seed = "run") -> p
     Returns:
         The columns `keys`; value; low and high (the interval); the number of seeds (`runs`, `demo_seeds` or `orders`);
         n_episodes (the smallest number of episodes of a seed); lowest, highest and sd (the extremes and the standard
-        deviation over seeds); for runs also `run`, their names (`runs.joined_names`).
+        deviation over seeds); for runs also `run`, their names (`runs.joined_run_names`).
     """
     keys = list(keys)
     groups = rows.groupby(keys, as_index=False, dropna=False)
@@ -73,17 +73,17 @@ def over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: Seed = "run") -> p
     means[f"{seed}s"] = [len(seeds) for seeds in group_seeds]
     if seed != "run":
         return _with_student_intervals(means, means[f"{seed}s"])
-    return means if "run" in keys else means.assign(run=[joined_names(runs) for runs in group_seeds])
+    return means if "run" in keys else means.assign(run=[joined_run_names(runs) for runs in group_seeds])
 
 
-def student(values: Float[np.ndarray, " seeds"]) -> dict[str, float]:
-    """The columns value, low and high: the mean over at least two seeds and its Student interval."""
+def student_interval(values: Float[np.ndarray, " seeds"]) -> dict[str, float]:
+    """The mean over at least two seeds (`value`), and the ends of its Student interval (`low` and `high`)."""
     mean = float(np.mean(values))
     half_width = float(_half_width(np.std(values, ddof=1, keepdims=True), np.array([float(len(values))]))[0])
     return {"value": mean, "low": mean - half_width, "high": mean + half_width}
 
 
-def unfailed(rows: pd.DataFrame, failed: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+def without_failed(rows: pd.DataFrame, failed: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The rows with keys that no failed row has. Missing values count as equal."""
     if failed.empty:  # the most frequent case
         return rows.copy(deep=False)
@@ -104,7 +104,7 @@ def _half_width(sd: Float[np.ndarray, " means"], seeds: Float[np.ndarray, " mean
     """Half the width of Student's interval of a mean."""
     from scipy.special import stdtrit  # `scipy.stats` takes most of a second to import
 
-    return np.asarray(stdtrit(seeds - 1, (1 + LEVEL) / 2) * (sd / np.sqrt(seeds)))
+    return np.asarray(stdtrit(seeds - 1, (1 + CONFIDENCE_LEVEL) / 2) * (sd / np.sqrt(seeds)))
 
 
 def _seeds_of_groups(group_numbers: pd.Series, seeds: pd.Series) -> list[list[Any]]:

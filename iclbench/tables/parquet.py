@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from iclbench.core import digests, limits
 from iclbench.core.files import atomic
 from iclbench.core.memory import RESULT_TABLE_REMEDY, memory_advice
-from iclbench.tables.schema import SCHEMA, SCHEMAS, TableError, TableName, frame, union, validate
+from iclbench.tables.schema import SCHEMA_VERSION, SCHEMAS, TableError, TableName, frame, union, validate
 
 log = logging.getLogger("iclbench")
 
 # The folders of a results folder that commands write to. Folders next to them hold packed tables.
 COMMAND_FOLDERS = ("cells", "rates", "runs", "tables")
-# Files with at most this number of rows have no compression, no dictionaries and no empty columns. They are smaller,
-# and reading them is six times faster.
-_PLAIN_ROWS = 64
+# Files with at most this number of rows have no compression, no dictionaries and no empty columns, so they are smaller
+# and are read six times faster.
+_MAX_PLAIN_ROWS = 64
 _TYPES = {
     pa.string(): pd.StringDtype(),
     pa.large_string(): pd.StringDtype(),
@@ -44,18 +44,20 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     Raises:
         TableError: the rows do not fit the schema.
     """
-    checked = frame(table, data) if isinstance(data, list) else validate(table, data)
-    if _is_equal_file(table, path, checked, metadata):
+    checked_rows = frame(table, data) if isinstance(data, list) else validate(table, data)
+    if _is_equal_file(table, path, checked_rows, metadata):
         return
-    arrow = pa.Table.from_pandas(checked, preserve_index=False)
-    entries = {f"iclbench.{key}": value for key, value in {"table": table, "schema": str(SCHEMA), **metadata}.items()}
-    is_small = arrow.num_rows <= _PLAIN_ROWS
+    arrow = pa.Table.from_pandas(checked_rows, preserve_index=False)
+    entries = {
+        f"iclbench.{key}": value for key, value in {"table": table, "schema": str(SCHEMA_VERSION), **metadata}.items()
+    }
+    is_small = arrow.num_rows <= _MAX_PLAIN_ROWS
     if is_small:
         empty = [name for name in arrow.column_names if arrow[name].null_count == arrow.num_rows]
         arrow = arrow.drop_columns([name for name in empty if SCHEMAS[table][name][1]])
     options = {"compression": "none" if is_small else "zstd", "use_dictionary": not is_small}
     sink = pa.BufferOutputStream()
-    # The schema of Arrow would repeat the schema and the metadata of the file, and take most of a small file.
+    # Arrow's schema would repeat the schema and the metadata of the file, and make up most of a small file.
     with pq.ParquetWriter(sink, arrow.schema, store_schema=False, **options) as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({**arrow.schema.metadata, **entries, digests.KEY: digests.BLANK})
@@ -64,13 +66,13 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
         temporary.write_bytes(content)
 
 
-def _is_equal_file(table: TableName, path: Path, checked: pd.DataFrame, entries: dict[str, str]) -> bool:
+def _is_equal_file(table: TableName, path: Path, checked_rows: pd.DataFrame, entries: dict[str, str]) -> bool:
     """Whether a file has these rows in this order and these entries of metadata. Its digest and the code that computed
     its rows may differ."""
     if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != entries:
         return False
     try:
-        return _without_provenance(read(table, path)).equals(_without_provenance(checked.reset_index(drop=True)))
+        return _without_provenance(read(table, path)).equals(_without_provenance(checked_rows.reset_index(drop=True)))
     except TableError:
         return False
 
@@ -82,11 +84,12 @@ def _without_provenance(rows: pd.DataFrame) -> pd.DataFrame:
 
 def read(table: TableName, path: Path) -> pd.DataFrame:
     """Read and validate one parquet file; raises `TableError` if it is incomplete, damaged, or not of this table."""
-    return _checked(table, path, _load(table, path))
+    return _validated_file(table, path, _load(table, path))
 
 
 def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """Some columns of one file, with their exact types, not validated. For many files, this is faster than `read`."""
+    """Read some columns of one file, with the types of the schema but without validation, which is faster than
+    `read`."""
     rows = _frame(_load(table, path, columns)).reindex(columns=list(columns))
     return rows.astype({name: SCHEMAS[table][name][0] for name in columns})
 
@@ -94,15 +97,16 @@ def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.Dat
 def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """The rows of one file, not validated (default: all columns)."""
     try:
-        # The file is opened once, without threads: for thousands of small files this takes half the time.
+        # Opening each file once and without threads halves the time for thousands of small files.
         with memory_advice(RESULT_TABLE_REMEDY), _open_checked(path) as file:
             entries = _iclbench_entries(file.metadata.metadata)
             if entries.get("table") != table:
                 raise TableError(f"{path} is not an iclbench '{table}' table", code="unreadable-file")
-            if entries.get("schema") != str(SCHEMA):
+            if entries.get("schema") != str(SCHEMA_VERSION):
                 raise TableError(
-                    f"{path} has table schema {entries.get('schema')}, but this iclbench reads schema {SCHEMA}; delete "
-                    "it and rerun the command that wrote it, or install the version of iclbench that wrote it",
+                    f"{path} has table schema {entries.get('schema')}, but this iclbench reads schema "
+                    f"{SCHEMA_VERSION}; delete it and rerun the command that wrote it, or install the version of "
+                    "iclbench that wrote it",
                     code="not-supported",
                 )
             limits.check(8 * file.metadata.num_rows * file.metadata.num_columns, f"{path}: a table of")
@@ -125,15 +129,15 @@ def _open_checked(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
 
 
-def _frame(loaded: pa.Table) -> pd.DataFrame:
+def _frame(arrow_table: pa.Table) -> pd.DataFrame:
     """The rows, in nullable types of pandas. The metadata of joined files are not used, since they come from the
     first file, which may lack columns."""
-    return loaded.to_pandas(types_mapper=_TYPES.get)
+    return arrow_table.to_pandas(types_mapper=_TYPES.get)
 
 
-def _checked(table: TableName, path: Path, loaded: pa.Table) -> pd.DataFrame:
+def _validated_file(table: TableName, path: Path, arrow_table: pa.Table) -> pd.DataFrame:
     try:
-        return validate(table, _frame(loaded))
+        return validate(table, _frame(arrow_table))
     except (TableError, pa.ArrowException, ValueError, KeyError) as error:
         raise _unreadable(path, error) from error
 
@@ -174,21 +178,21 @@ def _iclbench_entries(raw: dict[bytes, bytes] | None) -> dict[str, str]:
 
 
 def read_all(
-    table: TableName, results: Path, skipped: list[TableError] | None = None, packed: bool | None = None
+    table: TableName, results: Path, errors: list[TableError] | None = None, packed: bool | None = None
 ) -> pd.DataFrame:
     """All rows of one table in a results folder and its subfolders. Of rows with the same keys, the first one is used.
 
     Args:
         table: name of the table.
         results: the results folder.
-        skipped: a list that gets the errors of unreadable files. These files cause a warning and are not changed.
+        errors: a list to which the errors of unreadable files are added. Each of these files causes a warning.
         packed: whether to read only packed files, or only the others (default: all files).
     """
 
     def skip(error: TableError) -> None:
         log.warning("skipped: %s", error)
-        if skipped is not None:
-            skipped.append(error)
+        if errors is not None:
+            errors.append(error)
 
     paths: list[Path] = []  # readable files
     counts: list[int] = []  # their numbers of rows
@@ -207,7 +211,7 @@ def read_all(
         if len(batch) == _BATCH_FILES:
             joined_tables, batch = joined_tables + _joined_tables(batch), []
     try:
-        return union(table, [_validated(table, [*joined_tables, *batch], counts)])
+        return union(table, [_validated_rows(table, [*joined_tables, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
         frames = []  # one by one, since at least one file is not valid
         for path in paths:
@@ -226,7 +230,7 @@ def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
         return batch
 
 
-def _validated(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
+def _validated_rows(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
     """The validated rows of all files. Validating them at once is many times faster than one by one.
 
     Args:
@@ -253,16 +257,18 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
     yield from sorted(paths, key=lambda path: (is_packed(path, results), path.parts))
 
 
-def packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
+def read_packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
     """The packed rows of one table of a task at a preset. Of rows with the same keys, the first one is used.
 
     Raises:
         TableError: a file cannot be read. A comparison without some contestants would be wrong.
     """
-    return union(table, [read(table, path) for path in sorted(results.glob(f"*/{packed_name(table, task, preset)}"))])
+    return union(
+        table, [read(table, path) for path in sorted(results.glob(f"*/{packed_file_name(table, task, preset)}"))]
+    )
 
 
-def packed_name(table: TableName, task: str, preset: str) -> str:
+def packed_file_name(table: TableName, task: str, preset: str) -> str:
     """The name of the file with the packed rows of a task at a preset."""
     return f"{task}-{preset}.{table}.parquet"
 

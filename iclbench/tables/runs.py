@@ -1,4 +1,4 @@
-"""The runs of the rows of `values`: trained runs, runs of a mean, and packed runs that were replaced."""
+"""Runs in the table `values`: trained runs, the runs of a mean, and packed runs that local runs replace."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
-from iclbench.tables.schema import COMPARISON_METRICS, keys
+from iclbench.tables.schema import COMPARISON_METRICS, key_columns
 
 _SEPARATOR = "; "
-# The largest difference between values of the same weights on two processors, as a share of half the interval or of the
-# value.
-_ROUNDING = 1e-2
+# The largest difference between values of the same weights on two processors, as a share of the value or of half the
+# width of its interval.
+_ROUNDING_TOLERANCE = 1e-2
 
 
 def trained_runs(values: pd.DataFrame) -> pd.Series:
@@ -32,48 +32,52 @@ def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
 
     Args:
         values: rows of `values`.
-        by: the column `run` or `contestant`, the index of the result. Names without a value in the column `tuned` are
-            not in it.
+        by: the column `run` or `contestant`, the index of the result. The result omits names without a value in the
+            column `tuned`.
     """
     return values.dropna(subset="tuned").groupby(by)["tuned"].all()
 
 
-def replaced_rows(packed: pd.DataFrame, unpacked: pd.DataFrame) -> pd.DataFrame:
-    """The packed rows of runs that were replaced: an unpacked run of the same name has other settings or weights."""
+def replaced_rows(packed_rows: pd.DataFrame, unpacked_rows: pd.DataFrame) -> pd.DataFrame:
+    """The packed rows of replaced runs: an unpacked run of the same name has other settings or weights."""
     run_columns = ["task", "preset", "run"]
     # Metrics that compare contestants depend on the other contestants, so their values do not show other weights.
-    trained = unpacked[unpacked["variant"].notna() & ~unpacked["metric"].isin(COMPARISON_METRICS)]
-    packed_names = pd.MultiIndex.from_frame(packed[run_columns])
+    trained_rows = unpacked_rows[unpacked_rows["variant"].notna() & ~unpacked_rows["metric"].isin(COMPARISON_METRICS)]
+    packed_names = pd.MultiIndex.from_frame(packed_rows[run_columns])
     trained_names, trained_variants = (
-        pd.MultiIndex.from_frame(trained[columns]) for columns in (run_columns, [*run_columns, "variant"])
+        pd.MultiIndex.from_frame(trained_rows[columns]) for columns in (run_columns, [*run_columns, "variant"])
     )
-    has_other_settings = packed_names.isin(trained_names) & packed["variant"].notna().to_numpy(bool)
-    has_other_settings &= ~pd.MultiIndex.from_frame(packed[[*run_columns, "variant"]]).isin(trained_variants)
-    return packed[has_other_settings | packed_names.isin(_runs_with_other_values(packed, trained, run_columns))]
+    has_other_settings = packed_names.isin(trained_names) & packed_rows["variant"].notna().to_numpy(bool)
+    has_other_settings &= ~pd.MultiIndex.from_frame(packed_rows[[*run_columns, "variant"]]).isin(trained_variants)
+    return packed_rows[
+        has_other_settings | packed_names.isin(_runs_with_other_values(packed_rows, trained_rows, run_columns))
+    ]
 
 
-def _runs_with_other_values(packed: pd.DataFrame, trained: pd.DataFrame, run_columns: list[str]) -> pd.MultiIndex:
+def _runs_with_other_values(
+    packed_rows: pd.DataFrame, trained_rows: pd.DataFrame, run_columns: list[str]
+) -> pd.MultiIndex:
     """The runs with a value that differs from the packed value by more than rounding errors."""
     measures = ["value", "low", "high"]
-    columns = [*keys("values"), "variant"]
-    left, right = (rows.loc[rows["value"].notna(), columns + measures] for rows in (trained, packed))
+    columns = [*key_columns("values"), "variant"]
+    left, right = (rows.loc[rows["value"].notna(), columns + measures] for rows in (trained_rows, packed_rows))
     pairs = left.merge(right, on=columns, suffixes=("", "_packed"))
     value, low, high, packed_value = (
         pairs[name].to_numpy(float, na_value=np.nan) for name in (*measures, "value_packed")
     )
-    tolerance = np.fmax(_ROUNDING * np.fmax((high - low) / 2, 0), _ROUNDING * np.abs(packed_value))
+    tolerance = np.fmax(_ROUNDING_TOLERANCE * np.fmax((high - low) / 2, 0), _ROUNDING_TOLERANCE * np.abs(packed_value))
     return pd.MultiIndex.from_frame(pairs.loc[np.abs(value - packed_value) > tolerance, run_columns])
 
 
-def joined_names(runs: Iterable[str]) -> str:
+def joined_run_names(runs: Iterable[str]) -> str:
     """The column `run` of a mean: the names of its runs.
 
-    >>> joined_names(["gpt2-s1", "gpt2-s0", "gpt2-s0"]), runs_of("gpt2-s0; gpt2-s1")
+    >>> joined_run_names(["gpt2-s1", "gpt2-s0", "gpt2-s0"]), split_run_names("gpt2-s0; gpt2-s1")
     ('gpt2-s0; gpt2-s1', ['gpt2-s0', 'gpt2-s1'])
     """
     return _SEPARATOR.join(sorted(set(runs)))
 
 
-def runs_of(name: str) -> list[str]:
-    """The names that `joined_names` joined."""
+def split_run_names(name: str) -> list[str]:
+    """The names of the runs of a mean, from `joined_run_names`."""
     return name.split(_SEPARATOR)

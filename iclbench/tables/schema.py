@@ -15,15 +15,15 @@ from pandas.arrays import NumpyExtensionArray
 
 from iclbench.core.errors import IclbenchError
 
-# The version of the columns, which every file has in its metadata. Files of another version are not read. Raise it when
-# the meaning of a column changes, and convert `results/reference` in the same commit.
-SCHEMA = 3
+# The version of the columns, in the metadata of every file. Files of another version are not read. Increase it when the
+# meaning of a column changes, and convert `results/reference` in the same commit.
+SCHEMA_VERSION = 3
 
 TableName = Literal["values", "costs", "errors", "examples", "answers", "cells", "trials"]
 
 # name -> (pandas dtype, may be missing, meaning)
 VALUES: dict[str, tuple[str, bool, str]] = {
-    "run": ("string", False, "name of the run; of baselines, the contestant"),
+    "run": ("string", False, "name of the run; for baselines, the contestant"),
     "task": ("string", False, "name of the task card"),
     "family": ("string", False, "family of the task"),
     "data": (
@@ -176,8 +176,8 @@ ERRORS: dict[str, tuple[str, bool, str]] = {
     "n_events": (
         "Float64",
         True,
-        "for event sequences in windows of observation: the number of events by which the value, a sum over the "
-        "episode and its last open interval, must be divided; missing: the value is a mean or of one position",
+        "for event sequences in observation windows: the number of events by which the value, a sum over the episode "
+        "and its last open interval, must be divided; missing: the value is a mean, or belongs to one position",
     ),
 }
 
@@ -201,8 +201,8 @@ EXAMPLES: dict[str, tuple[str, bool, str]] = {
     "set": (
         "Int64",
         True,
-        "index, from 0, of the related dataset, of the sample, or of the feature along whose direction a dimension is "
-        "plotted",
+        "index, from 0, of the related dataset, of the sample, or of the feature whose direction is the x axis of a "
+        "dimension",
     ),
     "point": ("Int64", False, "index of the point"),
     "x1": ("Float64", False, "first coordinate of the input"),
@@ -321,8 +321,8 @@ _DTYPES: dict[str, Any] = {
     dtype: pd.api.types.pandas_dtype(dtype) for schema in SCHEMAS.values() for dtype, _, _ in schema.values()
 }
 
-# Up to this number of rows, a set of tuples finds duplicates faster than pandas does.
-_MAX_TUPLES = 1000
+# Up to this number of rows, a set of tuples finds duplicates faster than pandas.
+_MAX_TUPLE_ROWS = 1000
 
 # Metrics of `values` that compare the contestants of a prompt set. Their rows belong to the summary of the prompt set.
 COMPARISON_METRICS = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
@@ -334,7 +334,7 @@ _KINDS = {"backbone", "baseline", "oracle", "published"}
 
 
 class TableError(IclbenchError):
-    """A table does not fit its schema, or a file does not hold a table."""
+    """A table does not match its schema, or a file is not a table."""
 
     code = "bad-data"
 
@@ -345,16 +345,16 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
         return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
     # For small tables, a frame of columns is much faster than a frame of dictionaries.
     columns = {name: np.fromiter((row.get(name) for row in rows), object, len(rows)) for name in SCHEMAS[table]}
-    return _without_duplicates(table, _typed(table, columns, pd.RangeIndex(len(rows))))
+    return _without_duplicates(table, _typed_frame(table, columns, pd.RangeIndex(len(rows))))
 
 
-def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
+def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
     """The frame with the column types of the schema. Omitted optional columns have missing values.
 
     Args:
         table: name of the table.
         data: the rows.
-        origin: index of each row's file. Rows of one file must have different keys (default: one file).
+        file_indices: the index of the file of each row. Rows of one file must have different keys (default: one file).
 
     Raises:
         TableError: a required column or value is missing, a column is unknown, a value has the wrong type, or rows have
@@ -362,22 +362,22 @@ def validate(table: TableName, data: pd.DataFrame, origin: np.ndarray | None = N
     """
     # For small tables with forty columns, arrays are five times faster than a frame.
     arrays = {str(column): _without_wrapper(series.array) for column, series in data.items()}
-    return _without_duplicates(table, _typed(table, arrays, data.index), origin)
+    return _without_duplicates(table, _typed_frame(table, arrays, data.index), file_indices)
 
 
-def _without_duplicates(table: TableName, typed: pd.DataFrame, origin: np.ndarray | None = None) -> pd.DataFrame:
+def _without_duplicates(table: TableName, rows: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
     """The frame; raises `TableError` if two rows of one file have the same keys."""
-    keys = typed[_KEYS[table]]
-    _check_duplicates(table, typed, keys if origin is None else keys.assign(origin=origin))
-    return typed
+    keys = rows[_KEYS[table]]
+    _check_duplicates(table, rows, keys if file_indices is None else keys.assign(file_index=file_indices))
+    return rows
 
 
-def keys(table: TableName) -> list[str]:
+def key_columns(table: TableName) -> list[str]:
     """The columns that identify a row."""
     return list(_KEYS[table])
 
 
-def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
+def _typed_frame(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.DataFrame:
     """The frame of these columns, with the types of the schema."""
     schema = SCHEMAS[table]
     missing = [c for c, (_, optional, _) in schema.items() if not optional and c not in arrays]
@@ -387,7 +387,9 @@ def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.D
     columns: dict[str, ExtensionArray] = {}
     for column, (dtype, optional, _) in schema.items():
         try:
-            values = _converted(dtype, arrays[column]) if column in arrays else _missing_values(dtype, len(index))
+            values = (
+                _converted_values(dtype, arrays[column]) if column in arrays else _missing_values(dtype, len(index))
+            )
         except (TypeError, ValueError) as error:
             raise TableError(f"table '{table}': column '{column}': {error}") from error
         if not optional and values.isna().any():
@@ -399,32 +401,32 @@ def _typed(table: TableName, arrays: Mapping[str, Any], index: pd.Index) -> pd.D
 
 
 def _without_wrapper(values: Any) -> Any:
-    """A NumPy array without the wrapper of pandas, which is slow to convert."""
+    """The values without the NumPy wrapper of pandas, which is slow to convert."""
     return values.to_numpy() if isinstance(values, NumpyExtensionArray) else values
 
 
-def _converted(dtype: str, values: Any) -> ExtensionArray:
-    typed: ExtensionArray = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
+def _converted_values(dtype: str, values: Any) -> ExtensionArray:
+    converted: ExtensionArray = values if values.dtype == _DTYPES[dtype] else pd.array(values, dtype=_DTYPES[dtype])
     if dtype == "Float64":  # some functions of pandas do not treat a NaN in a nullable column as missing
-        is_nan = np.isnan(typed.to_numpy(float, na_value=np.nan))
+        is_nan = np.isnan(converted.to_numpy(float, na_value=np.nan))
         if is_nan.any():
-            typed = typed.copy()
-            typed[is_nan] = pd.NA
-    return typed
+            converted = converted.copy()
+            converted[is_nan] = pd.NA
+    return converted
 
 
 def _missing_values(dtype: str, rows: int) -> ExtensionArray:
     return pd.array([pd.NA] * rows, dtype=_DTYPES[dtype])
 
 
-def _check_duplicates(table: TableName, typed: pd.DataFrame, keys: pd.DataFrame) -> None:
-    if len(keys) <= _MAX_TUPLES:
+def _check_duplicates(table: TableName, rows: pd.DataFrame, keys: pd.DataFrame) -> None:
+    if len(keys) <= _MAX_TUPLE_ROWS:
         tuples = set(zip(*(column.tolist() for _, column in keys.items()), strict=True))
         if len(tuples) == len(keys):
             return
     is_duplicate = keys.duplicated()
     if is_duplicate.any():
-        first = typed.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
+        first = rows.loc[is_duplicate, _KEYS[table]].iloc[0].dropna().to_dict()
         raise TableError(f"table '{table}': two rows for {first}", code="duplicate")
 
 
@@ -452,8 +454,8 @@ def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def with_python_strings(rows: pd.DataFrame) -> pd.DataFrame:
     """The frame with strings as Python objects, one object for equal strings.
 
-    Selecting and comparing rows of small frames is several times faster than with the arrays of Arrow, which take less
-    memory and are read faster.
+    With Python objects, small frames are filtered several times faster than with Arrow's arrays, which take less memory
+    and are read faster.
     """
     return rows.assign(
         **{

@@ -22,7 +22,7 @@ from iclbench.core.metrics import metric
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.store import identity
-from iclbench.tables.evaluators import HEADLINE
+from iclbench.tables.evaluators import MAIN_ACCURACY
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Objective:
         sets = tuple(ValidationSet(task, preset, built_family=family, evaluator=name) for name in tests or [""])
         area = metric(sets[0].headline).area if task.question == "next" else ""
         likelihood = "log_likelihood" if "log_likelihood" in HEADS[task.head].metrics else sets[0].headline
-        return cls(HEADLINE if tests else area or likelihood, sets)
+        return cls(MAIN_ACCURACY if tests else area or likelihood, sets)
 
     @property
     def id(self) -> str:

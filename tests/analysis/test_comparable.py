@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis.comparable import name_variants, on_one_scale, retrained_runs
+from iclbench.analysis.comparable import drop_other_scales, name_variants, retrained_runs
 
 
 def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:
@@ -73,7 +73,7 @@ def test_scores_on_another_scale_are_not_comparable() -> None:
     scores = scores.assign(metric="score", reason="squared_error: 1 is ridge", normaliser=0.5)
     other = rows([("mine", 0, "b")]).assign(metric="score", reason="squared_error: 1 is knn-3", normaliser=0.4)
     accuracy = rows([("mine", 0, "b")])
-    comparable, (line,) = on_one_scale(pd.concat([scores, other, accuracy], ignore_index=True))
+    comparable, (line,) = drop_other_scales(pd.concat([scores, other, accuracy], ignore_index=True))
     assert comparable[["run", "metric"]].to_numpy().tolist() == [
         ["one", "score"],
         ["two", "score"],
@@ -81,11 +81,11 @@ def test_scores_on_another_scale_are_not_comparable() -> None:
         ["mine", "accuracy"],
     ]
     assert "mine" in line and "two" not in line
-    assert on_one_scale(comparable)[1] == ()
+    assert drop_other_scales(comparable)[1] == ()
     for factor, removed in ((1 + 1e-6, set()), (1.01, {"mine"})):  # another machine rounds differently
         similar = other.assign(score_one="ridge", reason="squared_error: 1 is ridge", normaliser=0.5 * factor)
         values = pd.concat([scores, similar], ignore_index=True)
-        assert set(values["run"]) - set(on_one_scale(values)[0]["run"]) == removed
+        assert set(values["run"]) - set(drop_other_scales(values)[0]["run"]) == removed
 
 
 def test_a_single_variant_has_the_name_of_its_backbone() -> None:
@@ -144,7 +144,7 @@ def test_spans_that_differ_by_rounding_are_one_scale() -> None:
     spans = [1.0] * 4 + [1.0 + 1e-8] * 4 + [0.5] * 5
     scores = rows([(f"run-{i}", 0, "a") for i in range(len(spans))])
     scores = scores.assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=spans)
-    comparable, (line,) = on_one_scale(scores)
+    comparable, (line,) = drop_other_scales(scores)
     assert comparable["run"].tolist() == [f"run-{i}" for i in range(8)]
     assert all(f"run-{i}" in line for i in range(8, 13))
 
@@ -154,6 +154,6 @@ def test_scores_without_a_prompt_set_are_compared_with_one_another() -> None:
         metric="score", prompt_set=pd.Series([pd.NA] * 3, dtype="string")
     )
     scores = scores.assign(score_of="squared_error", score_one=["ridge", "ridge", "knn-3"], normaliser=1.0)
-    comparable, lines = on_one_scale(scores)
+    comparable, lines = drop_other_scales(scores)
     assert comparable["run"].tolist() == ["run-0", "run-1"]
     assert ["run-2" in line for line in lines] == [True]

@@ -34,7 +34,7 @@ def test_a_plug_in_names_its_tests(plug_in, caplog):
     assert evaluators.meaning("unheard_of").title == "unheard of"
     assert evaluators.meaning("broken").title == "broken" and "oddtests:NONE" in caplog.text
     names = pd.Series(["zzz", "odd_one", "targets", "iwl", "icl_paired", "icl", "aaa"])
-    assert evaluators.in_order(names) == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
+    assert evaluators.sorted_evaluators(names) == ["icl", "icl_paired", "iwl", "odd_one", "targets", "aaa", "zzz"]
 
 
 def test_a_name_in_a_table_imports_no_module(tmp_path, monkeypatch):

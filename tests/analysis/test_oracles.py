@@ -13,7 +13,7 @@ from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.oracles import BeatenOracle, beaten_oracles
 from iclbench.cli.summary import oracle_notes, score_notes
 from iclbench.report.blocks import Text
-from iclbench.report.data import load
+from iclbench.report.data import load_results
 from iclbench.report.sections import leaderboard, targets
 
 EPISODES, SIZES = 40, (0, 1, 2)
@@ -155,12 +155,12 @@ def test_contestants_are_compared_at_the_largest_number_of_related_datasets(
 def test_terminal_and_report_show_the_same_line(contestants: Contestants, tmp_path: Path) -> None:
     folder = write_results(tmp_path, contestants)
     (line,) = oracle_notes(folder, tables.read_all("values", folder))
-    results = load(folder)
+    results = load_results(folder)
     section = leaderboard.section(results.slices[0])
     assert section is not None
     (text,) = (block for block in section.walk() if isinstance(block, Text))
     assert text.items == (line,) and "ridge" in line
-    targets_slice = load(write_results(tmp_path / "targets", contestants, "targets")).slices[0]
+    targets_slice = load_results(write_results(tmp_path / "targets", contestants, "targets")).slices[0]
     section = targets.section(targets_slice)
     assert section is not None and any(isinstance(block, Text) for block in section.walk())
 

@@ -10,7 +10,7 @@ from scipy import stats
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.over_training import at_compute, by_run, kendall, mean_over, shared_compute
+from iclbench.analysis.over_training import by_run, kendall, mean_over_contests, scores_at_flops, shared_flops
 from iclbench.analysis.slices import Results, Slice
 
 
@@ -53,20 +53,20 @@ TRAINED = pd.DataFrame(
 
 
 def test_scores_between_two_runs_are_linear_in_the_logarithm_of_operations() -> None:
-    scores = at_compute(TRAINED, 300.0)
+    scores = scores_at_flops(TRAINED, 300.0)
     share = (math.log(300) - math.log(200)) / (math.log(400) - math.log(200))
     assert scores["a"] == pytest.approx(0.5 + share * 0.4) and scores["b"] == pytest.approx(0.3)
 
 
 def test_scores_are_not_extrapolated() -> None:
-    assert set(at_compute(TRAINED, 200.0).index) == {"a"}
-    assert set(at_compute(TRAINED, 500.0).index) == {"b"}
-    assert at_compute(TRAINED, 50.0).empty
-    assert at_compute(TRAINED, 400.0)["a"] == pytest.approx(0.9)
+    assert set(scores_at_flops(TRAINED, 200.0).index) == {"a"}
+    assert set(scores_at_flops(TRAINED, 500.0).index) == {"b"}
+    assert scores_at_flops(TRAINED, 50.0).empty
+    assert scores_at_flops(TRAINED, 400.0)["a"] == pytest.approx(0.9)
 
 
 def test_the_shared_computation_is_the_smallest_of_the_longest_runs() -> None:
-    assert shared_compute(TRAINED) == 400.0
+    assert shared_flops(TRAINED) == 400.0
 
 
 def test_kendall_is_scipys_tau_over_common_contestants() -> None:
@@ -77,5 +77,5 @@ def test_kendall_is_scipys_tau_over_common_contestants() -> None:
 
 
 def test_means_over_contests_need_a_score_in_each() -> None:
-    means = mean_over([pd.Series({"a": 1.0, "b": 2.0}), pd.Series({"a": 3.0})])
+    means = mean_over_contests([pd.Series({"a": 1.0, "b": 2.0}), pd.Series({"a": 3.0})])
     assert means.to_dict() == {"a": 2.0}

@@ -11,7 +11,7 @@ from iclbench import tables
 from iclbench.analysis import normalised
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.pairs import difference, holm
-from iclbench.analysis.ranking import PairedTest, by_task, complete_scores, places, ranking
+from iclbench.analysis.ranking import PairedTest, complete_scores, rank_ranges, ranking, scores_by_task
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
 from iclbench.report.sections.ranking import section
@@ -49,26 +49,26 @@ def test_signed_ranks_of_nonzero_differences_decide_which_model_is_ahead() -> No
 @pytest.mark.slow
 def test_a_task_has_a_score_for_models_with_all_of_its_tests(grid: Grid, grid_results: Results) -> None:
     contests = [contest for contest in normalised.contests(grid_results, "grid") if contest.task.task == "bursty"]
-    title, scores = contests[0].task.title, by_task(contests)
+    title, scores = contests[0].task.title, scores_by_task(contests)
     means = [
         np.mean([score(grid.raw["bursty", test, "s4d", s].mean(), test) for s in (0, 1)]) for test in ("icl", "iwl")
     ]
     assert scores.loc[title, "s4d"] == pytest.approx(np.mean(means))
     rows = contests[1].rows
     contests[1] = replace(contests[1], rows=rows[rows["contestant"].ne("s4d")])
-    incomplete = by_task(contests)
+    incomplete = scores_by_task(contests)
     assert np.isnan(incomplete.loc[title, "s4d"])
     pd.testing.assert_frame_equal(incomplete.drop(columns="s4d"), scores.drop(columns="s4d"))
 
 
 def test_the_best_method_that_ignores_the_context_scores_0(grid_results: Results) -> None:
     contest = next(c for c in normalised.contests(grid_results, "grid") if c.title == "linear")
-    assert contest.guess == "zero"
+    assert contest.guessing_method == "zero"
     zero = contest.rows[contest.rows["contestant"].eq("zero")]
     for value, guess in ((0.1, "mean-image"), (-0.1, "zero")):
         other = zero.assign(contestant="mean-image", run="mean-image", value=value)
-        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).guess == guess
-    assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).guess is None
+        assert replace(contest, rows=pd.concat([contest.rows, other], ignore_index=True)).guessing_method == guess
+    assert replace(contest, rows=contest.rows[contest.rows["contestant"].ne("zero")]).guessing_method is None
 
 
 def test_holm_stops_at_the_first_p_value_above_the_level() -> None:
@@ -146,14 +146,14 @@ def test_backbones_with_few_tasks_are_not_ranked_if_the_others_can_then_be_ranke
 
 
 def test_models_share_ranks_unless_they_are_significantly_different(grid_results: Results) -> None:
-    scores = by_task(normalised.contests(grid_results, "grid"))
+    scores = scores_by_task(normalised.contests(grid_results, "grid"))
     names = ["gpt2", "transformer", "mamba", "s4d", "cnp"]
-    ranks = places(scores, names)
+    ranks = rank_ranges(scores, names)
     assert [ranks[name] for name in names] == [(1, 3), (1, 3), (1, 3), (4, 4), (5, 5)]
     frame = ranking(normalised.contests(grid_results, "grid"))[0].set_index("contestant")
     assert frame.loc[names, "rank"].tolist() == ["1–3", "1–3", "1–3", "4", "5"]
     equal = pd.DataFrame({"a": scores["gpt2"], "b": scores["gpt2"]})
-    assert places(equal, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
+    assert rank_ranges(equal, ["a", "b"]) == {"a": (1, 2), "b": (1, 2)}
 
 
 def test_paired_differences_have_the_scale_of_the_score(grid: Grid, grid_results: Results) -> None:

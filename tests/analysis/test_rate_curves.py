@@ -70,15 +70,15 @@ def test_a_rate_with_one_diverged_seed_has_no_mean() -> None:
 
 
 def test_the_best_rate_has_the_lowest_area(curves: RateCurves) -> None:
-    assert [curves.best(name) for name in AREAS] == [1e-3, 1e-2, 1e-4]
-    assert curves.best("a", among=[1e-4, 1e-1]) == 1e-4
-    assert curves.best("b", among=[1e-1]) is None
+    assert [curves.best_rate(name) for name in AREAS] == [1e-3, 1e-2, 1e-4]
+    assert curves.best_rate("a", candidates=[1e-4, 1e-1]) == 1e-4
+    assert curves.best_rate("b", candidates=[1e-1]) is None
 
 
 def test_the_highest_log_likelihood_is_the_best() -> None:
     curves = compared(trials(metric="log_likelihood"))
-    assert curves.best("c") == 1e-2
-    assert curves.expected("c", 2) == pytest.approx(np.mean([max(pair) for pair in combinations(AREAS["c"], 2)]))
+    assert curves.best_rate("c") == 1e-2
+    assert curves.expected_score("c", 2) == pytest.approx(np.mean([max(pair) for pair in combinations(AREAS["c"], 2)]))
 
 
 def test_the_window_has_adjacent_rates_within_a_tenth_of_the_range(curves: RateCurves) -> None:
@@ -97,18 +97,18 @@ def test_a_rate_at_exactly_a_tenth_of_the_range_is_in_the_window() -> None:
 
 
 def test_the_best_of_k_is_a_mean_over_all_choices_of_common_rates(curves: RateCurves) -> None:
-    assert curves.rates == RATES and curves.common == RATES
+    assert curves.rates == RATES and curves.common_rates == RATES
     for k in (1, 2, 3, 4):
         by_hand = np.mean([min(choice) for choice in combinations(AREAS["a"], k)])
-        assert curves.expected("a", k) == pytest.approx(by_hand)
-    assert curves.expected("b", 1) is None, "at one rate it diverged"
+        assert curves.expected_score("a", k) == pytest.approx(by_hand)
+    assert curves.expected_score("b", 1) is None, "at one rate it diverged"
     choices = [[v for v in choice if v is not None] for choice in combinations(AREAS["b"], 2)]
-    assert curves.expected("b", 2) == pytest.approx(np.mean([min(values) for values in choices]))
+    assert curves.expected_score("b", 2) == pytest.approx(np.mean([min(values) for values in choices]))
 
 
 def test_common_rates_have_trials_of_all_models() -> None:
     curves = compared(trials({"a": [0.5, 0.4, 0.6, 0.7], "b": [0.3, 0.2]}))
-    assert curves.rates == RATES and curves.common == RATES[:2]
+    assert curves.rates == RATES and curves.common_rates == RATES[:2]
 
 
 def test_equal_scores_share_a_rank_and_a_diverged_model_has_none(curves: RateCurves) -> None:
@@ -120,10 +120,10 @@ def test_equal_scores_share_a_rank_and_a_diverged_model_has_none(curves: RateCur
 
 def test_agreement_is_kendalls_tau_with_diverged_models_last(curves: RateCurves) -> None:
     best_ranks = [3, 1, 2]
-    assert curves.agreement(1e-3) == pytest.approx(stats.kendalltau([2, 3, 1], best_ranks).statistic)
-    assert curves.agreement(1e-1) == pytest.approx(stats.kendalltau([2, 4, 1], best_ranks).statistic)
-    assert curves.among(["a"]).agreement(1e-3) is None
-    assert list(curves.among(["a", "c"]).by_contestant) == ["a", "c"]
+    assert curves.rank_agreement(1e-3) == pytest.approx(stats.kendalltau([2, 3, 1], best_ranks).statistic)
+    assert curves.rank_agreement(1e-1) == pytest.approx(stats.kendalltau([2, 4, 1], best_ranks).statistic)
+    assert curves.of_contestants(["a"]).rank_agreement(1e-3) is None
+    assert list(curves.of_contestants(["a", "c"]).by_contestant) == ["a", "c"]
 
 
 def test_only_trials_with_the_settings_of_most_models_are_compared() -> None:

@@ -17,7 +17,7 @@ TARGETS = {"evaluator": "targets", "metric": "squared_error", "n_related": 0}
 def results_of(rows: list[dict[str, object]], hidden: list[dict[str, object]] | None = None) -> Results:
     frame, hidden_frame = tables.frame("values", rows), tables.frame("values", hidden or [])
     hidden_frame.index += len(frame)
-    return Results(frame, EpisodeScores((), set()), tables.frame("costs", []), hidden=hidden_frame)
+    return Results(frame, EpisodeScores((), set()), tables.frame("costs", []), hidden_rows=hidden_frame)
 
 
 def test_baselines_have_the_trained_length_of_hidden_models() -> None:
@@ -42,7 +42,7 @@ def test_hidden_scores_of_a_contest_are_those_of_its_question_over_all_episodes(
     ]
     (contest,) = contests(results_of([MODEL | score], hidden), "smoke")
     pd.testing.assert_frame_equal(
-        contest.hidden.reset_index(drop=True),
+        contest.hidden_rows.reset_index(drop=True),
         tables.frame("values", hidden[:1]),
         check_index_type=False,
         check_like=True,
@@ -59,8 +59,8 @@ def test_runs_of_another_task_have_no_score_in_a_contest() -> None:
 
 def test_the_prompts_of_targets_are_those_without_a_shift() -> None:
     rows = [ZERO | TARGETS | {"shift": "noisy-1", "prompt_set": "q"}, ZERO | TARGETS]
-    assert Slice(results_of(rows), "t", "smoke").target_prompts == "p"
-    assert Slice(results_of(rows[:1]), "t", "smoke").target_prompts is None
+    assert Slice(results_of(rows), "t", "smoke").target_prompt_set == "p"
+    assert Slice(results_of(rows[:1]), "t", "smoke").target_prompt_set is None
 
 
 def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run() -> None:
@@ -75,7 +75,7 @@ def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run()
 def test_rows_without_failed_contestants_are_numbered_from_0() -> None:
     failed = MODEL | TARGETS | {"status": "failed", "reason": "r", "value": None}
     task = Slice(results_of([failed, ZERO | TARGETS, ZERO | TARGETS | {"shift": "noisy-1"}]), "t", "smoke")
-    unfailed = task.unfailed(task.rows[task.rows["status"].eq("ok")])
+    unfailed = task.without_failed(task.rows[task.rows["status"].eq("ok")])
     assert unfailed.index.tolist() == [0, 1] and unfailed.columns.tolist() == task.rows.columns.tolist()
     assert task.targets.index.tolist() == [0, 1]
     assert set(task.targets.columns) == {*task.targets_by_run.columns, "evaluator"}

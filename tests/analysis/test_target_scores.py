@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeat_over_counts, shifts
 
 
 def rows(**columns: list[object]) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def test_rows_of_methods_that_ignore_related_datasets_are_repeated_for_every_cou
         kind=["backbone", "backbone", "baseline", "published"],
         value=[1, 2, 3, 4],
     )
-    repeated = repeated_over_counts(frame, [0, 1, 2])
+    repeated = repeat_over_counts(frame, [0, 1, 2])
     copies = repeated[repeated["level"]]
     assert copies[["run", "n_related", "value"]].to_numpy().tolist() == [["b", 1, 3], ["b", 2, 3]]
     assert copies["note"].str.len().gt(0).all() and repeated.loc[~repeated["level"], "note"].eq("").all()

@@ -23,7 +23,7 @@ def assert_rows_of_the_command(rows: pd.DataFrame, results: Path, *options: str)
     """`iclbench eval` writes exactly these rows, to the last digit."""
     assert main(["eval", "--results", str(results), *options]) == 0
     command_rows = tables.read_all("values", results / "tables").query("kind != 'published'")
-    keys = tables.keys("values")
+    keys = tables.key_columns("values")
     actual, expected = (f.sort_values([*keys, "stratum"], ignore_index=True) for f in (rows, command_rows))
     pd.testing.assert_frame_equal(actual, expected, check_exact=True)
 

@@ -19,7 +19,7 @@ def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
 ) -> None:
     monkeypatch.setattr(demo, "GRID", str(tiny_grid(tmp_path, backbones=("gpt2",))))
     # A worker process would import torch.
-    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: InlineExecutor())
+    monkeypatch.setattr("iclbench.cli.sweep_run.worker_pool", lambda slots, threads: InlineExecutor())
     monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
     results = tmp_path / "results"
     assert main(["demo", "--results", str(results)]) == 0

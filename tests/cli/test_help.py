@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from iclbench.cli.lazy import COMMANDS, load, summary
+from iclbench.cli.lazy import COMMANDS, command_parser, command_summary
 from iclbench.cli.main import main, parser
 from iclbench.cli.report import SECTIONS
-from iclbench.report.sections import names
+from iclbench.report.sections import section_names
 
-PARSERS = {(*name.split(),): load(name) for name in COMMANDS}
+PARSERS = {(*name.split(),): command_parser(name) for name in COMMANDS}
 PARSERS |= {(): parser(), ("lm",): parser().commands["lm"]}
 
 
@@ -37,7 +37,7 @@ def test_the_help_of_a_group_summarises_its_commands(group: str, capsys: pytest.
     assert main([*group.split(), "--help"]) == 0
     out = plain_text(capsys.readouterr().out)
     commands = [name for name in COMMANDS if name.rpartition(" ")[0] == group]
-    assert commands and all(f"{name.split()[-1]} {summary(name)}" in out for name in commands)
+    assert commands and all(f"{name.split()[-1]} {command_summary(name)}" in out for name in commands)
 
 
 def test_the_help_of_commands_imports_no_large_library() -> None:
@@ -78,7 +78,7 @@ def test_the_help_of_the_demo_names_its_results_folder(capsys: pytest.CaptureFix
 
 
 def test_the_help_of_report_lists_its_sections(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(SECTIONS) == names()
+    assert list(SECTIONS) == section_names()
     assert main(["report", "--help"]) == 0
     text = plain_text(capsys.readouterr().out)
     assert all(re.search(rf"\b{name}\b", text) for name in SECTIONS)

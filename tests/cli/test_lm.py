@@ -15,7 +15,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.cli.lm import demo_model as lm_demo_model
-from iclbench.cli.lm.eval import and_others
+from iclbench.cli.lm.eval import abbreviated_names
 from iclbench.cli.lm.eval_models import remarks
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.lm.tables import orders_board, passes_board, print_summaries, task_board
@@ -497,4 +497,4 @@ def test_failures_of_a_task_are_one_line_for_each_contestant() -> None:
     failure, note = remarks("sst2", cells)
     assert all(text in failure for text in ("lm", "sst2", "2", "too long"))
     assert note == "lm+repeat-2 on sst2: T = 7"
-    assert and_others(["a", "b", "c", "d", "e"]) == "a, b and 3 others"
+    assert abbreviated_names(["a", "b", "c", "d", "e"]) == "a, b and 3 others"

@@ -8,7 +8,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis.scores import COLUMNS
-from iclbench.cli.result_rows import interval, short
+from iclbench.cli.result_rows import short_score, value_with_half_width
 from iclbench.cli.summary import leaderboard, target_notes
 from iclbench.cli.terminal import print_rows
 
@@ -73,7 +73,7 @@ def test_tuned_models_are_marked_only_if_some_models_are_not_tuned() -> None:
 
 
 def test_small_errors_are_shortened_and_likelihoods_are_not() -> None:
-    assert [short(value) for value in (0.0, 4e-4, 5e-4, -5.1994, -2e-4, float("nan"))] == [
+    assert [short_score(value) for value in (0.0, 4e-4, 5e-4, -5.1994, -2e-4, float("nan"))] == [
         "0",
         "<.0005",
         "0.001",
@@ -158,5 +158,5 @@ def test_types_of_settings_are_in_words() -> None:
 
 
 def test_a_value_without_an_interval_is_printed_alone() -> None:
-    assert interval(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
-    assert interval(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"
+    assert value_with_half_width(pd.Series({"value": 0.5, "low": 0.25, "high": 0.75})) == "0.500 ±0.250"
+    assert value_with_half_width(pd.Series({"value": 0.5, "low": pd.NA, "high": pd.NA}, dtype="Float64")) == "0.500"

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from iclbench import tables
 from iclbench.cli import accuracy_table, cost_runs, doctor, probe_tables, summary, sweep_results, terminal
-from iclbench.cli.layout import Column, blocks
+from iclbench.cli.layout import ColumnWidth, blocks
 from iclbench.cli.lm import demo_model
 from iclbench.cli.lm import tables as lm_tables
 from iclbench.cli.main import main
@@ -307,7 +307,7 @@ def test_no_cell_of_any_table_is_cut(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     header, *lines = rows
-    terminal.table("", header, lines, sorted(numeric))
+    terminal.print_table("", header, lines, sorted(numeric))
     cells = [(cell, index in numeric) for line in lines for index, cell in enumerate(line)]
     assert_uncut(capsys.readouterr().out, [*cells, *((name, False) for name in header)])
 
@@ -324,11 +324,12 @@ def test_a_list_fits_80_columns_in_a_pipe(
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 30)), min_size=1, max_size=9), st.integers(64, 200))
 def test_blocks_fit_into_any_width_that_two_words_fit_into(needs: list[tuple[int, int]], width: int) -> None:
-    columns = [Column(max(natural, word), word) for natural, word in needs]
+    columns = [ColumnWidth(max(natural, word), word) for natural, word in needs]
     table_blocks = blocks(columns, width)
     assert all(block.width <= width for block in table_blocks)
     assert sorted({index for block in table_blocks for index in block.columns}) == list(range(len(columns)))
-    assert all(w >= columns[i].word for block in table_blocks for i, w in zip(block.columns, block.widths, strict=True))
+    for block in table_blocks:
+        assert all(w >= columns[i].word_width for i, w in zip(block.columns, block.widths, strict=True))
 
 
 def test_a_table_of_many_rows_looks_like_one_of_few(
@@ -338,7 +339,7 @@ def test_a_table_of_many_rows_looks_like_one_of_few(
     outputs = []
     for limit in (len(rows) + 1, 0):
         monkeypatch.setattr(terminal, "_FAST_ROWS", limit)
-        terminal.table("", ["run", "state", "loss"], rows, [2])
+        terminal.print_table("", ["run", "state", "loss"], rows, [2])
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1]
     assert outputs[0].splitlines()[2].startswith("a-longer-run  step 1/2")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from iclbench.backbones.base import Backbone, BackboneSettings
 from iclbench.backbones.recurrent import BlockState, RecurrentBackbone, RecurrentBlock
 from iclbench.backbones.thp import THP, THPSettings
-from iclbench.cli.check_class import _backbones
+from iclbench.cli.check_class import _backbone_cases
 from iclbench.cli.main import main
 from iclbench.contracts import Tolerance, failures
 from iclbench.contracts.examples import BUDGETS, build, episodes_of, example_shape, small_settings
@@ -200,7 +200,7 @@ def test_a_model_with_parameters_initialised_to_zero_is_checked(capsys: pytest.C
 
 
 def test_the_size_that_is_checked_does_not_depend_on_the_default() -> None:
-    counts = [model.parameter_count for _, model, _ in _backbones("wide", Wide, {})]
+    counts = [model.parameter_count for _, model, _ in _backbone_cases("wide", Wide, {})]
     assert counts and max(counts) < 2 * BUDGETS[0]
 
 

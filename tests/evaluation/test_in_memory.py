@@ -79,7 +79,7 @@ def test_target_scores_in_memory_are_those_in_files(tmp_path: Path, evaluator: s
     summaries = tables.read_all("values", tmp_path / "tables" / prompts.id / "summary")
     assert set(summaries["run"]) == ({"chance", "majority", "undecided"} if evaluator else set())
     written = tables.union("values", [rows_in_files(tmp_path, contestants, prompts), summaries])
-    keys = tables.keys("values")
+    keys = tables.key_columns("values")
     pd.testing.assert_frame_equal(*(frame.sort_values(keys, ignore_index=True) for frame in (values, written)))
     assert set(values["evaluator"]) == {evaluator or "targets"}
 

@@ -87,8 +87,8 @@ def test_contestants_of_packed_results_are_compared_too(tmp_path: Path) -> None:
     )
     packed_score = row("knn", "baseline", "next", "score", 0.3)
     pack = [better, other | {"prompt_set": "others"}, packed_score, knn | {"value": 0.2}]
-    tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
-    tables.write("values", [other], tmp_path / "reference" / tables.packed_name("values", "another", "small"), {})
+    tables.write("values", pack, tmp_path / "reference" / tables.packed_file_name("values", "task", "small"), {})
+    tables.write("values", [other], tmp_path / "reference" / tables.packed_file_name("values", "another", "small"), {})
     score_rows = scored(tmp_path, NEXT, [zero, knn])
     assert score_rows is not None and set(score_rows["reason"]) == {"squared_error: 1 is better"}
     assert score_rows.droplevel("n_related")["value"].to_dict() == pytest.approx(
@@ -138,7 +138,7 @@ def test_without_errors_of_single_episodes_likelihoods_have_no_scores(missing: s
 def test_packed_rows_of_another_run_of_the_same_name_do_not_count(tmp_path: Path) -> None:
     zero, knn, gpt2 = areas(zero=("baseline", 0.9), knn=("baseline", 0.5), gpt2=("backbone", 0.3))
     pack = [gpt2 | {"variant": "old"}]
-    tables.write("values", pack, tmp_path / "reference" / tables.packed_name("values", "task", "small"), {})
+    tables.write("values", pack, tmp_path / "reference" / tables.packed_file_name("values", "task", "small"), {})
     for name, variant, runs in (("other", "new", {"zero", "knn"}), ("same", "old", {"zero", "knn", "gpt2"})):
         shutil.copytree(tmp_path / "reference", tmp_path / name / "reference")
         local_row = failed(gpt2) | {"variant": variant, "metric": "squared_error", "n_context": 3}

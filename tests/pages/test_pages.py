@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from iclbench.cli.lazy import COMMANDS, load
+from iclbench.cli.lazy import COMMANDS, command_parser
 from tests.pages import PAGES, ROOT
 from tests.pages.blocks import blocks
 from tests.pages.session import Session
@@ -55,7 +55,10 @@ def test_named_commands_and_their_options_exist(name: str) -> None:
         typed = f"lm {rest[0]}" if first == "lm" and rest else first
         if typed not in COMMANDS:
             continue
-        options = {o for p in load(typed).params for o in [*p.opts, *p.secondary_opts]} | {"--debug", "--help"}
+        options = {o for p in command_parser(typed).params for o in [*p.opts, *p.secondary_opts]} | {
+            "--debug",
+            "--help",
+        }
         assert set(re.findall(r"(?<!\S)--[a-z-]+", line.partition(" # ")[0])) <= options, line
 
 

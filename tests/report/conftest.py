@@ -8,7 +8,7 @@ import pytest
 
 from iclbench.report import build, build_report
 from iclbench.report.blocks import Block, Section, Text
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import Job, jobs
 from tests.report import synthetic, synthetic_grid, synthetic_targets
 
@@ -104,4 +104,4 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> synthetic_grid.Grid:
 
 @pytest.fixture(scope="session")
 def grid_results(grid: synthetic_grid.Grid) -> Results:
-    return load(grid.folder)
+    return load_results(grid.folder)

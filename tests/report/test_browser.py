@@ -134,7 +134,7 @@ def test_the_contents_open_and_close_on_a_narrow_screen(view: browser.Page) -> N
 def test_the_summary_fits_on_a_screen_next_to_the_contents(view: browser.Page) -> None:
     view.set_size(1280, 800)
     view.run("scrollTo(0, 0)")
-    box = "document.querySelector('.glance').getBoundingClientRect()"
+    box = "document.querySelector('.first-screen').getBoundingClientRect()"
     assert view.run(f"[{box}.top > 0, {box}.bottom <= 800]") == [True, True]
     assert view.run(
         "document.querySelector('nav details').open && !document.querySelector('nav summary').checkVisibility()"

@@ -14,7 +14,7 @@ import pytest
 from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.report import build, drawing, sections, subtitle, workers
-from iclbench.report.data import load
+from iclbench.report.data import load_results
 from iclbench.report.drawing import Drawer
 from iclbench.report.style import vega_lite
 from tests.report.test_page import _rows, _write
@@ -58,7 +58,7 @@ def test_a_failed_section_is_reported_and_others_are_written(
         raise KeyError("cnp")
 
     section.__module__ = "iclbench.report.sections.broken"
-    monkeypatch.setattr(sections, "CLOSING", [section, *sections.CLOSING])
+    monkeypatch.setattr(sections, "CLOSING_SECTIONS", [section, *sections.CLOSING_SECTIONS])
     arguments = ["report", "--results", str(results), "--out", str(tmp_path), "--task", "linear"]
     assert main([*arguments, "--only", "learning-curves,missing,broken"]) == 1
     html = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -179,6 +179,6 @@ def test_the_subtitle_does_not_count_variants(tmp_path: Path) -> None:
     wide = gpt2.assign(variant="b", run="linear-gpt2-wide-smoke-s0")
     values = pd.concat([_rows(), gpt2, wide], ignore_index=True)
     tables.write("values", tables.frame("values", values), tmp_path / "a.values.parquet", {})
-    results = load(tmp_path)
+    results = load_results(tmp_path)
     assert results.rows.loc[results.rows["kind"] == "backbone", "contestant"].nunique() == 2
     assert "1 backbone," in subtitle(results)

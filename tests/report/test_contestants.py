@@ -10,7 +10,7 @@ from iclbench.cli.main import main
 from iclbench.core.errors import UnknownNameError
 from iclbench.report import build
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import heat_map, leaderboard, learning_curves
 from tests.report.synthetic_grid import Grid
 
@@ -19,7 +19,7 @@ NAMES = ["mamba", "gpt2", "xgboost"]
 
 @pytest.fixture(scope="module")
 def selected(results: Path) -> Results:
-    return load(results, ["linear"], NAMES)
+    return load_results(results, ["linear"], NAMES)
 
 
 def test_only_selected_contestants_are_in_figures_and_tables(selected: Results) -> None:
@@ -39,7 +39,10 @@ def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid
         (figure,) = (block for block in section.blocks if isinstance(block, Figure))
         return figure.data.set_index(["row", "contestant"])
 
-    selected_cells, all_cells = cells(load(grid.folder, contestants=["mamba", "gpt2", "ridge"])), cells(grid_results)
+    selected_cells, all_cells = (
+        cells(load_results(grid.folder, contestants=["mamba", "gpt2", "ridge"])),
+        cells(grid_results),
+    )
     assert set(selected_cells.index.get_level_values("contestant")) <= {"mamba", "gpt2", "ridge"}
     assert len(selected_cells) >= 20
     columns = ["score", "low", "high", "reason"]
@@ -48,15 +51,15 @@ def test_only_selected_contestants_are_in_the_heat_map_with_the_same_scores(grid
 
 
 def test_the_reference_for_guessing_does_not_have_to_be_selected(grid: Grid) -> None:
-    results = load(grid.folder, ["linear"], ["mamba"])
+    results = load_results(grid.folder, ["linear"], ["mamba"])
     (contest,) = normalised.contests(results, "grid")
     assert contest.scores["contestant"].tolist() == ["mamba"]
-    assert contest.guess == "zero"
+    assert contest.guessing_method == "zero"
 
 
 @pytest.mark.slow
 def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
-    full, subset = load(results), load(results, contestants=["xgboost"])
+    full, subset = load_results(results), load_results(results, contestants=["xgboost"])
     assert subset.slice_keys == [key for key in full.slice_keys if key[:2] in {k[:2] for k in subset.slice_keys}]
     lengths = full.trained_lengths[full.rows["contestant"].eq("xgboost")]
     assert subset.trained_lengths.tolist() == lengths.tolist()
@@ -64,9 +67,9 @@ def test_trained_lengths_do_not_depend_on_the_selection(results: Path) -> None:
 
 @pytest.mark.slow
 def test_the_name_of_a_model_selects_its_contestants(results: Path) -> None:
-    names = {name for name in load(results).rows["contestant"] if name.startswith("lasso-")}
+    names = {name for name in load_results(results).rows["contestant"] if name.startswith("lasso-")}
     assert names
-    assert set(load(results, contestants=["lasso"]).rows["contestant"]) == names
+    assert set(load_results(results, contestants=["lasso"]).rows["contestant"]) == names
 
 
 def test_error_for_unknown_contestant_suggests_similar_names(

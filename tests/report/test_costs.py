@@ -10,7 +10,7 @@ import pytest
 from iclbench import tables
 from iclbench.report.blocks import Figure, Table
 from iclbench.report.cost_table import cost_table
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import costs, leaderboard
 from tests.report import vega_lite
 
@@ -59,7 +59,7 @@ def blocks(results: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "seconds", "value": 0.05})
     rows.append(shared | {"phase": "train_step", "n_points": 21, "metric": "flops", "value": 1.2e9})
     tables.write("costs", rows, folder / "tables" / "costs" / "x.costs.parquet", {})
-    section = costs.section(load(Path(folder)))
+    section = costs.section(load_results(Path(folder)))
     assert section is not None
     return {block.name: block for block in section.walk() if isinstance(block, Table | Figure)}
 
@@ -121,7 +121,7 @@ def test_section_without_measured_phases_has_only_the_table_of_costs(report_resu
 
 @pytest.mark.slow
 def test_parameters_are_comparable_between_machines_and_seconds_are_not(results: Path) -> None:
-    report_results = load(results)
+    report_results = load_results(results)
     costs_on_two_devices = report_results.costs.assign(
         device=report_results.costs["device"].mask(report_results.costs["run"].eq(RUN), "cuda")
     )

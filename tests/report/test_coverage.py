@@ -8,7 +8,7 @@ import pytest
 
 from iclbench import tables
 from iclbench.report.blocks import Table, Text
-from iclbench.report.data import Results, load, results_from_values
+from iclbench.report.data import Results, load_results, results_from_values
 from iclbench.report.sections import coverage, missing
 from tests.report.synthetic_grid import FAILED, SKIPPED, TASKS, Grid
 
@@ -36,7 +36,7 @@ def test_reasons_that_differ_only_in_the_run_share_a_row(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
     two_cells = cells[cells["status"].eq("done") & cells["kind"].eq("train")].head(2)
     reasons = [f"run '{run}' has no layers to probe" for run in two_cells["run"]]
-    table = coverage.without_results(two_cells.assign(status="skipped", contestant="cnp", reason=reasons))
+    table = coverage.missing_table(two_cells.assign(status="skipped", contestant="cnp", reason=reasons))
     assert table is not None
     assert table.frame[["cells", "reason"]].to_numpy().tolist() == [[2, "the run has no layers to probe"]]
 
@@ -45,10 +45,10 @@ def test_diverged_cells_have_their_own_status(grid: Grid) -> None:
     cells = tables.read_all("cells", grid.folder)
     statuses = ["diverged", "failed", "done"]
     three_cells = cells[cells["kind"].eq("train")].head(3).assign(status=statuses, preset="smoke")
-    counts = coverage.by_kind(three_cells).frame.iloc[0]
+    counts = coverage.kind_table(three_cells).frame.iloc[0]
     assert counts[["done", "failed", "diverged", "skipped"]].tolist() == [1, 1, 1, 0]
-    assert "diverged" not in coverage.by_kind(cells).frame
-    table = coverage.without_results(three_cells)
+    assert "diverged" not in coverage.kind_table(cells).frame
+    table = coverage.missing_table(three_cells)
     assert table is not None
     assert set(table.frame["status"]) == {"diverged", "failed"}
 
@@ -56,7 +56,7 @@ def test_diverged_cells_have_their_own_status(grid: Grid) -> None:
 def test_section_is_absent_without_sweep(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("values-only")
     tables.write("values", tables.read_all("values", grid.folder), folder / "all.values.parquet", {})
-    assert coverage.section(load(folder)) is None
+    assert coverage.section(load_results(folder)) is None
 
 
 def test_skipped_and_failed_runs_are_not_listed_as_missing(grid_results: Results) -> None:
@@ -73,7 +73,7 @@ def test_diverged_run_has_no_missing_evaluation(grid: Grid, tmp_path: Path) -> N
     def eval_commands(**changes: object) -> list[str]:
         rows = pd.concat([values, row.assign(**changes)], ignore_index=True)
         tables.write("values", rows.to_dict("records"), tmp_path / "all.values.parquet", {})
-        gaps = missing.gaps(load(tmp_path))
+        gaps = missing.missing_results(load_results(tmp_path))
         return [command for *_, contestant, _, command in gaps if contestant == "new" and "eval" in command]
 
     assert "iclbench eval new-s0" in eval_commands()
@@ -86,7 +86,7 @@ def test_missing_shift_beyond_trained_length_has_shift_option(grid: Grid, tmp_pa
     row = values[values["kind"].eq("backbone") & values["evaluator"].eq("next")].head(1)
     rows = pd.concat([values, row.assign(shift="orthants+points-80")], ignore_index=True)
     tables.write("values", rows.to_dict("records"), tmp_path / "all.values.parquet", {})
-    commands = [command for *_, command in missing.gaps(load(tmp_path)) if "points-80" in command]
+    commands = [command for *_, command in missing.missing_results(load_results(tmp_path)) if "points-80" in command]
     assert commands and all(command.endswith(" --shift orthants+points-80") for command in commands)
 
 
@@ -106,7 +106,7 @@ def test_run_without_score_has_missing_summary(grid: Grid, tmp_path: Path) -> No
 
     def missing_summaries(values: pd.DataFrame) -> list[str]:
         tables.write("values", values.to_dict("records"), tmp_path / "all.values.parquet", {})
-        return [command for *_, what, command in missing.gaps(load(tmp_path)) if what == "summary"]
+        return [command for *_, what, command in missing.missing_results(load_results(tmp_path)) if what == "summary"]
 
     assert missing_summaries(values) == []
     without_one_score = values[values["run"].ne(run) | values["metric"].ne("score")]

@@ -14,9 +14,9 @@ from PIL import Image
 from iclbench import tables
 from iclbench.report import exports
 from iclbench.report.blocks import Block, Figure, Gallery
-from iclbench.report.data import load
+from iclbench.report.data import load_results
 from iclbench.report.drawn_episodes import DrawnContestant, pixel_count
-from iclbench.report.sections import report
+from iclbench.report.sections import report_sections
 from iclbench.report.sections.examples import _description
 from tests.report import synthetic_targets as synthetic
 from tests.report.test_page import Document
@@ -125,11 +125,11 @@ def test_only_complete_grids_are_images() -> None:
 
 
 def test_sheet_names_rows_and_columns(gallery: Gallery) -> None:
-    sheet = ElementTree.fromstring(exports.sheet(gallery))
-    texts = {node.text for node in sheet.iter("{http://www.w3.org/2000/svg}text")}
+    gallery_svg = ElementTree.fromstring(exports.gallery_svg(gallery))
+    texts = {node.text for node in gallery_svg.iter("{http://www.w3.org/2000/svg}text")}
     assert {*gallery.columns, *(title for title, _ in gallery.rows)} == texts
     pictures = [p for _, row in gallery.rows for p in row if p is not None]
-    assert len(list(sheet.iter("{http://www.w3.org/2000/svg}image"))) == len(pictures)
+    assert len(list(gallery_svg.iter("{http://www.w3.org/2000/svg}image"))) == len(pictures)
 
 
 def test_page_contains_pictures_with_descriptions(targets_page: Path) -> None:
@@ -149,7 +149,11 @@ def test_page_contains_pictures_with_descriptions(targets_page: Path) -> None:
 def test_section_is_absent_without_examples(targets_results: Path, tmp_path: Path) -> None:
     values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
-    titles = {part.title for section in report(load(tmp_path / "r"), ["related", "examples"]) for part in section.parts}
+    titles = {
+        part.title
+        for section in report_sections(load_results(tmp_path / "r"), ["related", "examples"])
+        for part in section.parts
+    }
     assert "Related datasets" in titles
     assert "Examples" not in titles
 
@@ -160,12 +164,16 @@ def test_section_is_absent_without_points_of_episodes(targets_results: Path, tmp
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
     predicted = tables.read_all("examples", targets_results).query("role == 'predicted'")
     tables.write("examples", predicted, tmp_path / "r" / "a.examples.parquet", {})
-    titles = {part.title for section in report(load(tmp_path / "r"), ["related", "examples"]) for part in section.parts}
+    titles = {
+        part.title
+        for section in report_sections(load_results(tmp_path / "r"), ["related", "examples"])
+        for part in section.parts
+    }
     assert "Related datasets" in titles and "Examples" not in titles
 
 
 def test_caption_describes_drawn_contestants(targets_results: Path) -> None:
-    (task,) = (task for task in load(targets_results).slices if task.id == GP)
+    (task,) = (task for task in load_results(targets_results).slices if task.id == GP)
     pt_tnp, cnp, icicl_tnp = (
         DrawnContestant("pt-tnp", 0, False),
         DrawnContestant("cnp", 0, False),

@@ -10,9 +10,9 @@ import pytest
 from iclbench import tables
 from iclbench.analysis.comparable import trained_lengths
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.figures import learning
-from iclbench.report.sections import leaderboard, report
+from iclbench.report.sections import leaderboard, report_sections
 from iclbench.report.sections.equal_budget import budgets
 from tests.tables.rows import complete_row
 
@@ -76,11 +76,11 @@ def two_lengths(tmp_path_factory: pytest.TempPathFactory) -> Results:
         curves.append(curve("zero", "zero", "baseline", shift, last).assign(value=1.0))
     rows = pd.concat([*curves, *(area(rows) for rows in curves)], ignore_index=True)
     tables.write("values", tables.frame("values", rows), folder / "a.values.parquet", {})
-    return load(folder)
+    return load_results(folder)
 
 
 def figures(results: Results) -> dict[str, Figure]:
-    blocks = [block for section in report(results, ["extrapolation"]) for block in section.walk()]
+    blocks = [block for section in report_sections(results, ["extrapolation"]) for block in section.walk()]
     return {block.name: block for block in blocks if isinstance(block, Figure)}
 
 
@@ -148,7 +148,7 @@ def test_trained_lengths_have_panels_with_rules(two_lengths: Results) -> None:
 def test_single_trained_length_makes_one_slice(two_lengths: Results, tmp_path: Path) -> None:
     rows = two_lengths.rows[two_lengths.rows["run"] != "mamba-20"].drop(columns="backbone")
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
-    (task,) = load(tmp_path).slices
+    (task,) = load_results(tmp_path).slices
     assert (task.id, task.title, task.trained_length) == ("linear-small", "linear · small", 10)
 
 
@@ -159,15 +159,17 @@ def test_caption_names_models_that_support_fewer_examples(tmp_path: Path) -> Non
     curves = [curve("gpt2", "gpt2", "backbone", shift, FAR), curve("zero", "zero", "baseline", shift, FAR)]
     curves += [curve(run, run, "backbone", "none", 10) for run in ("gpt2", "gpt2-learned")]
     tables.write("values", tables.frame("values", pd.concat(curves)), tmp_path / "a.values.parquet", {})
-    assert "gpt2-learned" not in figures(load(tmp_path))[name].caption
+    assert "gpt2-learned" not in figures(load_results(tmp_path))[name].caption
     limited = curve("gpt2-learned", "gpt2-learned", "backbone", shift, FAR)
     skipped = {"value": np.nan, "low": np.nan, "high": np.nan, "status": "skipped", "reason": "it takes 10"}
     is_supported = limited["n_context"] <= 10
     curves += [limited[is_supported], limited[~is_supported].assign(**skipped)]
     tables.write("values", tables.frame("values", pd.concat(curves)), tmp_path / "a.values.parquet", {})
-    results = load(tmp_path)
+    results = load_results(tmp_path)
     assert "gpt2-learned" in figures(results)[name].caption
-    blocks = [block for section in report(results, ["learning-curves", "extrapolation"]) for block in section.walk()]
+    blocks = [
+        block for section in report_sections(results, ["learning-curves", "extrapolation"]) for block in section.walk()
+    ]
     captions = {block.name: block.caption for block in blocks if isinstance(block, Table)}
     assert "more examples" in captions[name]
     assert "more examples" not in captions["linear-small-curves-next-squared-error"]
@@ -181,16 +183,16 @@ def test_panels_of_trained_lengths_have_only_runs_of_their_length(
     rows = two_lengths.rows[two_lengths.rows["run"] != "mamba"].drop(columns="backbone")
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
     name = f"linear-small-trained-10-by-trained-length-points-{FAR}-next-squared-error"
-    figure = figures(load(tmp_path))[name]
+    figure = figures(load_results(tmp_path))[name]
     assert {"gpt2", "mamba"} <= set(figure.legend)
     lines = set(figure.data.loc[figure.data["kind"] == "backbone", "series"])
     assert lines == {"gpt2-s0", "gpt2-s1", "gpt2-s0; gpt2-s1", "mamba-20"}
-    monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
+    monkeypatch.setattr(learning, "MAX_UNCROWDED_BACKBONES", 0)
     rows = two_lengths.rows.drop(columns="backbone")
     has_failed = rows["run"].eq("mamba-20") & rows["n_context"].eq(30) & rows["shift"].eq(f"points-{FAR}")
     rows.loc[has_failed, ["value", "low", "high", "status", "reason"]] = [pd.NA, pd.NA, pd.NA, "failed", "nan"]
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
-    data = figures(load(tmp_path))[name].data.query("contestant == 'mamba' and n_context == 30")
+    data = figures(load_results(tmp_path))[name].data.query("contestant == 'mamba' and n_context == 30")
     assert set(data["panel"]) == {"trained with 10 examples"}
 
 

@@ -10,11 +10,11 @@ import pytest
 from iclbench import tables
 from iclbench.analysis import normalised
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.data import Results, Slice, load
+from iclbench.report.data import Results, Slice, load_results
 from iclbench.report.sections import heat_map, leaderboard, missing, summary
 from iclbench.report.sections.equal_budget import _steps
 from iclbench.report.sections.heat_map import _reasons
-from iclbench.report.sections.summary import missing_results
+from iclbench.report.sections.summary import missing_sentences
 
 DIVERGED = "diverged at step 2000: loss is nan"
 REASON = "squared_error is nan in 42 of 64 episodes, at 3 of 21 context sizes; first in episode 6 after 2 examples"
@@ -41,7 +41,7 @@ def write_failed(results: Path, folder: Path, at_all_sizes: bool) -> Path:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["some sizes", "all sizes"])
 def failed(request: pytest.FixtureRequest, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return load(write_failed(results, tmp_path_factory.mktemp("failed"), request.param))
+    return load_results(write_failed(results, tmp_path_factory.mktemp("failed"), request.param))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def diverged(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results
     values.loc[last_step, ["value", "status", "reason"]] = [pd.NA, "failed", DIVERGED]
     tables.write("values", values, table, {})
     (folder / "tables" / "linear-none" / f"{FAILED_RUN}.errors.parquet").unlink()
-    return load(folder)
+    return load_results(folder)
 
 
 def test_contestant_with_diverged_seed_has_no_mean(diverged: Results) -> None:
@@ -128,8 +128,8 @@ def test_diverged_run_of_another_variant_removes_no_mean(diverged: Results, leng
     rows = diverged.rows.copy()
     rows["variant"] = rows["run"].where(rows["run"].eq(FAILED_RUN), "a").where(rows["kind"].eq("backbone"))
     task = Slice(replace(diverged, rows=rows), "linear", "small", length)
-    assert task.diverged.empty and task.diverged_note == ""
-    assert len(Slice(diverged, "linear", "small", length).diverged) == 1, "without variants"
+    assert task.diverged_rows.empty and task.diverged_note == ""
+    assert len(Slice(diverged, "linear", "small", length).diverged_rows) == 1, "without variants"
 
 
 def test_method_on_backbone_with_diverged_seed_has_no_mean(diverged: Results) -> None:
@@ -147,12 +147,12 @@ def test_skipped_sizes_are_listed_as_skipped(results: Path, tmp_path: Path) -> N
     values = tables.read("values", table)
     has_failed = values["run"].eq(FAILED_RUN) & values["status"].eq("failed")
     tables.write("values", values.assign(status=values["status"].mask(has_failed, "skipped")), table, {})
-    with_skipped = load(tmp_path)
-    failures = missing.failed(with_skipped)
+    with_skipped = load_results(tmp_path)
+    failures = missing.failure_table(with_skipped)
     assert failures is not None
     rows = failures.frame[failures.frame["run"].eq(FAILED_RUN)]
     assert rows[["status", "reason"]].to_numpy().tolist() == [["skipped", REASON]]
-    assert any(line.startswith("1 evaluation ") for line in missing_results(with_skipped))
+    assert any(line.startswith("1 evaluation ") for line in missing_sentences(with_skipped))
 
 
 @pytest.mark.slow
@@ -165,11 +165,11 @@ def test_model_that_failed_on_all_tasks_has_column_in_heat_map(results: Path, tm
         first = values[of_gpt2 & values["metric"].eq("squared_error")].drop_duplicates(["run", "shift", "evaluator"])
         failures = first.assign(**empty, status="failed", reason=REASON)
         tables.write("values", pd.concat([values[~of_gpt2], failures], ignore_index=True), table, {})
-    loaded = load(tmp_path)
+    loaded = load_results(tmp_path)
     section = heat_map.section(loaded)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     cells = figure.data[figure.data["contestant"].eq("gpt2")]
     assert set(cells["status"]) == {"failed"} and cells["reason"].str.contains("42 of 64").all()
-    names, rows = summary.heat_map(loaded, normalised.contests(loaded, "small"))
+    names, rows = summary.tiles_by_family(loaded, normalised.contests(loaded, "small"))
     assert "gpt2" in names and all(tiles[names.index("gpt2")].text == "×" for _, tiles in rows)

@@ -227,7 +227,7 @@ def test_only_the_best_variant_of_a_baseline_is_featured(report_results: Results
     worse = lasso.assign(contestant="lasso-1", run="lasso-1", value=lasso["value"] * 2)
     task.results.looks["lasso-1"] = task.results.looks["lasso-1e-2"]
     task.models["lasso-1"] = task.models["lasso-1e-2"]
-    by_name = learning.drawn_looks(task, pd.concat([rows, worse]))
+    by_name = learning.looks_in_legend_order(task, pd.concat([rows, worse]))
     assert by_name["lasso-1e-2"] != BACKGROUND
     assert by_name["lasso-1"] == BACKGROUND
 

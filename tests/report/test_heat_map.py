@@ -13,8 +13,8 @@ from iclbench import tables
 from iclbench.analysis.normalised import Contest, contests
 from iclbench.analysis.pairs import Difference
 from iclbench.report import page
-from iclbench.report.blocks import Block, Figure, Glance, Section, Table, Text
-from iclbench.report.data import Results, load
+from iclbench.report.blocks import Block, Figure, FirstScreen, Section, Table, Text
+from iclbench.report.data import Results, load_results
 from iclbench.report.figures import curves
 from iclbench.report.figures import heat_map as figures
 from iclbench.report.sections import heat_map, summary
@@ -64,7 +64,7 @@ def test_backbones_not_different_from_guessing_are_marked(
     grid_results: Results, blocks: dict[str, Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The paired difference to the zero predictor decides; without one, the interval of the score."""
-    assert not cells(blocks)["reason"].eq(heat_map.NOT_LEARNED).any(), "all intervals are above 0"
+    assert not cells(blocks)["reason"].eq(heat_map.NOT_DIFFERENT).any(), "all intervals are above 0"
     rows = grid_results.rows
     lowered = rows["metric"].eq("score") & rows["task"].eq("linear") & rows["contestant"].isin(["cnp", "knn-3"])
     lowered &= rows["seed"].ne(1).fillna(True)
@@ -82,11 +82,11 @@ def test_backbones_not_different_from_guessing_are_marked(
         return next(block for block in section.walk() if isinstance(block, Figure))
 
     reasons = figure_with(Difference(0.2, 0.1, 0.3)).data["reason"]
-    assert not reasons.eq(heat_map.NOT_LEARNED).any() and compared == [("cnp", "zero")]
+    assert not reasons.eq(heat_map.NOT_DIFFERENT).any() and compared == [("cnp", "zero")]
     reasons = figure_with(None).data["reason"]
-    assert reasons.eq(heat_map.NOT_LEARNED).sum() == 1, "by the interval of the score"
+    assert reasons.eq(heat_map.NOT_DIFFERENT).sum() == 1, "by the interval of the score"
     figure = figure_with(Difference(0.1, -0.1, 0.3))
-    marked = figure.data[figure.data["reason"].eq(heat_map.NOT_LEARNED)]
+    marked = figure.data[figure.data["reason"].eq(heat_map.NOT_DIFFERENT)]
     assert marked[["row", "contestant"]].to_numpy().tolist() == [["linear", "cnp"]], "backbones only, by any seed"
     assert "1 score" in figure.caption
 
@@ -151,10 +151,10 @@ def test_backbones_on_less_than_half_of_rows_come_last(grid_results: Results) ->
 
 
 def test_numbers_are_readable_on_all_colours() -> None:
-    low, high = figures.white_beyond()
+    low, high = figures.white_text_limits()
     for score in np.linspace(-3, 3, 1201):
         ink = (255, 255, 255) if score < low or score > high else (0, 0, 0)
-        assert figures.contrast(figures.colour(score), ink) >= 4.5
+        assert figures.contrast(figures.score_colour(score), ink) >= 4.5
     # Published: #767676 is the lightest grey with a contrast of at least 4.5 to white (WCAG 2).
     assert figures.contrast((0x76, 0x76, 0x76), (255, 255, 255)) == pytest.approx(4.54, abs=0.005)
 
@@ -162,10 +162,10 @@ def test_numbers_are_readable_on_all_colours() -> None:
 def test_signs_of_scores_differ_for_the_colour_blind() -> None:
     """The difference between blue and red is visible with protanopia and deuteranopia."""
     for score in np.linspace(0.3, 1.25, 20):
-        red, _, blue = figures.colour(score)
+        red, _, blue = figures.score_colour(score)
         assert blue - red > 40
     for score in np.linspace(-1, -0.3, 20):
-        red, _, blue = figures.colour(score)
+        red, _, blue = figures.score_colour(score)
         assert red - blue > 40
 
 
@@ -174,7 +174,7 @@ def test_gain_from_related_datasets_is_on_score_scale(grid: Grid, tmp_path: Path
     with_related = values[(values["contestant"] == ONLY_TARGETS) & (values["metric"] == "score")]
     with_related = with_related.assign(n_related=2, value=with_related["value"] + 0.25)
     tables.write("values", pd.concat([values, with_related]), tmp_path / "all.values.parquet", {})
-    section = heat_map.section(load(tmp_path))
+    section = heat_map.section(load_results(tmp_path))
     assert section is not None
     table = next(block for block in section.walk() if isinstance(block, Table) and block.name.endswith("-related"))
     assert table.frame["contestant"].tolist() == [ONLY_TARGETS]
@@ -222,8 +222,8 @@ def test_narrow_columns_have_class_names_without_modules(blocks: dict[str, Block
         assert "my_package.net" not in "".join(re.findall(r">([^<]*)</text>", svg))
     assert {"my_package.net:One", "my_package.net:Two"} <= set(figure.data["contestant"])
     columns = ("my_package.net:One", "my_package.net:Two", "mamba")
-    glance = Glance("summary", (), "grid", columns, (("linear", []),), 0, (), ())
-    html = page.render_section(Section("summary", "", (glance,)), (), {}, frozenset()).html
+    first_screen = FirstScreen("summary", (), "grid", columns, (("linear", []),), 0, (), ())
+    html = page.render_section(Section("summary", "", (first_screen,)), (), {}, frozenset()).html
     assert '<th scope="col" title="my_package.net:One"><span>One</span>' in html
     assert '<th scope="col"><span>mamba</span>' in html
 
@@ -254,7 +254,7 @@ def test_tables_of_the_user_and_variants_are_not_in_the_heat_map(grid: Grid, tmp
     user_rows["contestant"] = user_rows["contestant"].mask(is_model, "gpt2@linear")
     rows = pd.concat([linear, values[values["task"].eq("quadratic")], wide, user_rows], ignore_index=True)
     tables.write("values", rows, tmp_path / "all.values.parquet", {})
-    loaded = load(tmp_path)
+    loaded = load_results(tmp_path)
     assert loaded.variants == {"gpt2-wide"}
     assert "csv-mine" in {task.task for task in loaded.slices}
     section = heat_map.section(loaded)
@@ -264,7 +264,7 @@ def test_tables_of_the_user_and_variants_are_not_in_the_heat_map(grid: Grid, tmp
     assert "gpt2" in set(figure.data["contestant"]) and "gpt2-wide" not in set(figure.data["contestant"])
     notes = " ".join(block.text for block in section.blocks if isinstance(block, Text))
     assert "gpt2-wide" in notes
-    (glance,) = summary.section(loaded).blocks
-    assert isinstance(glance, Glance)
-    assert "gpt2" in glance.columns and "gpt2-wide" not in glance.columns
-    assert [title for title, _ in glance.rows] == ["linear", "quadratic"]
+    (first_screen,) = summary.section(loaded).blocks
+    assert isinstance(first_screen, FirstScreen)
+    assert "gpt2" in first_screen.columns and "gpt2-wide" not in first_screen.columns
+    assert [title for title, _ in first_screen.rows] == ["linear", "quadratic"]

@@ -10,8 +10,8 @@ import pytest
 from iclbench import tables
 from iclbench.analysis import accuracies
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
-from iclbench.report.data import Results, load
-from iclbench.report.sections import report
+from iclbench.report.data import Results, load_results
+from iclbench.report.sections import report_sections
 from iclbench.report.sections.published import comparison
 from tests.report import synthetic_bursty, vega_lite
 from tests.report.synthetic_bursty import CURVES, STEPS, accuracy
@@ -19,12 +19,12 @@ from tests.report.synthetic_bursty import CURVES, STEPS, accuracy
 
 @pytest.fixture(scope="module")
 def bursty(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return load(synthetic_bursty.write(tmp_path_factory.mktemp("bursty")))
+    return load_results(synthetic_bursty.write(tmp_path_factory.mktemp("bursty")))
 
 
 @pytest.fixture(scope="module")
 def sections(bursty: Results) -> list[Section]:
-    return report(bursty)
+    return report_sections(bursty)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_last_step_counts_without_final_evaluation(bursty: Results, tmp_path: Pa
     rows = stored(bursty)
     rows = rows[rows["kind"].eq("backbone") & rows["task"].eq("bursty")]
     tables.write("values", rows[rows["axis"].notna()].copy(), tmp_path / "a.values.parquet", {})
-    sections = report(load(tmp_path), ["in-context", "missing"])
+    sections = report_sections(load_results(tmp_path), ["in-context", "missing"])
     by_name = {b.name: b for s in sections for b in s.walk() if not isinstance(b, Text)}
     frame = table(by_name, "bursty-small-in-context").frame.set_index("name")
     assert frame.loc["coqe-paper", "icl"] == accuracy("coqe-paper", "bursty", "icl", 0)[-1]
@@ -201,11 +201,11 @@ def test_contestant_with_diverged_seed_has_no_accuracy(bursty: Results, tmp_path
     rows = rows[~of_run | loss | (in_training & rows["axis_value"].lt(2500))].copy()
     rows.loc[loss, list(failure)] = list(failure.values())
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
-    diverged = load(tmp_path)
+    diverged = load_results(tmp_path)
     (task,) = diverged.slices
     for frame in (accuracies.final(task), accuracies.trajectory(task)):
         assert "coqe" not in set(frame["contestant"]) and {"coqe-paper", "transformer"} <= set(frame["contestant"])
-    sections = report(diverged, ["in-context", "plane", "missing"])
+    sections = report_sections(diverged, ["in-context", "plane", "missing"])
     frames = {b.name: b.frame for s in sections for b in s.walk() if isinstance(b, Table)}
     assert frames["failed"]["reason"].tolist() == [failure["reason"]]
     assert "coqe" not in set(frames["bursty-small-in-context"]["contestant"])
@@ -217,7 +217,7 @@ def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: P
     other = rows[rows["contestant"].eq("transformer") & rows["task"].eq("bursty")]
     other = other.assign(task="other", run="other-" + other["run"])
     tables.write("values", pd.concat([rows, other], ignore_index=True), tmp_path / "a.values.parquet", {})
-    sections = report(load(tmp_path), ["missing"])
+    sections = report_sections(load_results(tmp_path), ["missing"])
     by_name = {b.name: b for s in sections for b in s.walk() if not isinstance(b, Text)}
     assert table(by_name, "missing").frame["fix"].tolist() == ["iclbench train other coqe --preset small"]
     skipped = {
@@ -232,7 +232,7 @@ def test_missing_runs_are_of_backbones_not_variants(bursty: Results, tmp_path: P
         "version": "0",
     }
     tables.write("cells", [skipped], tmp_path / "b.cells.parquet", {})
-    sections = report(load(tmp_path), ["missing"])
+    sections = report_sections(load_results(tmp_path), ["missing"])
     names = {block.name for section in sections for block in section.walk() if isinstance(block, Table)}
     assert "missing" not in names, "a model that is not applicable at one preset is not applicable at any"
 
@@ -248,5 +248,5 @@ def test_other_prompt_sets_of_test_are_set_aside(bursty: Results, tmp_path: Path
     rows = rows[rows["task"].eq("bursty") & rows["evaluator"].eq("icl")]
     old = rows[rows["contestant"].eq("majority")].assign(prompt_set="old-set", run="old", contestant="old")
     tables.write("values", pd.concat([rows, old], ignore_index=True), tmp_path / "a.values.parquet", {})
-    (line,) = load(tmp_path).excluded_rows
+    (line,) = load_results(tmp_path).excluded_rows
     assert line.startswith("bursty · small · none · icl: 1 run ") and "(old-set)" in line

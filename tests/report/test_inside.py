@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from iclbench.report.blocks import Block, Figure, Table, Text
-from iclbench.report.data import load
-from iclbench.report.sections import report
+from iclbench.report.data import load_results
+from iclbench.report.sections import report_sections
 from tests.report import synthetic_inside, vega_lite
 from tests.report.synthetic_inside import CONTEXTS, INPUTS, R_SQUARED, true_feature
 
 
 @pytest.fixture(scope="module")
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Block]:
-    results = load(synthetic_inside.write(tmp_path_factory.mktemp("inside")))
+    results = load_results(synthetic_inside.write(tmp_path_factory.mktemp("inside")))
     assert results.excluded_rows == ()
-    all_blocks = [block for section in report(results) for block in section.walk()]
+    all_blocks = [block for section in report_sections(results) for block in section.walk()]
     return {block.name: block for block in all_blocks if not isinstance(block, Text)}
 
 
@@ -74,7 +74,7 @@ def test_dimensions_have_same_scale_in_all_panels(blocks: dict[str, Block]) -> N
 
 
 def test_contestant_with_failed_seed_has_no_mean_rank(tmp_path: Path) -> None:
-    loaded = load(synthetic_inside.write(tmp_path))
+    loaded = load_results(synthetic_inside.write(tmp_path))
     has_failed = loaded.rows["run"].eq("combination-coqe-small-s1") & loaded.rows["axis_value"].eq(CONTEXTS[-1])
     status = loaded.rows["status"].mask(has_failed.fillna(False).astype(bool), "failed")
     (task,) = replace(loaded, rows=loaded.rows.assign(status=status)).slices

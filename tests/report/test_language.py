@@ -11,10 +11,10 @@ from scipy import stats
 from iclbench import tables
 from iclbench.report import subtitle
 from iclbench.report.blocks import Block, Figure, Section, Table, Text
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.language import looks, mean_over_tasks
 from iclbench.report.page import render_section
-from iclbench.report.sections import language, missing, overview, report
+from iclbench.report.sections import language, missing, overview, report_sections
 from tests.report import synthetic_bursty, synthetic_language, vega_lite
 from tests.report.synthetic_language import (
     DEEP_THINKING,
@@ -39,12 +39,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> Results:
-    return load(folder)
+    return load_results(folder)
 
 
 @pytest.fixture(scope="module")
 def sections(results: Results) -> list[Section]:
-    return report(results)
+    return report_sections(results)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def scores(model: str, task: str, method: str = "", shots: int = MAIN) -> np.nda
 def reloaded(rows: pd.DataFrame, folder: Path) -> Results:
     """Results of the rows, written to a folder."""
     tables.write("values", rows[list(tables.VALUES)], folder / "a.values.parquet", {})
-    return load(folder)
+    return load_results(folder)
 
 
 def test_language_rows_are_in_no_slice(results: Results, sections: list[Section]) -> None:
@@ -295,7 +295,7 @@ def test_contestant_with_failed_set_of_demonstrations_has_no_mean(results: Resul
     failed = rows[of_cell & rows["metric"].eq("accuracy")].head(1)
     failed = failed.assign(status="failed", reason="not finite", value=np.nan, low=np.nan, high=np.nan)
     others = rows[~of_cell & rows["task"].isin(["sst2", "sst5"])]
-    blocks = by_name(report(reloaded(pd.concat([others, failed]), tmp_path)))
+    blocks = by_name(report_sections(reloaded(pd.concat([others, failed]), tmp_path)))
     texts = cell_texts(table(blocks, "language-accuracy"))
     assert texts["sst2"]["demo-lm"] == texts["mean of sentiment"]["demo-lm"] == "–"
     assert texts["sst5"]["demo-lm"] != "–" and texts["sst2"]["gpt2-large"] != "–"
@@ -349,7 +349,7 @@ def test_gain_over_other_sets_of_demonstrations_is_set_aside(results: Results, t
     assert len(with_one_set.language.gains) == len(results.language.gains) - 2
     (line,) = with_one_set.excluded_rows
     assert line.startswith("sst2 · 4 demonstrations: 2 gains ")
-    frame = table(by_name(report(with_one_set)), "language-gains").frame
+    frame = table(by_name(report_sections(with_one_set)), "language-gains").frame
     means = frame.loc[frame["task"].str.startswith("mean of"), ["task", "contestant"]].to_numpy().tolist()
     assert ["mean of its 7 tasks", "gpt2-large+deep-thinking"] in means
     assert ["mean of all tasks", "demo-lm+deep-thinking"] in means
@@ -362,7 +362,7 @@ def test_zero_shot_task_has_zero_shot_majority(results: Results, tmp_path: Path)
     rows = rows[rows["task"].ne("sst5") | rows["n_context"].eq(0)]
     is_zero_shot = rows["contestant"].eq("majority") & rows["n_context"].eq(0) & rows["metric"].eq("accuracy")
     rows = rows.assign(value=rows["value"].mask(is_zero_shot, 0.25))
-    texts = cell_texts(table(by_name(report(reloaded(rows, tmp_path))), "language-accuracy"))
+    texts = cell_texts(table(by_name(report_sections(reloaded(rows, tmp_path))), "language-accuracy"))
     assert (texts["sst5"]["demonstrations"], texts["sst5"]["majority"]) == ("0", "0.250")
     assert (texts["sst2"]["demonstrations"], texts["sst2"]["majority"]) == (str(MAIN), "0.510")
 
@@ -371,7 +371,7 @@ def test_single_model_task_and_seed_make_a_section(results: Results, tmp_path: P
     rows = results.language.rows
     rows = rows[rows["task"].eq("to-upper") & rows["contestant"].isin(["demo-lm", "majority"])]
     rows = rows[rows["demo_seed"].eq(0) & rows["n_context"].isin([0, MAIN]) & rows["prompt_set"].notna()]
-    blocks = by_name(report(reloaded(rows, tmp_path)))
+    blocks = by_name(report_sections(reloaded(rows, tmp_path)))
     row = cell_texts(table(blocks, "language-accuracy"))["to-upper"]
     assert row["demo-lm"].startswith(f"{accuracy('demo-lm', 'to-upper', MAIN, 0):.3f} [")
     assert "figure language-seeds" not in blocks and "figure language-shots" not in blocks
@@ -381,9 +381,9 @@ def test_single_model_task_and_seed_make_a_section(results: Results, tmp_path: P
 def test_zero_shot_rows_make_a_section_and_failed_rows_do_not(results: Results, tmp_path: Path) -> None:
     rows = results.language.rows
     zero_shot = reloaded(rows[rows["n_context"].eq(0) & rows["contestant"].eq("demo-lm")], tmp_path / "zero-shot")
-    texts = cell_texts(table(by_name(report(zero_shot)), "language-accuracy"))
+    texts = cell_texts(table(by_name(report_sections(zero_shot)), "language-accuracy"))
     assert texts["to-upper"]["demonstrations"] == "0"
-    failed = report(reloaded(rows[rows["status"].eq("failed")], tmp_path / "failed"))
+    failed = report_sections(reloaded(rows[rows["status"].eq("failed")], tmp_path / "failed"))
     assert [section.id for section in failed] == ["summary", "missing", "provenance"]
 
 
@@ -400,7 +400,7 @@ def test_tasks_of_large_families_are_in_folded_tables(results: Results, tmp_path
         )
         for i in range(17)
     ]
-    blocks = by_name(report(reloaded(pd.concat(copies), tmp_path)))
+    blocks = by_name(report_sections(reloaded(pd.concat(copies), tmp_path)))
     assert list(cell_texts(table(blocks, "language-accuracy"))) == [
         "mmlu-15",
         "mmlu-16",
@@ -417,9 +417,9 @@ def test_tasks_of_large_families_are_in_folded_tables(results: Results, tmp_path
 
 @pytest.mark.slow
 def test_other_sections_do_not_depend_on_language_rows(folder: Path, tmp_path: Path) -> None:
-    bursty = load(synthetic_bursty.write(tmp_path))
+    bursty = load_results(synthetic_bursty.write(tmp_path))
     shutil.copytree(folder, tmp_path / "language")
-    with_language = load(tmp_path)
+    with_language = load_results(tmp_path)
     pd.testing.assert_frame_equal(with_language.rows, bursty.rows)
     pd.testing.assert_frame_equal(with_language.costs, bursty.costs)
     assert with_language.looks == bursty.looks and with_language.excluded_rows == bursty.excluded_rows == ()
@@ -437,5 +437,5 @@ def test_method_on_backbone_is_not_listed_as_missing(tmp_path: Path) -> None:
     name = f"transformer{DEEP_THINKING}"
     method_contestants = rows.assign(contestant=name, method=DEEP_THINKING, run=rows["run"] + DEEP_THINKING)
     tables.write("values", method_contestants, tmp_path / "b.values.parquet", {})
-    frames = [block.frame for block in missing.section(load(tmp_path)).blocks if isinstance(block, Table)]
+    frames = [block.frame for block in missing.section(load_results(tmp_path)).blocks if isinstance(block, Table)]
     assert not any(name in str(frame.to_dict()) for frame in frames)

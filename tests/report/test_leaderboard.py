@@ -11,7 +11,7 @@ from iclbench.evaluation.bootstrap import bootstrap_interval
 from iclbench.evaluation.prompt_set_rows import PromptSetRows
 from iclbench.evaluation.scores import write_scores
 from iclbench.report.blocks import Column, Table
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import leaderboard
 from tests.evaluation.test_scores import EPISODES, Rows, prompts, row
 
@@ -47,7 +47,7 @@ def test_column_tuned_is_present_if_models_differ_and_changes_no_rank(tmp_path: 
         tables.write("values", rows, folder / "all.values.parquet", {})
         tables.write("errors", errors, folder / "all.errors.parquet", {})
         write_scores(PromptSetRows(tmp_path / name, NEXT))
-        section = leaderboard.section(load(tmp_path / name).slices[0])
+        section = leaderboard.section(load_results(tmp_path / name).slices[0])
         assert section is not None
         return next(block for block in section.blocks if isinstance(block, Table))
 

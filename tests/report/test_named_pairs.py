@@ -47,7 +47,7 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
     contest = replace(contest, rows=rows)
     wide = rows.pivot_table("value", index="seed", columns="contestant").astype(float)
     a, b = wide["gpt2"][:5].to_numpy(), wide["s4d"][:5].to_numpy()
-    compared_pair = named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, contest))
+    compared_pair = named_pairs.mean_difference(PAIR, named_pairs.scores_by_seed(PAIR, contest))
     assert compared_pair is not None
     mean = compared_pair[0]
     welch = stats.ttest_ind(a, b, equal_var=False)
@@ -56,7 +56,7 @@ def test_interval_is_over_named_seeds(grid_results: Results) -> None:
     better = "gpt2 is better" if mean.low > 0 else "s4d is better" if mean.high < 0 else "not significantly different"
     assert (row["seeds"], row["verdict"]) == ("5 of 5", better)
     without_seed = replace(contest, rows=rows[rows["seed"].ne(3)])
-    assert named_pairs.mean_difference(PAIR, named_pairs.scores(PAIR, without_seed)) is None
+    assert named_pairs.mean_difference(PAIR, named_pairs.scores_by_seed(PAIR, without_seed)) is None
     without_gpt2 = replace(contest, rows=rows[rows["contestant"].eq("s4d")])
     (row,) = named_pairs.compare_pairs([without_gpt2], "grid", [PAIR]).to_dict("records")
     assert row["seeds"] == "0 of 5" and row["verdict"] == "seeds 0, 1, 2, 3, 4 are missing"
@@ -71,7 +71,7 @@ def test_significance_is_corrected_by_holms_method(grid_results: Results, monkey
     incomplete = pairs[4].seeds[-1]
     monkeypatch.setattr(
         named_pairs,
-        "scores",
+        "scores_by_seed",
         lambda pair, _: pd.DataFrame(dict(zip("ab", pair_scores[n := pair.seeds[-1]], strict=True)), pair.seeds).iloc[
             : 3 if n == incomplete else 4
         ],

@@ -9,7 +9,7 @@ from iclbench import tables
 from iclbench.analysis import normalised
 from iclbench.analysis.comparable import name_variants
 from iclbench.report.blocks import Table
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import heat_map, leaderboard, missing, overview
 from tests.report.synthetic_grid import Grid
 
@@ -24,7 +24,7 @@ def plain(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
     values = values[values["task"].isin(["linear", "quadratic", "bursty"])]
     folder = tmp_path_factory.mktemp("plain")
     tables.write("values", values, folder / "all.values.parquet", {})
-    return load(folder)
+    return load_results(folder)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def mixed(plain: Results, tmp_path_factory: pytest.TempPathFactory) -> Results:
         variant="of linear",
     )
     tables.write("values", pd.concat([values, rows], ignore_index=True), folder / "all.values.parquet", {})
-    return load(folder)
+    return load_results(folder)
 
 
 def test_examples_have_name_of_both_tasks(tmp_path: Path, grid: Grid) -> None:
@@ -55,7 +55,7 @@ def test_examples_have_name_of_both_tasks(tmp_path: Path, grid: Grid) -> None:
     shared |= {"episode": 0, "point": 0, "x1": 0.0, "output": 0, "value": 0.0, "version": "0"}
     examples = [shared | {"task": task, "contestant": name, "prompt_set": task} for task, name in NAMES.items()]
     tables.write("examples", examples, tmp_path / "tables" / "all.examples.parquet", {})
-    assert load(tmp_path).examples.set_index("task")["contestant"].to_dict() == NAMES
+    assert load_results(tmp_path).examples.set_index("task")["contestant"].to_dict() == NAMES
 
 
 def test_leaderboard_names_trained_task(plain: Results, mixed: Results) -> None:
@@ -79,7 +79,7 @@ def test_run_of_other_task_is_not_ranked_and_not_missing(plain: Results, mixed: 
         assert frames and not any("gpt2@linear" in str(frame.to_dict()) for frame in frames)
     assert mixed.backbones == plain.backbones
     assert mixed.trained_lengths_by_run == plain.trained_lengths_by_run
-    assert missing.gaps(mixed) == missing.gaps(plain)
+    assert missing.missing_results(mixed) == missing.missing_results(plain)
 
 
 def test_names_of_variants_end_in_trained_task(mixed: Results) -> None:

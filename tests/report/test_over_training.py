@@ -14,7 +14,7 @@ import pytest
 from iclbench import tables
 from iclbench.analysis import normalised, over_training
 from iclbench.report.blocks import Figure, Table
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import over_training as over_training_section
 from tests.report.synthetic_grid import BACKBONES, FLOOR, TASKS, Grid, score
 
@@ -47,7 +47,7 @@ def branched(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Results:
         rows += [row | loss | {"axis_value": float(step)} for step in (1, LAST)]
     frame = pd.DataFrame(rows).drop_duplicates(["run", "evaluator", "metric", "axis", "axis_value"])
     tables.write("values", frame, folder / "tables" / "branches.values.parquet", {})
-    return load(folder)
+    return load_results(folder)
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,9 @@ def test_scores_at_equal_compute_are_interpolated() -> None:
     """Contestants whose shortest run takes more computation are omitted."""
     rows = [("cheap", 1e6, 0.1), ("cheap", 1e8, 0.5), ("dear", 1e7, 0.2), ("dear", 1e9, 0.6), ("dearer", 1e9, 0.9)]
     trained = pd.DataFrame(rows, columns=["contestant", "flops", "value"])
-    shared = over_training.shared_compute(trained)
+    shared = over_training.shared_flops(trained)
     assert shared == 1e8
-    assert over_training.at_compute(trained, shared).to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4})
+    assert over_training.scores_at_flops(trained, shared).to_dict() == pytest.approx({"cheap": 0.5, "dear": 0.4})
 
 
 @pytest.mark.slow
@@ -184,12 +184,12 @@ def test_run_without_training_curve_has_no_shares(branched: Results) -> None:
     assert gpt2["share"].tolist() == [0.25, 0.5, 1.0] and gpt2["run"].eq("linear-gpt2-grid-s1").all()
 
 
-def test_orders_are_compared_between_seeds_that_all_backbones_have(branched: Results) -> None:
+def test_orders_are_compared_seed_agreement_that_all_backbones_have(branched: Results) -> None:
     contest = next(c for c in normalised.contests(branched, "grid") if c.title == "linear")
     rows = contest.rows[contest.rows["contestant"].isin(["gpt2", "s4d"]) & contest.rows["seed"].eq(0)]
     rows = pd.concat([contest.rows, rows.assign(seed=7), rows.assign(seed=8)], ignore_index=True)
-    tau = over_training_section._between_seeds(contest)
-    assert over_training_section._between_seeds(replace(contest, rows=rows)) == pytest.approx(tau)
+    tau = over_training_section._seed_agreement(contest)
+    assert over_training_section._seed_agreement(replace(contest, rows=rows)) == pytest.approx(tau)
     assert not np.isnan(tau)
 
 

@@ -17,8 +17,8 @@ from iclbench import tables
 from iclbench.analysis.comparable import name_variants
 from iclbench.report import build, build_report, exports
 from iclbench.report.blocks import Column, Section, Table
-from iclbench.report.data import load
-from iclbench.report.page import background, columns, embedded, render_section
+from iclbench.report.data import load_results
+from iclbench.report.page import cell_style, column_lists, render_section, script_json
 from tests.refusals import refused
 from tests.report import synthetic
 
@@ -246,7 +246,7 @@ def test_another_prompt_set_is_listed_and_not_used(tmp_path: Path) -> None:
     old = _rows().iloc[:3].assign(prompt_set="p9", run="ex-knn", contestant="ex-knn")
     folder = _write(tmp_path / "results", pd.concat([_rows(), old], ignore_index=True))
     text = Document(build(folder, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")).text
-    (line,) = load(folder).excluded_rows
+    (line,) = load_results(folder).excluded_rows
     assert all(name in line for name in ("linear", "smoke", "p9"))
     assert line in text and "ex-knn" not in text
 
@@ -319,7 +319,7 @@ def test_neither_torch_nor_families_are_imported(tmp_path: Path) -> None:
 
 def test_columns_round_fractions_to_four_digits_and_list_each_text_once() -> None:
     frame = pd.DataFrame({"value": [1 / 3, 123456.0, None], "name": ["a", "b", "a"], "flag": [True, False, True]})
-    lists = columns(frame)
+    lists = column_lists(frame)
     assert lists == {
         "value": [0.3333, 123456, None],
         "name": {"levels": ["a", "b"], "codes": [0, 1, 0]},
@@ -329,7 +329,7 @@ def test_columns_round_fractions_to_four_digits_and_list_each_text_once() -> Non
 
 
 def test_embedded_json_cannot_close_its_script() -> None:
-    text = str(embedded({"x": NASTY}))
+    text = str(script_json({"x": NASTY}))
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"x": ESCAPED}
 
@@ -337,7 +337,7 @@ def test_embedded_json_cannot_close_its_script() -> None:
 @pytest.mark.parametrize("shade", [0.0, 0.3, 0.5, 0.69, 0.71, 0.9, 1.0])
 def test_text_on_shaded_cells_is_readable(shade: float) -> None:
     """The WCAG contrast between text and background is at least 4.5."""
-    match = re.fullmatch(r"background:#(\w{6});color:#(\w+)", background(shade))
+    match = re.fullmatch(r"background:#(\w{6});color:#(\w+)", cell_style(shade))
     assert match
     cell_colour, text_colour = match[1], match[2] * 2 if len(match[2]) == 3 else match[2]
     light, dark = sorted((_luminance(cell_colour), _luminance(text_colour)), reverse=True)
@@ -372,7 +372,7 @@ def test_tables_of_means_name_their_runs(page: Path) -> None:
 
 def test_control_characters_are_escaped() -> None:
     evil, escaped = "a\x1b[31m\u202eb", r"a\x1b[31m\u202eb"
-    assert json.loads(embedded([evil, {evil: 1}])) == [escaped, {escaped: 1}]
+    assert json.loads(script_json([evil, {evil: 1}])) == [escaped, {escaped: 1}]
     table = Table("t", evil, evil, pd.DataFrame({evil: [evil]}), (Column(evil, evil),))
     section = Section("s", evil, (table,))
     page = str(render_section(section, (), {}).html)

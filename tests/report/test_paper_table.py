@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from iclbench.report import exports
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import leaderboard
 from tests.report.synthetic_grid import BACKBONES, EPISODES, Grid
 
@@ -37,6 +37,6 @@ def test_tests_of_a_task_are_groups_of_its_table(grid_results: Results) -> None:
 
 
 def test_selected_baselines_are_all_in_the_table(grid: Grid) -> None:
-    task = load(grid.folder, ["linear"], ["zero", "knn-3", "mamba"]).slices[0]
+    task = load_results(grid.folder, ["linear"], ["zero", "knn-3", "mamba"]).slices[0]
     (table,) = leaderboard.paper_tables(task)
     assert set(table.frame["contestant"]) == {"zero", "knn-3", "mamba"} and "mamba" in BACKBONES

@@ -17,9 +17,9 @@ from iclbench.report.blocks import Figure
 from iclbench.report.data import Results
 from iclbench.report.figures.marks import HIGHLIGHT, IS_HIGHLIGHTED
 from iclbench.report.figures.pareto import figure as pareto_figure
-from iclbench.report.figures.pareto import front, labels
-from iclbench.report.sections.equal_budget import budgets, deviations, learning_rates, tuned_on_other_tasks
-from iclbench.report.sections.pareto import COSTS, FLOPS, _incomplete_costs, overall, points, section
+from iclbench.report.figures.pareto import is_on_front, label_sides
+from iclbench.report.sections.equal_budget import budgets, deviations, learning_rates, tuning_task_counts
+from iclbench.report.sections.pareto import COSTS, FLOPS, _incomplete_costs, cost_points, overall_points, section
 from iclbench.report.style import Look
 from tests.report.synthetic_grid import BACKBONES, TASKS, Grid, score
 
@@ -30,7 +30,7 @@ def test_front_has_points_that_no_other_point_dominates() -> None:
         frame = pd.DataFrame({"cost": rng.integers(1, 6, 12), "score": rng.integers(0, 6, 12)})
         pairs = list(zip(frame["cost"], frame["score"], strict=True))
         expected = [not any(d <= c and t >= s and (d, t) != (c, s) for d, t in pairs) for c, s in pairs]
-        assert front(frame).tolist() == expected
+        assert is_on_front(frame).tolist() == expected
 
 
 def test_labels_of_front_do_not_overlap() -> None:
@@ -42,9 +42,9 @@ def test_labels_of_front_do_not_overlap() -> None:
             "front": [True] * 6 + [False],
         }
     )
-    assert labels(points).tolist() == ["below", "above", "below", "above", "above", "", ""]
-    assert labels(points[::-1])[::-1].tolist() == labels(points).tolist(), "independent of the order of rows"
-    assert labels(points[:1]).tolist() == ["below"], "the first point is next to the axis"
+    assert label_sides(points).tolist() == ["below", "above", "below", "above", "above", "", ""]
+    assert label_sides(points[::-1])[::-1].tolist() == label_sides(points).tolist(), "independent of the order of rows"
+    assert label_sides(points[:1]).tolist() == ["below"], "the first point is next to the axis"
 
 
 def test_axis_names_the_score_of_a_single_point() -> None:
@@ -58,7 +58,7 @@ def test_axis_names_the_score_of_a_single_point() -> None:
 @pytest.mark.slow
 def test_points_have_costs_and_scores(grid: Grid, grid_results: Results) -> None:
     contests = normalised.contests(grid_results, "grid")
-    flops, seconds, state, _ = (points(contests, cost).set_index(["panel", "contestant"]) for cost in COSTS)
+    flops, seconds, state, _ = (cost_points(contests, cost).set_index(["panel", "contestant"]) for cost in COSTS)
     task_index = list(TASKS).index("relu-network")
     for name, (_, cost) in BACKBONES.items():
         if name == "icicl-tnp":
@@ -81,14 +81,14 @@ def test_seconds_are_of_machine_with_most_runs(grid_results: Results) -> None:
     rows = grid_results.rows[grid_results.rows["task"].eq("linear")]
     results = replace(grid_results, rows=rows, costs=pd.concat([costs, on_cuda], ignore_index=True))
     contests = normalised.contests(results, "grid")
-    flops, seconds = (points(contests, cost).set_index("contestant")["cost"] for cost in COSTS[:2])
+    flops, seconds = (cost_points(contests, cost).set_index("contestant")["cost"] for cost in COSTS[:2])
     assert seconds["gpt2"] == pytest.approx(10 * BACKBONES["gpt2"][1]) and "s4d" not in seconds
     assert flops["s4d"] == pytest.approx(1e8 * BACKBONES["s4d"][1])
 
 
 def test_overall_has_mean_scores_and_geometric_mean_costs(grid_results: Results) -> None:
     contests = normalised.contests(grid_results, "grid")
-    means = overall(points(contests, COSTS[0]), "all", str).set_index("contestant")
+    means = overall_points(cost_points(contests, COSTS[0]), "all", str).set_index("contestant")
     assert set(means.index) == {"gpt2", "mamba", "transformer", "s4d", "cnp"}, "models with all tasks"
     factor = np.prod([1.0 + i for i in range(len(TASKS))]) ** (1 / len(TASKS))
     assert means.loc["gpt2", "cost"] == pytest.approx(4e8 * factor)
@@ -102,7 +102,7 @@ def test_incomplete_costs_are_named(grid_results: Results) -> None:
     costs = grid_results.costs
     costs = costs[~(costs["task"].eq("tabular") & costs["phase"].eq(FLOPS.phase))]
     contests = normalised.contests(replace(grid_results, costs=costs), "grid")
-    sentence = _incomplete_costs(contests, {cost: points(contests, cost) for cost in COSTS[:2]})
+    sentence = _incomplete_costs(contests, {cost: cost_points(contests, cost) for cost in COSTS[:2]})
     n = len(contests)
     assert f"{FLOPS.title} on {n - 1} of {n}" in sentence and COSTS[1].title not in sentence
 
@@ -175,7 +175,7 @@ def test_rates_tuned_on_other_tasks_are_counted(grid_results: Results) -> None:
     rows["card"] = [load_task(task)[1].hash if task in ("linear", "sparse-linear") else "" for task in rows["task"]]
     results = replace(grid_results, rows=rows[rows["contestant"].isin(["mamba", "gpt2", "s4d"])])
     tasks = [task for task in results.slices if task.task in ("linear", "sparse-linear")]
-    assert tuned_on_other_tasks(tasks) == {"sparse-linear": ["2 of 3 on linear"]}
+    assert tuning_task_counts(tasks) == {"sparse-linear": ["2 of 3 on linear"]}
 
 
 def test_learning_rates_of_stored_runs_are_those_of_their_settings(grid_results: Results, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_learning_rates_of_stored_runs_are_those_of_their_settings(grid_results:
     results = replace(grid_results, rows=rows, folder=tmp_path)
     (linear,) = (task for task in results.slices if task.task == "linear")
     for name, rates_of_runs in {"mamba": (0.5, 0.5), "gpt2": (0.5, 0.25)}.items():
-        for run, rate in zip(linear.runs[name], rates_of_runs, strict=True):
+        for run, rate in zip(linear.runs_by_backbone[name], rates_of_runs, strict=True):
             (tmp_path / "runs" / run).mkdir(parents=True)
             (tmp_path / "runs" / run / "config.toml").write_text(f"[train]\nlr = {rate}\n")
     rates = learning_rates([linear]).set_index("contestant")["linear"]

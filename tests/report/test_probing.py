@@ -9,8 +9,8 @@ import pytest
 from iclbench import tables
 from iclbench.report import build
 from iclbench.report.blocks import Figure, Section, Table
-from iclbench.report.data import Results, load
-from iclbench.report.sections import probing, report
+from iclbench.report.data import Results, load_results
+from iclbench.report.sections import probing, report_sections
 from tests.report import synthetic, vega_lite
 
 TASK = "linear"
@@ -104,7 +104,7 @@ def probed(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Results:
         (folder / path.relative_to(results)).write_bytes(path.read_bytes())
     for n in (20, 40):
         tables.write("values", probe_rows(n), folder / f"probe{n}.values.parquet", {})
-    return load(folder)
+    return load_results(folder)
 
 
 def by_name(sections: list[Section]) -> dict[str, Figure | Table]:
@@ -114,7 +114,7 @@ def by_name(sections: list[Section]) -> dict[str, Figure | Table]:
 
 @pytest.fixture(scope="module")
 def blocks(probed: Results) -> dict[str, Figure | Table]:
-    return by_name(report(probed, {"probing", "provenance"}))
+    return by_name(report_sections(probed, {"probing", "provenance"}))
 
 
 def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
@@ -125,7 +125,7 @@ def figure(blocks: dict[str, Figure | Table], name: str) -> Figure:
 
 @pytest.mark.slow
 def test_other_figures_and_tables_do_not_change(probed: Results, sections: list[Section]) -> None:
-    without_probes, blocks = by_name(sections), by_name(report(probed))
+    without_probes, blocks = by_name(sections), by_name(report_sections(probed))
     for name, expected in without_probes.items():
         if name == "provenance":
             continue
@@ -157,7 +157,7 @@ def test_other_probe_set_of_same_size_is_set_aside(tmp_path: Path) -> None:
     of_mamba = [row | {"prompt_set": "other-set"} for row in rows if row["run"] == "linear-mamba-small-s0"]
     tables.write("values", rows, tmp_path / "a.values.parquet", {})
     tables.write("values", of_mamba, tmp_path / "b.values.parquet", {})
-    loaded = load(tmp_path)
+    loaded = load_results(tmp_path)
     assert set(loaded.rows["prompt_set"]) == {"linear-small-none-probe20"}
     (line,) = loaded.excluded_rows
     assert "n = 20" in line and "other-set" in line

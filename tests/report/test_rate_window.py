@@ -10,7 +10,7 @@ from scipy.stats import kendalltau
 from iclbench import tables
 from iclbench.analysis.rate_curves import RateCurves, rate_curves
 from iclbench.report.blocks import Figure, Table, Text
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections.rate_window import section
 
 # Mean areas by rate, which are 0.01 higher for one seed and 0.01 lower for the other. None if a seed diverged.
@@ -48,7 +48,7 @@ def linear() -> RateCurves:
 def test_rate_with_diverged_seed_has_no_mean(linear: RateCurves) -> None:
     assert linear.by_contestant["mamba"] == {1e-3: pytest.approx(0.4), 3e-3: pytest.approx(0.18), 1e-2: None}
     assert linear.rows.loc[linear.rows["contestant"].eq("gpt2"), "spread"].iloc[0] == pytest.approx(0.01 * 2**0.5)
-    assert [linear.best(name) for name in ("gpt2", "mamba", "s4d")] == [3e-3, 3e-3, 3e-4]
+    assert [linear.best_rate(name) for name in ("gpt2", "mamba", "s4d")] == [3e-3, 3e-3, 3e-4]
 
 
 def test_window_has_rates_with_similar_means_and_no_gap(linear: RateCurves) -> None:
@@ -60,20 +60,20 @@ def test_window_has_rates_with_similar_means_and_no_gap(linear: RateCurves) -> N
 
 
 def test_best_of_k_is_mean_over_choices_of_common_rates(linear: RateCurves) -> None:
-    assert linear.common == [1e-3, 3e-3, 1e-2]
-    assert [linear.expected("gpt2", k) for k in (1, 2, 3)] == [
+    assert linear.common_rates == [1e-3, 3e-3, 1e-2]
+    assert [linear.expected_score("gpt2", k) for k in (1, 2, 3)] == [
         pytest.approx((0.30 + 0.20 + 0.22) / 3), pytest.approx((0.20 + 0.22 + 0.20) / 3), pytest.approx(0.20)
     ]  # fmt: skip
-    assert linear.expected("mamba", 1) is None  # one of the rates diverged
-    assert linear.expected("mamba", 2) == pytest.approx((0.18 + 0.40 + 0.18) / 3)
+    assert linear.expected_score("mamba", 1) is None  # one of the rates diverged
+    assert linear.expected_score("mamba", 2) == pytest.approx((0.18 + 0.40 + 0.18) / 3)
 
 
 def test_ranks_at_one_rate_and_their_agreement(linear: RateCurves) -> None:
     assert linear.ranks(None) == {"s4d": 1, "mamba": 2, "gpt2": 3}
     assert linear.ranks(1e-3) == {"gpt2": 1, "mamba": 2, "s4d": 3}
     assert linear.ranks(1e-2) == {"gpt2": 1, "s4d": 2, "mamba": None}
-    assert linear.agreement(1e-3) == pytest.approx(-1)
-    assert linear.agreement(1e-2) == pytest.approx(-1 / 3)
+    assert linear.rank_agreement(1e-3) == pytest.approx(-1)
+    assert linear.rank_agreement(1e-2) == pytest.approx(-1 / 3)
 
 
 def test_equal_scores_have_equal_ranks() -> None:
@@ -82,13 +82,13 @@ def test_equal_scores_have_equal_ranks() -> None:
     assert curves is not None
     assert curves.ranks(1e-2) == {"a": 2, "b": 2, "c": 1}
     tau = kendalltau([0.9, 0.9, 0.8], [0.1, 0.2, 0.3]).statistic
-    assert curves.agreement(1e-2) == pytest.approx(tau)
+    assert curves.rank_agreement(1e-2) == pytest.approx(tau)
 
 
 def test_higher_log_likelihood_is_better() -> None:
     curves = rate_curves(trials(metric="log_likelihood"))
-    assert curves is not None and curves.best("gpt2") == 3e-2
-    assert curves.expected("gpt2", 2) == pytest.approx((0.30 + 0.30 + 0.22) / 3)
+    assert curves is not None and curves.best_rate("gpt2") == 3e-2
+    assert curves.expected_score("gpt2", 2) == pytest.approx((0.30 + 0.30 + 0.22) / 3)
     assert curves.ranks(None)["gpt2"] == 1
 
 
@@ -108,7 +108,7 @@ def test_section_has_figure_windows_and_orders(results: Path, report_results: Re
     folder = tmp_path / "rates" / task.preset
     folder.mkdir(parents=True)
     tables.write("trials", trials(preset=task.preset), folder / "linear-all.trials.parquet", {})
-    task = next(task for task in load(tmp_path).slices if task.task == "linear")
+    task = next(task for task in load_results(tmp_path).slices if task.task == "linear")
     rate_window = section(task)
     assert rate_window is not None
     figure, windows, text, ranks = rate_window.blocks
@@ -124,12 +124,12 @@ def test_section_has_figure_windows_and_orders(results: Path, report_results: Re
 @pytest.mark.slow
 def test_section_has_no_figure_if_all_runs_diverged(results: Path, tmp_path: Path) -> None:
     shutil.copytree(results, tmp_path, dirs_exist_ok=True)
-    (task,) = (task for task in load(tmp_path).slices if task.task == "linear")
+    (task,) = (task for task in load_results(tmp_path).slices if task.task == "linear")
     folder = tmp_path / "rates" / task.preset
     folder.mkdir(parents=True)
     diverged = trials(areas={"gpt2": {1.0: 0.1, 10.0: 0.1}}, preset=task.preset, value=None, status="failed")
     tables.write("trials", diverged, folder / "linear-all.trials.parquet", {})
-    (task,) = (task for task in load(tmp_path).slices if task.task == "linear")
+    (task,) = (task for task in load_results(tmp_path).slices if task.task == "linear")
     rate_window = section(task)
     assert rate_window is not None and not any(isinstance(block, Figure) for block in rate_window.blocks)
 
@@ -139,4 +139,6 @@ def test_agreement_is_among_selected_contestants() -> None:
         trials(areas={"a": {1e-3: 0.1, 3e-3: 0.5}, "b": {1e-3: 0.2, 3e-3: 0.6}, "c": {1e-3: 0.9, 3e-3: 0.05}})
     )
     assert curves is not None
-    assert curves.among(["a", "b"]).agreement(1e-3) == 1 and curves.agreement(1e-3) == pytest.approx(-1 / 3)
+    assert curves.of_contestants(["a", "b"]).rank_agreement(1e-3) == 1 and curves.rank_agreement(1e-3) == pytest.approx(
+        -1 / 3
+    )

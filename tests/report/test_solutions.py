@@ -12,7 +12,7 @@ from iclbench.core.context import Context
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.evaluation.monitor import Monitor
 from iclbench.report.blocks import Figure, Section
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.sections import solutions
 from iclbench.store.runs import create
 from iclbench.training.run import train
@@ -30,7 +30,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         run = create(folder, resolve_run("markov", name, "smoke", seed, overrides), f"markov-{name}-smoke-s{seed}")
         train(run, monitor=Monitor)
         list(evaluate_run(Context(folder), run, baseline_names=["uniform", "oracle-bayes-chain"]))
-    return load(folder)
+    return load_results(folder)
 
 
 def section_of(results: Results) -> Section:

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from iclbench.core.formats import fixed
-from iclbench.report.blocks import Figure, Glance
+from iclbench.report.blocks import Figure, FirstScreen
 from iclbench.report.data import Results
-from iclbench.report.figures.heat_map import label
+from iclbench.report.figures.heat_map import score_label
 from iclbench.report.sections import heat_map, missing, summary
 from tests.report.synthetic_grid import TASKS, Grid, score
 from tests.report.test_heat_map import title
@@ -21,9 +21,9 @@ CAUSAL, SETS = ("gpt2", "mamba", "transformer", "s4d"), ("cnp", "tnp", "icicl-tn
 
 
 @pytest.fixture(scope="module")
-def glance(grid_results: Results) -> Glance:
+def first_screen(grid_results: Results) -> FirstScreen:
     (block,) = summary.section(grid_results).blocks
-    assert isinstance(block, Glance)
+    assert isinstance(block, FirstScreen)
     return block
 
 
@@ -38,27 +38,27 @@ def not_computed(grid_results: Results) -> Results:
 
 
 @pytest.mark.slow
-def test_models_methods_tasks_and_seeds_are_counted(glance: Glance) -> None:
+def test_models_methods_tasks_and_seeds_are_counted(first_screen: FirstScreen) -> None:
     """One backbone has a single seed on a task."""
-    assert glance.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
+    assert first_screen.scope == ("Preset grid: 7 models and 3 classical methods on 10 tasks, up to 2 seeds.",)
 
 
 @pytest.mark.slow
-def test_tiles_are_cells_of_heat_map(glance: Glance, grid_results: Results) -> None:
+def test_tiles_are_cells_of_heat_map(first_screen: FirstScreen, grid_results: Results) -> None:
     section = heat_map.section(grid_results)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     cells = figure.data.set_index(["row", "contestant"])
-    assert [row for row, _ in glance.rows] == list(dict.fromkeys(figure.data["row"]))
-    for row, tiles in glance.rows:
-        for name, tile in zip(glance.columns, tiles, strict=True):
+    assert [row for row, _ in first_screen.rows] == list(dict.fromkeys(figure.data["row"]))
+    for row, tiles in first_screen.rows:
+        for name, tile in zip(first_screen.columns, tiles, strict=True):
             assert tile.text == cells.loc[(row, name), "label"]
-    assert dict(glance.rows)["linear"][glance.columns.index("gpt2")].text == label(
+    assert dict(first_screen.rows)["linear"][first_screen.columns.index("gpt2")].text == score_label(
         cells.loc[("linear", "gpt2"), "score"]
     )
 
 
-def test_findings_are_largest_significant_differences(glance: Glance, grid: Grid) -> None:
+def test_findings_are_largest_significant_differences(first_screen: FirstScreen, grid: Grid) -> None:
     """The best causal model against the best set model, by SciPy's paired t-test on the raw scores."""
     expected = {}
     for task, evaluators in TASKS.items():
@@ -75,8 +75,8 @@ def test_findings_are_largest_significant_differences(glance: Glance, grid: Grid
             if interval.low > 0 or interval.high < 0:
                 expected[title(task, evaluator)] = (a, b, means[a].mean() - means[b].mean(), interval)
     largest = sorted(expected, key=lambda row: -abs(expected[row][2]))[: summary.MAX_FINDINGS]
-    assert [line.split(":")[0] for line in glance.findings] == largest
-    for row, line in zip(largest, glance.findings, strict=True):
+    assert [line.split(":")[0] for line in first_screen.findings] == largest
+    for row, line in zip(largest, first_screen.findings, strict=True):
         a, b, gap, interval = expected[row]
         subject, _, object_ = line.partition(f" scores {fixed(abs(gap), 2)} {'above' if gap > 0 else 'below'} ")
         assert f" {a}, " in subject and object_.startswith(f"{b}, ")
@@ -84,21 +84,21 @@ def test_findings_are_largest_significant_differences(glance: Glance, grid: Grid
         assert f" {fixed(low, 2)} to {fixed(high, 2)}," in object_
 
 
-def test_missing_results_are_counted(glance: Glance, grid_results: Results) -> None:
+def test_missing_results_are_counted(first_screen: FirstScreen, grid_results: Results) -> None:
     counts = grid_results.cells["status"].value_counts()
-    failed, skipped = glance.missing[:2]
+    failed, skipped = first_screen.missing[:2]
     assert failed.startswith(f"{counts['failed']} cells ") and skipped.startswith(f"{counts['skipped']} cells ")
 
 
 @pytest.mark.slow
 def test_missing_cells_are_marked_as_not_run(not_computed: Results) -> None:
     (block,) = summary.section(not_computed).blocks
-    assert isinstance(block, Glance)
+    assert isinstance(block, FirstScreen)
     tile = dict(block.rows)["linear"][block.columns.index("mamba")]
     assert tile.text == "?" and "not run" in tile.tooltip
     section = heat_map.section(not_computed)
     assert section is not None
     figure = next(block for block in section.walk() if isinstance(block, Figure))
     assert figure.data.set_index(["row", "contestant"]).loc[("linear", "mamba"), "status"] == "not run"
-    gaps = {(task, contestant, what) for task, _, contestant, what, _ in missing.gaps(not_computed)}
+    gaps = {(task, contestant, what) for task, _, contestant, what, _ in missing.missing_results(not_computed)}
     assert ("linear", "mamba", "everything") in gaps

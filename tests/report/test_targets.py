@@ -16,9 +16,9 @@ from iclbench.analysis.gains import Gain, gain
 from iclbench.analysis.pairs import score_difference
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
-from iclbench.report.data import load
+from iclbench.report.data import load_results
 from iclbench.report.figures import learning
-from iclbench.report.sections import context_size, related, report
+from iclbench.report.sections import context_size, related, report_sections
 from tests.report import synthetic_targets as synthetic
 from tests.report import vega_lite
 from tests.report.conftest import Report
@@ -181,7 +181,7 @@ def test_published_numbers_are_compared_with_ceiling_adjusted_ones(targets_resul
     adjusted = values.assign(metric="log_likelihood_adjusted", **ends)
     folder = tmp_path / "results" / "tables" / synthetic.prompt_set("gp-mixture", "none") / "summary"
     tables.write("values", adjusted, folder / "gaps.values.parquet", {})
-    sections = report(load(tmp_path / "results"), ["related", "published"])
+    sections = report_sections(load_results(tmp_path / "results"), ["related", "published"])
     blocks = {block.name: block for s in sections for block in s.walk() if not isinstance(block, Text)}
     expected = adjusted[adjusted["contestant"].eq("icicl-tnp")].set_index("n_related")["value"]
     row = _table(blocks, f"{GP}-published").frame.set_index("n_related").loc[1]
@@ -249,7 +249,12 @@ def test_very_poor_baseline_does_not_extend_axis(targets_results: Path, tmp_path
         contestant="gp-rbf", run="gp-rbf", kind="baseline", seed=None, value=-1e4, low=-2e4, high=-1e3
     )
     tables.write("values", pd.concat([values, poor]), tmp_path / "a.values.parquet", {})
-    blocks = {b.name: b for s in report(load(tmp_path), ["related"]) for b in s.walk() if isinstance(b, Figure)}
+    blocks = {
+        b.name: b
+        for s in report_sections(load_results(tmp_path), ["related"])
+        for b in s.walk()
+        if isinstance(b, Figure)
+    }
     figure = blocks[f"{GP}-related"]
     scale = figure.live["layer"][0]["encoding"]["y"]["scale"]
     assert scale["domain"][0] > -2
@@ -293,8 +298,8 @@ def test_mean_lines_exclude_contestants_with_failed_seed(
 
     Published numbers are still drawn.
     """
-    monkeypatch.setattr(learning, "FEW_BACKBONES", 0)
-    loaded = load(targets_results)
+    monkeypatch.setattr(learning, "MAX_UNCROWDED_BACKBONES", 0)
+    loaded = load_results(targets_results)
     rows = loaded.rows[loaded.rows["task"].eq("gp-mixture") & loaded.rows["evaluator"].eq("targets")]
     likelihoods = rows[rows["shift"].eq("none") & rows["metric"].eq("log_likelihood") & rows["axis"].isna()]
     likelihoods = likelihoods[likelihoods["kind"].eq("backbone")].drop_duplicates("contestant")

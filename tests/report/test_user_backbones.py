@@ -11,11 +11,11 @@ import pytest
 
 from iclbench import tables
 from iclbench.analysis import normalised
-from iclbench.analysis.ranking import ranking, unranked
+from iclbench.analysis.ranking import ranking, unranked_backbones
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.report import build
-from iclbench.report.data import Results, load
+from iclbench.report.data import Results, load_results
 from iclbench.report.style import CAUSAL_LOOKS, SET_LOOKS, SHIPPED_LOOKS, looks
 from tests.report.synthetic_grid import BACKBONES, Grid, gap, score
 
@@ -43,7 +43,7 @@ def folder(grid: Grid, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_mynet(folder: Path) -> Results:
-    return load(folder)
+    return load_results(folder)
 
 
 @pytest.mark.parametrize("kind", ["causal", "set"])
@@ -84,7 +84,7 @@ def test_ranking_does_not_depend_on_further_tasks(grid_results: Results, with_my
 def test_rank_is_on_shared_tasks(grid: Grid, with_mynet: Results) -> None:
     contests = normalised.contests(with_mynet, "grid")
     ranked = ranking(contests)[0]["contestant"].tolist()
-    row = unranked(contests, ranked).set_index("contestant").loc["mynet"]
+    row = unranked_backbones(contests, ranked).set_index("contestant").loc["mynet"]
     scores = pd.DataFrame(
         {
             name: {

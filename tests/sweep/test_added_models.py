@@ -51,7 +51,7 @@ def comparisons(results: Path) -> pd.DataFrame:
     """Scores, gaps and adjusted likelihoods of all contestants."""
     rows = tables.read_all("values", results)
     rows = rows[rows["metric"].isin(tables.COMPARISON_METRICS)]
-    return rows.set_index([*tables.keys("values")]).sort_index()[["value", "low", "high"]].astype(float)
+    return rows.set_index([*tables.key_columns("values")]).sort_index()[["value", "low", "high"]].astype(float)
 
 
 @pytest.fixture(scope="module")

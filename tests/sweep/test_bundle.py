@@ -84,8 +84,8 @@ def test_a_file_of_another_schema_is_refused_and_one_of_another_commit_is_not(tm
     assert Bundle.read(path) == bundle
     message = commit_mismatch(path)
     assert message is not None and "0.0.1" in message and "0123456789ab" in message
-    change(path, schema=tables.SCHEMA + 1)
-    with refused("code-changed", tables.SCHEMA, tables.SCHEMA + 1, exit_code=1):
+    change(path, schema=tables.SCHEMA_VERSION + 1)
+    with refused("code-changed", tables.SCHEMA_VERSION, tables.SCHEMA_VERSION + 1, exit_code=1):
         Bundle.read(path)
 
 

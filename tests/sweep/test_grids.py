@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 
 from iclbench.backbones.coqe import CoQESettings
-from iclbench.cli.lazy import load
+from iclbench.cli.lazy import command_parser
 from iclbench.cli.main import main
 from iclbench.config.cards import card_names, load_baseline, load_task
 from iclbench.config.resolution import resolve_run
@@ -145,7 +145,7 @@ def test_the_command_line_accepts_every_command_of_a_shipped_grid(grid: str, all
 
 @cache
 def loaded(command: str) -> Any:
-    return load(command)
+    return command_parser(command)
 
 
 @pytest.mark.slow

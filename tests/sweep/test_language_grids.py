@@ -11,7 +11,7 @@ import pytest
 import tomli_w
 
 from iclbench import tables
-from iclbench.cli.lazy import load
+from iclbench.cli.lazy import command_parser
 from iclbench.cli.main import main
 from iclbench.config.cards import card_names
 from iclbench.core.context import Context
@@ -53,7 +53,7 @@ def parse_options(line: str) -> dict[str, object]:
     """The options that the command line reads from one command of a grid."""
     program, group, command, *rest = shlex.split(line)
     assert (program, group, command) == ("iclbench", "lm", "eval")
-    parser = load("lm eval")
+    parser = command_parser("lm eval")
     with parser.make_context(command, rest) as context:
         return dict(context.params)
 

@@ -258,7 +258,7 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
     failed = rows[rows["status"].eq("failed")]
     assert set(failed["metric"]) == {"squared_error", "auc"} and set(failed["n_context"].dropna()) == {4}
     assert len(rows) > len(failed) and "score" not in set(rows["metric"])
-    section = heat_map.section(data.load(clean))
+    section = heat_map.section(data.load_results(clean))
     assert section is not None
     (figure,) = [block for block in section.walk() if isinstance(block, Figure)]
     cell = figure.data.set_index(["row", "contestant"]).loc[("tiny-linear", "gpt2")]
@@ -309,7 +309,7 @@ def test_packed_values_and_costs_are_complete_to_the_last_digit(
 ) -> None:
     results = swept[0]
     for table in ("values", "costs"):
-        keys = tables.keys(table)
+        keys = tables.key_columns(table)
         rows = tables.read_all(table, packed).sort_values(keys, ignore_index=True)
         single = [tables.read_all(table, results / folder) for folder in ("runs", "tables")]
         expected = pd.concat(single).drop_duplicates(keys)
@@ -400,7 +400,7 @@ def test_errors_that_scores_of_targets_need_are_selected_also_before_scores_exis
 
 @pytest.mark.slow
 def test_a_report_on_packed_files_is_the_same(swept: tuple[Path, list[GridCell]], packed: Path) -> None:
-    full, from_packs = data.load(swept[0]), data.load(packed)
+    full, from_packs = data.load_results(swept[0]), data.load_results(packed)
     pair_count = 0
     for a, b in zip(full.slices, from_packs.slices, strict=True):
         assert a.id == b.id
@@ -432,7 +432,7 @@ def test_rows_in_single_and_packed_files_are_counted_once(
     shutil.copytree(packed / "reference", combined / "reference")
     shutil.copytree(results / "runs", combined / "runs", ignore=shutil.ignore_patterns("*.safetensors"))
     assert len(tables.read_all("values", combined)) == len(tables.read_all("values", results))
-    data.load(combined)
+    data.load_results(combined)
 
 
 @pytest.mark.slow
@@ -598,7 +598,7 @@ def test_scores_of_runs_of_another_task_are_not_packed(swept: tuple[Path, list[G
     guest = rows[rows["kind"].eq("backbone")].head(1).assign(run="guest", contestant="gpt2@other", trained_on="other")
     tables.write("values", pd.concat([rows, guest], ignore_index=True), path, {})
     pack(swept[1], CellStore(results), results / "reference")
-    packed = tables.read("values", results / "reference" / tables.packed_name("values", "tiny-linear", "smoke"))
+    packed = tables.read("values", results / "reference" / tables.packed_file_name("values", "tiny-linear", "smoke"))
     assert "score" in set(packed["metric"]) and packed["trained_on"].isna().all() and "guest" not in set(packed["run"])
 
 

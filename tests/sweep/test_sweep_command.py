@@ -21,7 +21,7 @@ from iclbench.cli.main import main
 from iclbench.cli.sweep_jobs import cluster
 from iclbench.cli.sweep_run import devices
 from iclbench.cli.sweep_summary import print_dry_run, print_outcomes, untuned_lines
-from iclbench.cli.sweep_view import label, view
+from iclbench.cli.sweep_view import cell_label, view
 from iclbench.config.cards import cards_folder
 from iclbench.core.context import Context
 from iclbench.store.cells import CellStore, record
@@ -152,7 +152,7 @@ def test_warnings_of_workers_are_printed(grid: Path, tmp_path: Path, capsys: pyt
         report.on_start(cells[0])
         report.on_finish(cells[0], Outcome("done", warnings=("a warning",)))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == f"WARNING: {label(cells[0])}: a warning"
+    assert lines[-1] == f"WARNING: {cell_label(cells[0])}: a warning"
 
 
 def test_a_closed_stdout_is_not_an_error(
@@ -263,7 +263,7 @@ def test_estimates_use_recorded_seconds_parameters_and_sizes(
 ) -> None:
     """One of two training runs took 0.5 s per step. The second seed has four steps to do."""
     from iclbench import tables
-    from iclbench.cli.sweep_view import duration
+    from iclbench.cli.sweep_view import duration_text
 
     card = tiny_grid(tmp_path, backbones=("gpt2",), seeds=[0, 1], evaluate=None, probe=None)
     results = tmp_path / "results"
@@ -286,7 +286,7 @@ def test_estimates_use_recorded_seconds_parameters_and_sizes(
     assert linear["seconds"] == pytest.approx(4 * 0.5)
     assert linear["parameters"] == [1000, 1000]
     assert linear["bytes"] == 1000 * (4 + 2 * 12), "weights and two checkpoints with two moments of Adam"
-    assert [duration(s) for s in (4.2, 250.0, 7300.0, 200_000.0)] == ["4 s", "4 min", "2 h 1 min", "2 d 7 h"]
+    assert [duration_text(s) for s in (4.2, 250.0, 7300.0, 200_000.0)] == ["4 s", "4 min", "2 h 1 min", "2 d 7 h"]
 
 
 @pytest.mark.slow
@@ -295,7 +295,7 @@ def test_a_sweep_ends_with_a_table_and_the_next_one_has_nothing_to_do(
 ) -> None:
     """The second task cannot be trained, because a file has the path of its run folder."""
     # A worker process would import torch; `test_kill.py` tests workers.
-    monkeypatch.setattr("iclbench.cli.sweep_run.pool", lambda slots, threads: InlineExecutor())
+    monkeypatch.setattr("iclbench.cli.sweep_run.worker_pool", lambda slots, threads: InlineExecutor())
     grid = tiny_grid(tmp_path, backbones=("gpt2",), probe=None)
     quadratic = tmp_path / "tiny-quadratic.toml"
     results = tmp_path / "results"
@@ -364,7 +364,7 @@ def test_a_dry_run_counts_the_cells_of_added_models(tmp_path: Path, capsys: pyte
     records = json.loads(run(*words, "--json", capsys=capsys)[1])
     assert records["total"]["added"] == {"cnp": {"train": 2, "evaluate": 2}}
     finished_plan = replace(make_plan(grid_cells([str(grid)], ["cnp"]), CellStore(tmp_path / "results")), todo=())
-    print_dry_run(finished_plan, CellStore(tmp_path / "results"), "cpu", None, 1, added=["cnp"])
+    print_dry_run(finished_plan, CellStore(tmp_path / "results"), "cpu", None, 1, added_backbones=["cnp"])
     assert "cnp: nothing" in capsys.readouterr().out
 
 

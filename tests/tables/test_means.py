@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from iclbench.tables.means import over_seeds, student, unfailed
+from iclbench.tables.means import means_over_seeds, student_interval, without_failed
 
 ACCURACIES = [0.91, 0.99, 0.98]
 
@@ -27,7 +27,7 @@ def sets(values: list[float], **columns: object) -> pd.DataFrame:
 
 
 def test_a_mean_over_runs_has_the_envelope_of_their_intervals() -> None:
-    gpt2, s4 = over_seeds(runs(), ["contestant"]).to_dict("records")
+    gpt2, s4 = means_over_seeds(runs(), ["contestant"]).to_dict("records")
     assert (gpt2["value"], gpt2["low"], gpt2["high"], gpt2["n_episodes"]) == (2.0, 0.5, 4.0, 32)
     assert (gpt2["lowest"], gpt2["highest"], gpt2["sd"]) == (1.0, 3.0, pytest.approx(np.std([1.0, 3.0], ddof=1)))
     assert (gpt2["runs"], gpt2["run"]) == (2, "gpt2-s0; gpt2-s1")
@@ -36,49 +36,52 @@ def test_a_mean_over_runs_has_the_envelope_of_their_intervals() -> None:
 
 def test_means_over_one_run_are_its_rows() -> None:
     rows = runs()
-    means = over_seeds(rows, ["contestant", "run"])
+    means = means_over_seeds(rows, ["contestant", "run"])
     assert means["value"].tolist() == [1.0, 3.0, 5.0] and means["runs"].eq(1).all()
-    single_mean = over_seeds(rows.iloc[2:], ["contestant"])
-    pd.testing.assert_frame_equal(single_mean, over_seeds(rows, ["contestant"]).iloc[1:].reset_index(drop=True))
+    single_mean = means_over_seeds(rows.iloc[2:], ["contestant"])
+    pd.testing.assert_frame_equal(single_mean, means_over_seeds(rows, ["contestant"]).iloc[1:].reset_index(drop=True))
 
 
 def test_missing_values_are_keys_and_costs_have_no_interval() -> None:
     costs = runs(n_points=[8, 8, None]).drop(columns=["low", "high"])
-    means = over_seeds(costs, ["contestant", "n_points", "n_episodes"])
+    means = means_over_seeds(costs, ["contestant", "n_points", "n_episodes"])
     assert len(means) == 3 and "low" not in means
-    assert over_seeds(costs.drop(columns="n_episodes"), ["n_points"])["value"].tolist() == [2.0, 5.0]
+    assert means_over_seeds(costs.drop(columns="n_episodes"), ["n_points"])["value"].tolist() == [2.0, 5.0]
 
 
 def test_a_mean_over_sets_of_demonstrations_has_students_interval_limited_for_shares() -> None:
-    (row,) = over_seeds(sets(ACCURACIES), ["metric"], "demo_seed").to_dict("records")
+    (row,) = means_over_seeds(sets(ACCURACIES), ["metric"], "demo_seed").to_dict("records")
     expected = stats.ttest_1samp(ACCURACIES, 0).confidence_interval(0.95)
     assert expected.high > 1
     assert (row["value"], row["low"], row["high"]) == pytest.approx((np.mean(ACCURACIES), expected.low, 1.0))
     assert row["demo_seeds"] == 3
-    (loss,) = over_seeds(sets(ACCURACIES, metric="cross_entropy"), ["metric"], "demo_seed").to_dict("records")
+    (loss,) = means_over_seeds(sets(ACCURACIES, metric="cross_entropy"), ["metric"], "demo_seed").to_dict("records")
     assert (loss["low"], loss["high"]) == pytest.approx(tuple(expected))
 
 
 def test_a_single_set_has_its_interval_over_queries() -> None:
     two_metrics = pd.concat([sets(ACCURACIES), sets([0.5]).assign(metric="accuracy_first_token")], ignore_index=True)
     for rows in (two_metrics, sets([0.5])):
-        row = over_seeds(rows, ["metric"], "demo_seed").iloc[-1]
+        row = means_over_seeds(rows, ["metric"], "demo_seed").iloc[-1]
         assert (row["low"], row["high"]) == pytest.approx((0.2, 0.8))
 
 
 def test_figures_and_tables_have_the_same_interval() -> None:
     values = [0.3, 0.7, 0.45, 0.1]
-    mean = over_seeds(sets(values, metric="cross_entropy"), ["metric"], "demo_seed").iloc[0]
-    assert mean[["value", "low", "high"]].to_dict() == pytest.approx(student(np.array(values)), rel=1e-14)
+    mean = means_over_seeds(sets(values, metric="cross_entropy"), ["metric"], "demo_seed").iloc[0]
+    assert mean[["value", "low", "high"]].to_dict() == pytest.approx(student_interval(np.array(values)), rel=1e-14)
 
 
 def test_a_mean_has_the_smallest_number_of_episodes() -> None:
     rows = sets(ACCURACIES, n_episodes=[40, 16, 40])
-    assert over_seeds(rows, ["metric"], "demo_seed")["n_episodes"].tolist() == [16]
+    assert means_over_seeds(rows, ["metric"], "demo_seed")["n_episodes"].tolist() == [16]
 
 
 def test_rows_with_the_keys_of_a_failed_row_are_removed() -> None:
     rows = runs(shift=["none", "none", None])
     failed = pd.DataFrame({"contestant": ["s4", "gpt2"], "shift": [pd.NA, "scaled"]})
-    assert unfailed(rows, failed, ["contestant", "shift"])["run"].tolist() == ["gpt2-s1", "gpt2-s0"]
-    assert unfailed(rows, failed, ["contestant"]).empty and len(unfailed(rows, failed.iloc[:0], ["shift"])) == 3
+    assert without_failed(rows, failed, ["contestant", "shift"])["run"].tolist() == ["gpt2-s1", "gpt2-s0"]
+    assert (
+        without_failed(rows, failed, ["contestant"]).empty
+        and len(without_failed(rows, failed.iloc[:0], ["shift"])) == 3
+    )

@@ -264,17 +264,17 @@ def test_a_table_without_a_digest_is_refused(tmp_path: Path) -> None:
         tables.read("values", path)
 
 
-@pytest.mark.parametrize("schema", [tables.SCHEMA - 1, tables.SCHEMA + 1])
+@pytest.mark.parametrize("schema", [tables.SCHEMA_VERSION - 1, tables.SCHEMA_VERSION + 1])
 def test_a_table_of_another_schema_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: int) -> None:
     path = tmp_path / "costs.parquet"
-    monkeypatch.setattr("iclbench.tables.parquet.SCHEMA", schema)
+    monkeypatch.setattr("iclbench.tables.parquet.SCHEMA_VERSION", schema)
     tables.write("costs", [], path, {})
     assert tables.read("costs", path).empty
     monkeypatch.undo()
-    with refused("not-supported", path, f"schema {schema}", f"schema {tables.SCHEMA}", exit_code=1):
+    with refused("not-supported", path, f"schema {schema}", f"schema {tables.SCHEMA_VERSION}", exit_code=1):
         tables.read("costs", path)
     tables.write("costs", [], path, {})
-    assert tables.metadata(path)["schema"] == str(tables.SCHEMA)
+    assert tables.metadata(path)["schema"] == str(tables.SCHEMA_VERSION)
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:

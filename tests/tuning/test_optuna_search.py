@@ -141,7 +141,7 @@ def test_the_command_prints_the_choice_and_the_settings_of_the_preset(
     card_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No workers, which would import torch; `test_tune.py` tests the command with a worker.
-    monkeypatch.setattr("iclbench.cli.tune_run.pool", lambda slots, threads: InlineExecutor())
+    monkeypatch.setattr("iclbench.cli.tune_run.worker_pool", lambda slots, threads: InlineExecutor())
     words = ["tune", "gpt2", "--tasks", str(card_path), "-p", "smoke", "--seeds", "1", "--results", str(tmp_path)]
     assert main([*words, "--trials", "2", "-j", "1"]) == 0
     printed = capsys.readouterr()

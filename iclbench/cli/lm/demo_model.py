@@ -25,7 +25,7 @@ def command(
     """Train a small language model on letters in a few minutes, to try all commands without pretrained weights."""
     set_up_torch("cpu", threads)
     from iclbench.cli.terminal import out as stdout
-    from iclbench.cli.terminal import step_bar, table
+    from iclbench.cli.terminal import print_table, step_bar
     from iclbench.language.demo_model import STEPS, TASKS, train
     from iclbench.language.models.loading import quiet_logs
 
@@ -33,7 +33,7 @@ def command(
     with quiet_logs(), step_bar(f"train {out.name}", steps) as update:
         model = train(out, seed, steps, lambda step, loss: update(step, f"loss {loss:.3f}"))
     columns = ["task", "no demonstrations", f"{_SHOTS} demonstrations"]
-    table("accuracy", columns, _accuracies(model.path, list(TASKS)), (1, 2))
+    print_table("accuracy", columns, _accuracies(model.path, list(TASKS)), (1, 2))
     stdout.print(f"{model.path}: {model.parameters / 1000:.0f} thousand parameters, {model.steps} steps")
     stdout.print(
         f"next: iclbench lm eval --model {model.path} --tasks algorithmic --method deep-thinking", soft_wrap=True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from iclbench.language.tasks.cards import LanguageTask
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
-_OVERLENGTH = ("error", "skip", "drop")
+_OVERLENGTH_ACTIONS = ("error", "skip", "drop")
 
 
 def command(
@@ -103,7 +103,7 @@ def command(
     from iclbench.language.tasks.selection import language_tasks
     from iclbench.store.runs import check_name
 
-    for option, value, names in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH)):
+    for option, value, names in (("--dtype", dtype, _DTYPES), ("--overlength", overlength, _OVERLENGTH_ACTIONS)):
         if value not in names:
             raise UnknownNameError(option, value, names)
     if len(model) > 1 and (name or revision):
@@ -133,7 +133,7 @@ def command(
                 "tables; evaluate each in a separate command with --name",
                 code="duplicate",
             )
-    available_tasks, failed = _with_data(named_tasks, data_dir)
+    available_tasks, failed_count = _with_readable_data(named_tasks, data_dir)
     torch_device = set_up_torch(device, threads)
     from iclbench.cli.lm.eval_models import evaluate_model
     from iclbench.cli.lm.tables import print_language
@@ -151,7 +151,7 @@ def command(
                 offline=offline,
                 contestant_name=name,
             )
-            failed += evaluate_model(
+            failed_count += evaluate_model(
                 Context(results, data_dir), language_model, available_tasks, context_method, cells, options
             )
         except KeyboardInterrupt:
@@ -159,15 +159,15 @@ def command(
         except UsageError as error:
             if len(model) == 1:
                 raise
-            failed += 1  # the other models are evaluated
+            failed_count += 1  # the other models are evaluated
             say(f"skipped model '{model_reference}': {error}")
     print_language(results, cells, json)
-    if failed:
-        say(f"{failed} failed; run the same command again to retry")
+    if failed_count:
+        say(f"{failed_count} failed; run the same command again to retry")
         raise typer.Exit(1)
 
 
-def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
+def _with_readable_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
     """The tasks with readable data, and the number of other tasks. Prints a line for each kind of data that is missing.
 
     Raises:
@@ -188,14 +188,14 @@ def _with_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[L
     if unreadable_tasks and not readable_tasks:
         raise unreadable_tasks[0][1]
     for pairs in errors_by_kind.values():
-        say(f"skipped {and_others([name for name, _ in pairs])}: {pairs[0][1]}")
+        say(f"skipped {abbreviated_names([name for name, _ in pairs])}: {pairs[0][1]}")
     return readable_tasks, len(unreadable_tasks)
 
 
-def and_others(names: Sequence[str]) -> str:
-    """The first names, and the number of others.
+def abbreviated_names(names: Sequence[str]) -> str:
+    """The first names, and the number of the others.
 
-    >>> and_others(["a", "b"]), and_others(["a", "b", "c", "d"])
+    >>> abbreviated_names(["a", "b"]), abbreviated_names(["a", "b", "c", "d"])
     ('a, b', 'a, b and 2 others')
     """
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2} others"

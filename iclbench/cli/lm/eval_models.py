@@ -30,7 +30,7 @@ def evaluate_model(
     Raises:
         UsageError: no task can be evaluated. If some can, the errors of the others are printed.
     """
-    failed, earlier_cells = 0, len(cells)
+    failed_count, earlier_cells = 0, len(cells)
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
         refusals: list[tuple[str, UsageError]] = []
         for number, task in enumerate(tasks):
@@ -45,12 +45,12 @@ def evaluate_model(
                 update(number + 1, task.name)
             for line in remarks(task.name, cells[first_cell:]):
                 say(line)
-            failed += sum(bool(cell.reason) for cell in cells[first_cell:])
+            failed_count += sum(bool(cell.reason) for cell in cells[first_cell:])
     if refusals and len(cells) == earlier_cells:
         raise refusals[0][1]
     for name, problem in refusals:
         say(f"skipped {name}: {problem}")
-    return failed + len(refusals)
+    return failed_count + len(refusals)
 
 
 def remarks(task: str, cells: Sequence[CellResult]) -> list[str]:

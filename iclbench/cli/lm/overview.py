@@ -14,7 +14,7 @@ def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[li
     accuracies = values[values["axis"].isna() & values["metric"].eq("accuracy")]
     rows_of_model = accuracies[accuracies["model"].eq(model) | accuracies["kind"].eq("baseline")]
     wide = pd.DataFrame([record for _, rows in rows_of_model.groupby("task", sort=False) for record in _records(rows)])
-    titles = {title for _, row in rows_of_model.iterrows() if (title := _title(row))}
+    titles = {title for _, row in rows_of_model.iterrows() if (title := _column(row))}
     columns = [title for _, title in sorted(titles)]
     lines, families = [], list(dict.fromkeys(wide["family"]))
     for family in families:
@@ -22,17 +22,18 @@ def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[li
         lines += [[str(row["task"]), str(row["shots"]), *_numbers(row[columns])] for _, row in family_rows.iterrows()]
         if len(set(family_rows["task"])) > 1 and len(families) > 1:
             lines += _means(family_rows, family, columns)
-    return ["task", "shots", *map(_narrow, columns)], lines + _means(wide, "all", columns)
+    return ["task", "shots", *map(_wrapped_title, columns)], lines + _means(wide, "all", columns)
 
 
 def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """One record for every number of demonstrations of one task, with the values without demonstrations.
 
-    The value of the majority label is the one for the same number of demonstrations if there is one, because its
-    queries are then the same."""
+    The value of the majority label is that for the same number of demonstrations, if available, since it is then for
+    the same queries.
+    """
     by_shots: dict[int, dict[str, Any]] = {0: {}}
     for _, row in rows.iterrows():
-        if column := _title(row):
+        if column := _column(row):
             by_shots.setdefault(int(row["n_context"]), {})[column[1]] = row["value"]
     for shots in sorted(set(by_shots) - {0}) or [0]:
         yield {
@@ -44,7 +45,7 @@ def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
         }
 
 
-def _title(row: pd.Series) -> tuple[int, str] | None:
+def _column(row: pd.Series) -> tuple[int, str] | None:
     """The position and the title of a value's column: zero-shot, plain ICL, methods, shuffled labels, majority label;
     None for methods with shuffled labels, which are only in the table of the task."""
     if row["kind"] == "baseline":
@@ -71,11 +72,11 @@ def _numbers(row: pd.Series) -> list[str]:
     return ["" if pd.isna(value) else f"{value:.3f}" for value in row]
 
 
-def _narrow(title: str) -> str:
+def _wrapped_title(title: str) -> str:
     """A title, wrapped onto several lines if it is wider than the numbers."""
     return "\n".join(wrap(title, 14))
 
 
 def models_of(values: pd.DataFrame) -> list[str]:
-    """Names of models, including those without plain ICL."""
+    """The names of all models, including those without plain ICL."""
     return [str(name) for name in values.loc[values["kind"].eq("backbone"), "model"].unique()]

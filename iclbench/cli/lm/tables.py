@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench import tables
 from iclbench.cli.lm.overview import models_of, overview_board
 from iclbench.cli.result_rows import styled_name
-from iclbench.cli.terminal import out, print_rows, table
+from iclbench.cli.terminal import out, print_rows, print_table
 from iclbench.core.metrics import metric
 from iclbench.evaluation.cells import CellResult
 from iclbench.language.summary import summary_path
@@ -29,8 +29,8 @@ def print_language(results: Path, cells: Sequence[CellResult], json: bool = Fals
         print_rows(pd.concat([_read(paths), means]))
         return
     orders = {cell.prompts.order for cell in cells}
-    demo_sets = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
-    print_summaries(means, demo_sets, _read(paths) if len(orders) > 1 else None)
+    demo_set_count = len({cell.prompts.demo_seed for cell in cells if cell.prompts.shots})
+    print_summaries(means, demo_set_count, _read(paths) if len(orders) > 1 else None)
 
 
 def _summaries(results: Path, cells: Sequence[CellResult]) -> list[Path]:
@@ -43,44 +43,44 @@ def _read(paths: Sequence[Path]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else tables.frame("values", [])
 
 
-def print_summaries(values: pd.DataFrame, demo_sets: int, by_order: pd.DataFrame | None = None) -> None:
-    """Print the tables of means over `demo_sets` sets of demonstrations. `by_order` has the rows of cells with several
-    orders."""
-    ok = values[values["status"].eq("ok") & values["prompt_set"].isna()]
-    tasks = list(dict.fromkeys(map(str, ok["task"])))
+def print_summaries(values: pd.DataFrame, demo_set_count: int, by_order: pd.DataFrame | None = None) -> None:
+    """Print the tables of means over `demo_set_count` sets of demonstrations. `by_order` has the rows of cells with
+    several orders."""
+    ok_rows = values[values["status"].eq("ok") & values["prompt_set"].isna()]
+    tasks = list(dict.fromkeys(map(str, ok_rows["task"])))
     for task in tasks if len(tasks) <= _MAX_DETAILED_TASKS else []:
-        task_rows = ok[ok["task"].eq(task)]
+        task_rows = ok_rows[ok_rows["task"].eq(task)]
         columns, lines = task_board(task_rows)
-        table(task_title(task_rows), columns, lines, range(1, len(columns)))
+        print_table(task_title(task_rows), columns, lines, range(1, len(columns)))
         for contestant, rows in task_rows[task_rows["axis"].eq("passes")].groupby("contestant", sort=False):
             for shots, shots_rows in rows.groupby("n_context", sort=True):
                 columns, lines = passes_board(shots_rows)
-                table(f"{contestant}, {shots} shots, by number of passes", columns, lines, range(1, len(columns)))
+                print_table(f"{contestant}, {shots} shots, by number of passes", columns, lines, range(1, len(columns)))
         if by_order is not None:
             columns, lines = orders_board(by_order[by_order["task"].eq(task)])
-            table("the same demonstrations in other orders", columns, lines, range(1, len(columns)))
+            print_table("the same demonstrations in other orders", columns, lines, range(1, len(columns)))
         out.print()
     if len(tasks) > 1:
-        for model in models_of(ok):
-            columns, lines = overview_board(ok, model)
-            table(f"{model}: accuracy", columns, lines, range(1, len(columns)))
+        for model in models_of(ok_rows):
+            columns, lines = overview_board(ok_rows, model)
+            print_table(f"{model}: accuracy", columns, lines, range(1, len(columns)))
             out.print()
     failures = values[values["status"].eq("failed") & values["prompt_set"].isna() & values["metric"].eq("accuracy")]
     for row in failures[failures["axis"].isna()].to_dict("records"):
         shots = "" if pd.isna(row["n_context"]) else f" at {row['n_context']} shots"
         out.print(f"missing: {row['contestant']} on {row['task']}{shots} ({row['shift']}): {row['reason']}")
     if len(tasks) > _MAX_DETAILED_TASKS:
-        scope = f"Means over {demo_sets} sets of demonstrations. " if demo_sets > 1 else ""
+        scope = f"Means over {demo_set_count} sets of demonstrations. " if demo_set_count > 1 else ""
         out.print(
             f"{scope}For intervals, use iclbench report or --json, or evaluate at most {_MAX_DETAILED_TASKS} tasks at "
             "a time."
         )
     elif tasks:
         spread = "[ ] 95 % interval"
-        if demo_sets > 1:
-            spread = f"± standard deviation over {demo_sets} sets of demonstrations"
-        gain = "; gain: accuracy minus that of plain ICL on the same prompts, with its 95 % interval"
-        out.print(spread + gain * bool(ok["metric"].eq("accuracy_gain").any()))
+        if demo_set_count > 1:
+            spread = f"± standard deviation over {demo_set_count} sets of demonstrations"
+        gain = "; gain: accuracy minus that of plain ICL, with 95 % interval"
+        out.print(spread + gain * bool(ok_rows["metric"].eq("accuracy_gain").any()))
 
 
 def task_title(values: pd.DataFrame) -> str:
@@ -96,25 +96,28 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         values: means over demonstration seeds.
     """
     main_rows = values[values["axis"].isna()]
-    unshuffled = main_rows[main_rows["shift"].eq("none")]
+    unshuffled_rows = main_rows[main_rows["shift"].eq("none")]
     by_metric = {
-        name: _by_key(unshuffled[unshuffled["metric"].eq(name)]) for name in dict.fromkeys(unshuffled["metric"])
+        name: _by_key(unshuffled_rows[unshuffled_rows["metric"].eq(name)])
+        for name in dict.fromkeys(unshuffled_rows["metric"])
     }
-    shuffled = _by_key(main_rows[main_rows["shift"].eq("shuffled-labels") & main_rows["metric"].eq("accuracy")])
+    shuffled_rows = _by_key(main_rows[main_rows["shift"].eq("shuffled-labels") & main_rows["metric"].eq("accuracy")])
     extra_columns = {"first token": "accuracy_first_token", "balanced": "balanced_accuracy"}
     extra_columns = {title: name for title, name in extra_columns.items() if name in by_metric}
     accuracies = by_metric.get("accuracy", {})  # empty if a set of demonstrations failed for all models
     majority_keys = [key for key, row in accuracies.items() if row["kind"] == "baseline"]
-    models = [key for name in models_of(unshuffled) for key in sorted(accuracies) if accuracies[key]["model"] == name]
+    models = [
+        key for name in models_of(unshuffled_rows) for key in sorted(accuracies) if accuracies[key]["model"] == name
+    ]
     lines = []
     for key in [*models, *majority_keys[:1]]:  # the majority label does not depend on demonstrations
         row = accuracies[key]
         cells = [_accuracy(row, by_metric.get("accuracy_sd", {}).get(key), "accuracy_sd" in by_metric)]
         cells += [_number(by_metric[name].get(key)) for name in extra_columns.values()]
-        cells += [_number(shuffled.get(key))] if shuffled else []
+        cells += [_number(shuffled_rows.get(key))] if shuffled_rows else []
         cells += [_gain(by_metric["accuracy_gain"].get(key))] if "accuracy_gain" in by_metric else []
         lines.append([styled_name(key[0], str(row["kind"])), _shots(row), *cells])
-    columns = ["contestant", "shots", "accuracy", *extra_columns, *(["shuffled"] if shuffled else [])]
+    columns = ["contestant", "shots", "accuracy", *extra_columns, *(["shuffled"] if shuffled_rows else [])]
     return columns + (["gain"] if "accuracy_gain" in by_metric else []), lines
 
 

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from iclbench.cli.terminal import echo, out, say, table
+from iclbench.cli.terminal import echo, out, print_table, say
 from iclbench.config.cards import card_names
 from iclbench.core.errors import DataError, UsageError
 from iclbench.core.formats import canonical
 from iclbench.language.tasks.cards import LanguageTask, load_suite, shipped_tasks, task_groups
 
-_LEFT_OUT = "excluded unless named"
+_EXCLUDED_LABEL = "excluded unless named"
 
 
 def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_dir: Path | None) -> None:
@@ -28,10 +28,10 @@ def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_d
     prompts = LanguagePrompts(task, task.card.shots if shots is None else shots, 1, seed=seed, data_dir=data_dir)
     episode = prompts.drawn_episodes[0]
     candidates = episode.candidates or (episode.query.y,)
-    rendered = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
-    echo(rendered.text)
-    choice = f" of {', '.join(map(repr, rendered.answers))}" if episode.candidates else ""
-    say(f"correct answer: {rendered.answers[candidates.index(episode.query.y)]!r}{choice}")
+    rendered_prompt = prompt(task.card, episode.demonstrations, episode.query.x, candidates)
+    echo(rendered_prompt.text)
+    choice = f" of {', '.join(map(repr, rendered_prompt.answers))}" if episode.candidates else ""
+    say(f"correct answer: {rendered_prompt.answers[candidates.index(episode.query.y)]!r}{choice}")
 
 
 def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
@@ -54,8 +54,8 @@ def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
     return row | {"examples": len(pool.queries), "missing": ""}
 
 
-def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The rows, with the subsets of one card in one row."""
+def folded_by_card(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The rows, with all subsets of a card in one row."""
     by_card: dict[object, list[dict[str, object]]] = defaultdict(list)
     for row in rows:
         by_card[row["card"]].append(row)
@@ -64,11 +64,11 @@ def folded(rows: list[dict[str, object]]) -> list[dict[str, object]]:
         if len(subsets) == 1:
             folded_rows += subsets
             continue
-        included = [row for row in subsets if not row["left_out"]]
-        examples = [int(str(row["examples"])) for row in included if row["examples"] is not None]
-        missing = next((row["missing"] for row in included if row["missing"]), "")
-        left_out = len(subsets) - len(included)
-        size = f"{len(included)} tasks" + (f" ({left_out} excluded)" if left_out else "")
+        included_rows = [row for row in subsets if not row["left_out"]]
+        examples = [int(str(row["examples"])) for row in included_rows if row["examples"] is not None]
+        missing = next((row["missing"] for row in included_rows if row["missing"]), "")
+        excluded_count = len(subsets) - len(included_rows)
+        size = f"{len(included_rows)} tasks" + (f" ({excluded_count} excluded)" if excluded_count else "")
         folded_rows.append(
             subsets[0]
             | {
@@ -86,25 +86,27 @@ def print_tasks(rows: list[dict[str, object]], with_groups: bool = False) -> Non
     """Print the table of tasks, the reasons for missing data and exclusions, and optionally the suites and families."""
     columns = ["task", "family", "shots", "answers", "examples", "summary"]
     lines = [[str(row[c] if row[c] is not None else "-") for c in columns] for row in rows]
-    table("", columns, lines, (2, 4))
+    print_table("", columns, lines, (2, 4))
     _print_reasons("no data", [(str(row["task"]), str(row["missing"])) for row in rows])
-    _print_reasons(_LEFT_OUT, [(str(row["task"]), str(row["left_out"])) for row in rows])
+    _print_reasons(_EXCLUDED_LABEL, [(str(row["task"]), str(row["left_out"])) for row in rows])
     if with_groups:
         _print_groups()
 
 
 def _print_groups() -> None:
     """Print the suites and families, and the reasons for excluded subsets."""
-    shipped = card_names("tasks/language/suites")
+    shipped_suites = card_names("tasks/language/suites")
     lines = []
-    for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped, item[0])):
+    for name, members in sorted(task_groups().items(), key=lambda item: (item[0] not in shipped_suites, item[0])):
         summary = (
-            load_suite(name)[1].summary if name in shipped else " ".join(members[:4]) + " ..." * (len(members) > 4)
+            load_suite(name)[1].summary
+            if name in shipped_suites
+            else " ".join(members[:4]) + " ..." * (len(members) > 4)
         )
-        lines.append([name, "suite" if name in shipped else "family", str(len(members)), summary])
+        lines.append([name, "suite" if name in shipped_suites else "family", str(len(members)), summary])
     out.print()
-    table("", ["group", "kind", "tasks", "summary"], lines, (2,))
-    _print_reasons(_LEFT_OUT, [(task.name, task.left_out) for task in shipped_tasks()])
+    print_table("", ["group", "kind", "tasks", "summary"], lines, (2,))
+    _print_reasons(_EXCLUDED_LABEL, [(task.name, task.left_out) for task in shipped_tasks()])
 
 
 def _print_reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:

@@ -31,7 +31,7 @@ def command(
     json: Json = False,
 ) -> None:
     """List the tasks of language models, with the number of examples or the missing file."""
-    from iclbench.cli.lm.task_table import folded, print_prompt, print_tasks, row_of
+    from iclbench.cli.lm.task_table import folded_by_card, print_prompt, print_tasks, row_of
     from iclbench.cli.terminal import print_json
     from iclbench.language.tasks.cards import shipped_tasks
     from iclbench.language.tasks.selection import language_tasks
@@ -47,4 +47,4 @@ def command(
     elif name:
         print_tasks(rows)
     else:
-        print_tasks(folded(rows), with_groups=True)
+        print_tasks(folded_by_card(rows), with_groups=True)

@@ -100,8 +100,8 @@
   const quoted = (value) => (/[",\r\n]/.test(text(value)) ? `"${text(value).replaceAll('"', '""')}"` : text(value));
 
   async function download(figure, name) {
-    const { behind, rows } = await content(figure);
-    const lines = [Object.keys(behind), ...rows.map((row) => Object.values(behind).map((column) => row[column]))];
+    const { row_columns, rows } = await content(figure);
+    const lines = [Object.keys(row_columns), ...rows.map((row) => Object.values(row_columns).map((column) => row[column]))];
     const csv = lines.map((line) => `${line.map(quoted).join(",")}\n`).join("");
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([csv], { type: "text/csv" }));
@@ -112,12 +112,12 @@
 
   // Show the first rows of the selected contestants as a table.
   async function tabulate(figure) {
-    const { behind, rows } = await content(figure);
+    const { row_columns, rows } = await content(figure);
     const names = await selectedNames(figure);
     const selected = names === null ? rows : rows.filter((row) => names.includes(row.contestant));
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
-    for (const name of Object.keys(behind)) {
+    for (const name of Object.keys(row_columns)) {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.textContent = name;
@@ -126,7 +126,7 @@
     const body = table.createTBody();
     for (const row of selected.slice(0, MAX_ROWS)) {
       const line = body.insertRow();
-      for (const column of Object.values(behind)) line.insertCell().textContent = text(row[column]);
+      for (const column of Object.values(row_columns)) line.insertCell().textContent = text(row[column]);
     }
     const details = figure.querySelector("details.rows");
     const isCut = selected.length > MAX_ROWS;

@@ -6,26 +6,27 @@ import numpy as np
 import pandas as pd
 
 from iclbench.analysis import accuracies
-from iclbench.analysis.evaluators import in_order, meaning
+from iclbench.analysis.evaluators import meaning, sorted_evaluators
 from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 
 GUESSING = "chance"
-# The baseline for all accuracies in context, which is at 0.8 to 0.9 without training.
-NEAREST = "pixel-1nn"
+# The reference for accuracies in context. Without training, its accuracy is 0.8 to 0.9.
+PIXEL_BASELINE = "pixel-1nn"
 # A line with more steps has no dots.
 _MAX_DOTS = 30
 
 
-def in_training(task: Slice) -> Figure | None:
-    """A line per contestant, the mean over its runs, with their range as a band; None if there is only one step."""
+def training_figure(task: Slice) -> Figure | None:
+    """A figure with a line per contestant, the mean over its runs, and their range as a band; None for a single
+    step."""
     steps = accuracies.trajectory(task)
     if steps["axis_value"].nunique() < 2:
         return None
     step_range = curves.extent(steps["axis_value"])
-    tests = in_order(steps["evaluator"])
+    tests = sorted_evaluators(steps["evaluator"])
     data = pd.concat([_lines(steps), *(_levels(task, test, step_range) for test in tests)], ignore_index=True)
     looks = _looks(task, data)
     data = data.assign(
@@ -35,10 +36,17 @@ def in_training(task: Slice) -> Figure | None:
         panel=[meaning(str(test)).title for test in data["evaluator"]],
     )
     axes = curves.Axes(
-        "training step", "accuracy", step_range, (0.0, 1.02), field="axis_value", unit="step", band="seeds or interval"
+        "training step",
+        "accuracy",
+        step_range,
+        (0.0, 1.02),
+        field="axis_value",
+        x_name="step",
+        band_name="seeds or interval",
     )
     titles = [meaning(test).title for test in tests]
     run_counts = sorted({int(n) for n in steps["runs"]})
+    references = f"guessing and {PIXEL_BASELINE}" if PIXEL_BASELINE in looks else "guessing"
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "axis_value", "panel"]],
         titles,
@@ -47,22 +55,25 @@ def in_training(task: Slice) -> Figure | None:
         name=f"{task.id}-accuracy-in-training",
         title=f"{task.task}: accuracy in context and in weights during training",
         caption="Accuracy among the admitted labels against the training step, one panel per test. "
-        f"{_band_caption(run_counts)}; horizontal lines: guessing{f' and {NEAREST}' if NEAREST in looks else ''}.",
+        f"{_band_caption(run_counts)}; horizontal lines: {references}.",
         alt=f"{task.task}: accuracy of {learning.name_list(looks)} against the training step",
     )
 
 
 def reference_levels(task: Slice, evaluator: str) -> dict[str, float]:
-    """The accuracies of the two references without training, guessing and `NEAREST`, if they are known."""
-    final = accuracies.final(task)
-    rows = final[(final["evaluator"] == evaluator) & final["contestant"].isin([NEAREST, GUESSING])]
-    measured = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
-    guessing = meaning(evaluator).chance
-    return ({} if guessing is None else {GUESSING: guessing}) | measured
+    """The accuracies of the two references without training, guessing and `PIXEL_BASELINE`, if they are known."""
+    final_rows = accuracies.final(task)
+    rows = final_rows[
+        (final_rows["evaluator"] == evaluator) & final_rows["contestant"].isin([PIXEL_BASELINE, GUESSING])
+    ]
+    measured_levels = {str(name): float(value) for name, value in zip(rows["contestant"], rows["value"], strict=True)}
+    guessing_level = meaning(evaluator).chance
+    return ({} if guessing_level is None else {GUESSING: guessing_level}) | measured_levels
 
 
 def _lines(steps: pd.DataFrame) -> pd.DataFrame:
-    """Contestants during training; the band is the range over runs or, for one run, its interval over episodes."""
+    """The lines of contestants during training. The band is the range over runs or, for one run, its interval over
+    episodes."""
     has_several_runs = steps["runs"] > 1
     rows = steps.assign(
         low=steps["lowest"].where(has_several_runs, steps["low"]),
@@ -85,7 +96,7 @@ def _levels(task: Slice, evaluator: str, step_range: tuple[float, float]) -> pd.
 
 def _looks(task: Slice, data: pd.DataFrame) -> dict[str, Look]:
     names = dict.fromkeys(data.loc[data["kind"] == "backbone", "contestant"].sort_values())
-    levels = [name for name in (NEAREST, GUESSING) if name in set(data["contestant"])]
+    levels = [name for name in (PIXEL_BASELINE, GUESSING) if name in set(data["contestant"])]
     return {name: ZERO if name == GUESSING else task.looks[name] for name in [*names, *levels]}
 
 

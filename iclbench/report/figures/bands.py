@@ -1,6 +1,6 @@
 """Predictive means and 90 % bands over a one-dimensional input, with those of the oracle.
 
-As in figures 2, 3, 12 and 13 of the ICICL-TNP paper (arXiv 2406.13493), context points are black and targets grey.
+Context points are black and targets grey, as in figures 2, 3, 12 and 13 of the ICICL-TNP paper (arXiv 2406.13493).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def figure(
     looks: Mapping[str, Look],
     columns: int,
 ) -> Figure:
-    """One panel per title.
+    """A figure with one panel per title.
 
     Args:
         name: name of the figure.
         title: title of the figure.
-        caption: caption, which the description of marks follows.
+        caption: caption, to which a description of the marks is added.
         panels: the examples of one episode and the contestant of each panel.
-        oracle: name of the oracle, which is dashed in every panel with its predictions; None without an oracle.
+        oracle: name of the oracle, whose predictions are dashed lines; None without an oracle.
         looks: looks of all contestants and of the oracle.
         columns: panels in a row.
     """
@@ -77,14 +77,14 @@ def figure(
 
 
 def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) -> pd.DataFrame:
-    """Points, prediction and oracle of one episode."""
-    predicted = examples[examples["role"] == "predicted"]
-    counts = predicted["n_related"].fillna(0)
-    prediction = predicted[(predicted["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
-    oracle_rows = predicted[predicted["contestant"] == oracle]
-    # The oracle's prediction with as many related datasets or, if there is none, without them.
-    informed = oracle_rows[counts[oracle_rows.index].eq(drawn.n_related)]
-    oracle_rows = informed if len(informed) else oracle_rows[counts[oracle_rows.index].eq(0)]
+    """The points of one episode, the prediction, and the prediction of the oracle."""
+    predicted_rows = examples[examples["role"] == "predicted"]
+    counts = predicted_rows["n_related"].fillna(0)
+    prediction = predicted_rows[(predicted_rows["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
+    oracle_rows = predicted_rows[predicted_rows["contestant"] == oracle]
+    # The prediction of the oracle given as many related datasets or, if it is missing, given none.
+    with_related = oracle_rows[counts[oracle_rows.index].eq(drawn.n_related)]
+    oracle_rows = with_related if len(with_related) else oracle_rows[counts[oracle_rows.index].eq(0)]
     parts = {
         "target": examples[examples["role"] == "target"],
         "oracle": oracle_rows if drawn.contestant != oracle else oracle_rows.iloc[:0],

@@ -19,10 +19,10 @@ _REACH = 3.0
 
 
 def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title: str) -> alt.LayerChart:
-    """A point with an interval for each contestant.
+    """A chart with a point and an interval for each contestant.
 
-    The axis is like that of learning curves: it is logarithmic if errors span a decade. Contestants beyond it are drawn
-    on its edge and named below the title.
+    As in learning curves, the axis is logarithmic if errors span a decade. Contestants beyond the axis are drawn at its
+    edge and named below the title.
 
     Args:
         rows: one row per contestant, with the columns contestant, kind, value, low and high.
@@ -35,7 +35,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
     is_area = any(curve.area == measure.name and curve.logarithmic for curve in METRICS.values())
     axis_measure = replace(measure, logarithmic=(measure.logarithmic or is_area) and curves.spans_a_decade(rows))
     low, high = curves.domain(rows, axis_measure) if axis_measure.logarithmic else _linear_range(rows, measure)
-    clipped = {f"{end}_clipped": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")}
+    clipped_columns = {f"{end}_clipped": rows[end].astype(float).clip(low, high) for end in ("value", "low", "high")}
     is_within = rows.set_index("contestant")["value"].between(low, high)
     names_beyond = [name for name in order if not is_within[name]]
     marks = Marks({name: looks[name] for name in order}, False)
@@ -51,7 +51,7 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
     titles = alt.TitleParams(
         title, subtitle=f"beyond the axis: {', '.join(names_beyond)}" if names_beyond else alt.Undefined
     )
-    base = alt.Chart(rows.assign(**clipped), title=titles)
+    base = alt.Chart(rows.assign(**clipped_columns), title=titles)
     intervals = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
     points = base.mark_point(size=90, strokeWidth=2, opacity=1)
     tooltip = ["contestant", "kind", "value", "low", "high"]
@@ -66,11 +66,11 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
 
 
 def _linear_range(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The range of the intervals of the better half and of contestants near it; 0 to 1 for shares."""
+    """The range of the intervals of the better half of contestants and of those near it; 0 to 1 for shares."""
     if measure.is_share:
         return 0.0, 1.0
-    ranked = rows.sort_values("value", ascending=measure.lower_is_better)
-    best_low, best_high = _range(ranked.head((len(ranked) + 1) // 2))
+    sorted_rows = rows.sort_values("value", ascending=measure.lower_is_better)
+    best_low, best_high = _range(sorted_rows.head((len(sorted_rows) + 1) // 2))
     reach = _REACH * (best_high - best_low)
     near_rows = rows[rows["value"].between(best_low - reach, best_high + reach)] if reach > 0 else rows
     low, high = _range(near_rows)

@@ -1,6 +1,6 @@
 """Costs against the number of points: time, memory and FLOPs of each phase, and bytes of the state; a line per run.
 
-As in table 1 and figure 2 of the CMAB paper, for all contestants.
+The figures follow table 1 and figure 2 of the CMAB paper, for all contestants.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pandas as pd
 from iclbench.core.formats import plural, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure, Panel
-from iclbench.report.cost_table import BATCH, measured
+from iclbench.report.cost_table import BATCH_KEYS, measured_rows
 from iclbench.report.data import Results
 from iclbench.report.figures import curves
 
@@ -32,14 +32,14 @@ _LAST_SENTENCES = {
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Up to four figures of one task and preset, from the rows of the machine and batch size with the most rows."""
-    rows = measured(costs)
+    """Up to four figures for one task and preset, from the rows of the machine and batch size with the most rows."""
+    rows = measured_rows(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:
         return
-    batches = rows.groupby(BATCH, dropna=False).size().sort_values(ascending=False, kind="stable")
+    batches = rows.groupby(BATCH_KEYS, dropna=False).size().sort_values(ascending=False, kind="stable")
     device, threads, batch = batches.index[0]
-    rows = rows.merge(batches.index[:1].to_frame(index=False), on=BATCH)
+    rows = rows.merge(batches.index[:1].to_frame(index=False), on=BATCH_KEYS)
     looks = {name: results.looks[name] for name in sorted(rows["contestant"].unique())}
     kinds = results.rows.drop_duplicates("contestant").set_index("contestant")["kind"]
     data = rows.assign(
@@ -72,9 +72,9 @@ def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
             unit,
             curves.extent(drawn["n_points"]),
             (values.min() / 1.5, values.max() * 1.5),
-            log=cost.logarithmic,
+            log_y=cost.logarithmic,
             field="n_points",
-            unit="points",
+            x_name="points",
             log_x=True,
         )
         panel_rows = [(panel, drawn[drawn["panel"] == panel]) for panel in panels] or [("", drawn)]

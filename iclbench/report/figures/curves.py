@@ -1,7 +1,7 @@
 """Lines over a number of examples or steps, for learning curves and similar figures.
 
-Backbones have bands of their 95 % intervals. The tooltip shows the point nearest to the pointer. The page's legend sets
-the parameter `highlight`, and other contestants fade.
+The bands of backbones are their 95 % intervals. The tooltip shows the point nearest to the pointer. The page's legend
+sets the parameter `highlight`, and other contestants fade.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import pandas as pd
 from altair.utils.schemapi import debug_mode
 
 from iclbench.core.metrics import Metric
-from iclbench.report.blocks import Specification
+from iclbench.report.blocks import SpecificationBuilder
 from iclbench.report.figures.marks import HIGHLIGHT, Marks, highlighted_opacity
 from iclbench.report.style import CONFIG, Look
 
 OTHERS = "other baselines"
-PER_ROW = 3
+PANELS_PER_ROW = 3
 # Width of the lines of seeds behind their mean.
 SEED_WIDTH = 0.8
 # Largest factor between the best backbone and the lower end of a logarithmic axis: an oracle may reach 1e-20.
 _OPTIMUM_FACTOR = 30
-# Columns of the rows besides the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is the
-# width of the look, and `sparse` adds points. The optional column `band` says which backbones have bands.
+# Columns of the rows in addition to the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is
+# the width of the look, and `sparse` adds points. The optional column `band` marks the backbones with bands.
 COLUMNS = ("contestant", "kind", "value", "low", "high", "label", "series", "width", "sparse")
 
 
@@ -39,36 +39,36 @@ class Axes:
         x: title of the x axis.
         y: title of the y axis.
         range: lowest and highest value of x.
-        domain: lowest and highest value of y; values beyond are drawn on the edge.
-        log: whether the y axis is logarithmic.
-        rule: whether dashed rules mark the values of the column `trained`.
+        domain: lowest and highest value of y. Values beyond are drawn at the edge.
+        log_y: whether the y axis is logarithmic.
+        has_rule: whether dashed rules mark the values of the column `trained`.
         field: column of x.
-        unit: name of x in tooltips.
-        band: name of the interval in tooltips.
+        x_name: name of x in tooltips.
+        band_name: name of the interval in tooltips.
         log_x: whether the x axis is logarithmic.
-        ticks: ticks of the x axis; chosen by Vega-Lite if empty.
+        ticks: ticks of the x axis (default: chosen by Vega-Lite).
     """
 
     x: str
     y: str
     range: tuple[float, float]
     domain: tuple[float, float]
-    log: bool = False
-    rule: bool = False
+    log_y: bool = False
+    has_rule: bool = False
     field: str = "n_context"
-    unit: str = "examples"
-    band: str = "interval"
+    x_name: str = "examples"
+    band_name: str = "interval"
     log_x: bool = False
     ticks: tuple[float, ...] = ()
 
 
 def specifications(
     panels: Sequence[tuple[str, pd.DataFrame]], axes: Axes, looks: Mapping[str, Look]
-) -> tuple[Specification, Specification]:
+) -> tuple[SpecificationBuilder, SpecificationBuilder]:
     """Functions that build the static and the live specification of a figure (`Figure.make_static`, `make_live`).
 
-    The static one has the rows and titles of all panels, and a legend. The live one draws the data set `rows`, as wide
-    as its container, with tooltips.
+    The static specification has the rows and titles of all panels, and a legend. The live one draws the data set `rows`
+    with tooltips, as wide as its container.
     """
     # Only x can leave the panel, as y is clamped. Clipping is slow in pictures: each line becomes a separate layer.
     clip = any(not data[axes.field].dropna().between(*axes.range).all() for _, data in panels)
@@ -76,13 +76,13 @@ def specifications(
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
 
     def make_static() -> dict[str, Any]:
-        with debug_mode(False):  # validation would take most of the time; tests do it
+        with debug_mode(False):  # tests validate the specification, which would take most of the time here
             drawing = _Layers(axes, looks, True, clip, has_seeds)
             layers = [*drawing.lines(), *drawing.rule()]
         width, height = {1: (560, 340), 2: (400, 300)}.get(len(panels), (260, 220))
         size = {"width": width, "height": height}
         views = [{"title": title, "data": {"values": records(data)}, "layer": layers} | size for title, data in panels]
-        content = views[0] if len(views) == 1 else {"concat": views, "columns": PER_ROW}
+        content = views[0] if len(views) == 1 else {"concat": views, "columns": PANELS_PER_ROW}
         return shared | {"$schema": alt.SCHEMA_URL} | content
 
     def make_live() -> dict[str, Any]:
@@ -151,7 +151,7 @@ def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
     if backbone_values.empty:
         smallest = max(smallest, 1e-4)
     largest = float(main_values.max())
-    # An oracle that reaches 0 ends on the edge.
+    # An oracle that reaches 0 is drawn at the edge.
     optimum = max(float(optima.min()), smallest / _OPTIMUM_FACTOR) if len(optima) else smallest
     low = max(0.9 * float(positive.min()), min(smallest / 5, 0.9 * optimum))
     high = min(float(positive.max()), 5 * max(largest, smallest))
@@ -175,7 +175,7 @@ class _Layers:
         )
 
     def y(self, field: str = "value") -> alt.Y:
-        kind = {"type": "log"} if self.axes.log else {"type": "linear", "zero": False}
+        kind = {"type": "log"} if self.axes.log_y else {"type": "linear", "zero": False}
         scale = alt.Scale(**kind, domain=list(self.axes.domain), clamp=True, nice=False)
         # Without a number of digits, Vega prints 60 as 6e+1 on an axis with steps of 20.
         axis = alt.Axis(format=".4~g", tickCount=6)
@@ -206,19 +206,19 @@ class _Layers:
             opacity = highlighted_opacity(0.55, 0.06) if width == SEED_WIDTH else point["opacity"]
             layers.append(line.encode(strokeDash=self.dash, detail=self.series, **point | {"opacity": opacity}))
         dots = chart.transform_filter("datum.sparse").mark_point(filled=True, size=16, clip=self.clip)
-        published = chart.transform_filter("datum.kind === 'published'")
-        diamonds = published.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
+        published_points = chart.transform_filter("datum.kind === 'published'")
+        diamonds = published_points.mark_point(shape="diamond", size=90, strokeWidth=2, filled=False)
         return [layer(chart) for chart in (*layers, dots.encode(**point), diamonds.encode(**point))]
 
     def nearest_point(self) -> dict[str, Any]:
         """The point nearest to the pointer, with its tooltip."""
         nearest = alt.selection_point(name="hover", on="pointerover", nearest=True, empty=False, clear="pointerout")
-        # With `nearest`, Vega-Lite reads text fields from the wrong object, so the expression names it.
+        # With `nearest`, Vega-Lite reads text fields from the wrong object, so the expression names the right one.
         row = "(datum.datum || datum)"
         ends = f"format({row}.low, '.4~g') + ' to ' + format({row}.high, '.4~g')"
         content = (
-            f"{{'contestant': {row}.label, '{self.axes.unit}': {row}.{self.axes.field},"
-            f" 'value': format({row}.value, '.4~g'), '{self.axes.band}': isValid({row}.low) ? {ends} : 'none'}}"
+            f"{{'contestant': {row}.label, '{self.axes.x_name}': {row}.{self.axes.field},"
+            f" 'value': format({row}.value, '.4~g'), '{self.axes.band_name}': isValid({row}.low) ? {ends} : 'none'}}"
         )
         tooltip = alt.TooltipValue(alt.ExprRef(content))
         mark = alt.Chart().mark_point(filled=True, size=70, clip=self.clip).add_params(nearest)
@@ -226,8 +226,8 @@ class _Layers:
         return layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=opacity))
 
     def rule(self) -> list[dict[str, Any]]:
-        """A dashed rule at every trained length in the panel."""
-        if not self.axes.rule:
+        """A dashed rule at every trained length in the panel, with a label."""
+        if not self.axes.has_rule:
             return []
         x = alt.X("trained", type="quantitative")
         chart = alt.Chart().transform_filter("isValid(datum.trained)")
@@ -252,6 +252,6 @@ def _ticks(axes: Axes) -> alt.Axis:
 
 
 def layer(chart: alt.Chart) -> dict[str, Any]:
-    """A layer without the properties of a complete chart. It is not validated here, but in tests."""
+    """A layer without the properties of a complete chart. Tests validate it."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data", "datasets")}

@@ -17,7 +17,7 @@ from iclbench.report.style import CONFIG, Look
 # `part` is mean (a point with its interval), draw (a small point behind it) or level (a dashed rule across the panel).
 COLUMNS = ["panel", "part", "row", "contestant", "run", "value", "low", "high", "note"]
 # Height of a row in pixels.
-STEP = 19
+ROW_HEIGHT = 19
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def figure(
     looks: Mapping[str, Look],
     scale: Scale,
 ) -> Figure:
-    """One panel per title.
+    """A figure with one panel per title.
 
     Args:
         name: name of the figure.
@@ -61,7 +61,7 @@ def figure(
     """
     marks = data[COLUMNS].reset_index(drop=True)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
-    height = STEP * len(rows)
+    height = ROW_HEIGHT * len(rows)
     size = {"width": 460 if len(panels) == 1 else 260, "height": height}
 
     def make_static() -> dict[str, Any]:

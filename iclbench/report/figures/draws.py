@@ -19,7 +19,7 @@ _COLUMNS = ["panel", "part", "contestant", "set", "x1", "value"]
 def figure(
     name: str, title: str, caption: str, examples: pd.DataFrame, order: Sequence[str], looks: Mapping[str, Look]
 ) -> Figure:
-    """One panel per contestant.
+    """A figure with one panel per contestant.
 
     Args:
         name: name of the figure.

@@ -1,8 +1,8 @@
 """A heat map of scores: a row per family, a column per contestant, and the score in each cell.
 
-Colours run from orange (below 0) through white (0) to blue (1) and dark blue (beyond). The two sides differ under all
-common kinds of colour blindness, and cells get darker with the distance from 0. Numbers are black or white, whichever
-has the stronger contrast with the cell, at least 4.5.
+Colours range from orange (below 0) over white (0) to blue (1) and dark blue (above 1). Orange and blue differ under all
+common kinds of colour blindness, and cells are darker with the distance from 0. Numbers are black or white, whichever
+has the stronger contrast with the cell, which is at least 4.5.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from iclbench.report.style import ACCENT, CONFIG, INK, short_names
 
 COLUMNS = ["panel", "row", "contestant", "score", "lowest", "highest", "low", "high", "runs", "run", "status", "reason"]
 # Colours of scores as red, green and blue: interpolated between these scores, and constant beyond them.
-KNOTS = {-1.0: (0xB3, 0x58, 0x06), 0.0: (0xFA, 0xFA, 0xFA), 1.0: (0x21, 0x66, 0xAC), 1.25: (0x05, 0x30, 0x61)}
-NO_SCORE = "#E4E4E4"
+COLOUR_KNOTS = {-1.0: (0xB3, 0x58, 0x06), 0.0: (0xFA, 0xFA, 0xFA), 1.0: (0x21, 0x66, 0xAC), 1.25: (0x05, 0x30, 0x61)}
+NO_SCORE_COLOUR = "#E4E4E4"
 # The text of a cell without a score, by status.
-MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?", "not asked": ""}
+STATUS_MARKS = {"failed": "×", "diverged": "∞", "skipped": "n/a", "not run": "?", "not asked": ""}
 # The size of a cell in pixels.
 _CELL_WIDTH, _ROW_HEIGHT = 33, 22
 
 
-def colour(score: Number) -> tuple[int, int, int]:
+def score_colour(score: Number) -> tuple[int, int, int]:
     """The colour of a score as red, green and blue, 0 to 255."""
-    knots = sorted(KNOTS)
+    knots = sorted(COLOUR_KNOTS)
     score = min(max(float(score), knots[0]), knots[-1])
     end = next(i for i, knot in enumerate(knots) if i and score <= knot)
     left, right = knots[end - 1], knots[end]
     share = (score - left) / (right - left)
-    red, green, blue = (round(a + share * (b - a)) for a, b in zip(KNOTS[left], KNOTS[right], strict=True))
+    red, green, blue = (
+        round(a + share * (b - a)) for a, b in zip(COLOUR_KNOTS[left], COLOUR_KNOTS[right], strict=True)
+    )
     return red, green, blue
 
 
@@ -49,18 +51,20 @@ def contrast(a: tuple[int, int, int], b: tuple[int, int, int]) -> float:
 
 
 @cache
-def white_beyond() -> tuple[float, float]:
+def white_text_limits() -> tuple[float, float]:
     """The scores below and above which numbers are white."""
     scores = [i / 200 for i in range(-200, 251)]
-    black_scores = [s for s in scores if contrast(colour(s), (0, 0, 0)) >= contrast(colour(s), (255, 255, 255))]
+    black_scores = [
+        s for s in scores if contrast(score_colour(s), (0, 0, 0)) >= contrast(score_colour(s), (255, 255, 255))
+    ]
     return min(black_scores), max(black_scores)
 
 
-def label(score: Number) -> str:
+def score_label(score: Number) -> str:
     """A score as text for a narrow cell.
 
-    >>> label(0.834), label(-0.21), label(1.04), label(-12.3), label(0.999), label(-3e5), label(0)
-    ('.83', '−.21', '1.0', '−12', '1.0', '≪0', '.00')
+    >>> [score_label(score) for score in (0.834, -0.21, 1.04, -12.3, 0.999, -3e5, 0)]
+    ['.83', '−.21', '1.0', '−12', '1.0', '≪0', '.00']
     """
     value = float(score)
     sign = "−" if value < 0 else ""
@@ -81,7 +85,7 @@ def figure(
     panels: Mapping[str, Sequence[str]],
     user_backbones: Collection[str] = (),
 ) -> Figure:
-    """Panels next to each other in files, and below each other on the page.
+    """A figure with panels next to each other in files, and below each other on the page.
 
     Args:
         name: name of the figure.
@@ -94,7 +98,7 @@ def figure(
     """
     cells = data[COLUMNS].reset_index(drop=True)
     cells["label"] = [
-        MARKS.get(str(status), "?") if pd.isna(score) else label(score)
+        STATUS_MARKS.get(str(status), "?") if pd.isna(score) else score_label(score)
         for score, status in zip(cells["score"], cells["status"], strict=True)
     ]
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
@@ -153,8 +157,8 @@ def _layers(
     """Cells and their numbers.
 
     Args:
-        rows: rows in order; None for the order of the data.
-        names: columns in order; None for the order of the data.
+        rows: rows in order (None: the order of the data).
+        names: columns in order (None: the order of the data).
         user_backbones: columns whose names are highlighted.
         headings: headings of columns that differ from their names.
         row_labels: whether rows have labels.
@@ -163,8 +167,8 @@ def _layers(
     gradient_length = _ROW_HEIGHT * min(len(rows or ()), 8)
     colours = alt.Legend(title="score", gradientLength=gradient_length, orient="right") if legend else None
     scale = alt.Scale(
-        domain=list(KNOTS),
-        range=[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in KNOTS.values()],
+        domain=list(COLOUR_KNOTS),
+        range=[f"#{r:02x}{g:02x}{b:02x}" for r, g, b in COLOUR_KNOTS.values()],
         clamp=True,
         interpolate="rgb",
     )
@@ -201,9 +205,9 @@ def _layers(
         sort=None,
         scale=alt.Scale(domain=list(rows)) if rows else alt.Undefined,
     )
-    scored = alt.Chart().transform_filter("isValid(datum.score)")
+    scored_cells = alt.Chart().transform_filter("isValid(datum.score)")
     fill = alt.Color("score", type="quantitative", scale=scale, legend=colours)
-    low, high = white_beyond()
+    low, high = white_text_limits()
     ink = alt.condition(
         f"isValid(datum.score) && (datum.score < {low} || datum.score > {high})", alt.value("#fff"), alt.value("#000")
     )
@@ -218,8 +222,8 @@ def _layers(
     edge: dict[str, Any] = {"stroke": "white", "strokeWidth": 1.5}
     layers = [
         # All cells, including those that the next layer covers, because the first layer sets the order of columns.
-        alt.Chart().mark_rect(color=NO_SCORE, **edge).encode(x=x, y=y, tooltip=tooltip),
-        scored.mark_rect(**edge).encode(x=x, y=y, color=fill, tooltip=tooltip),
+        alt.Chart().mark_rect(color=NO_SCORE_COLOUR, **edge).encode(x=x, y=y, tooltip=tooltip),
+        scored_cells.mark_rect(**edge).encode(x=x, y=y, color=fill, tooltip=tooltip),
         alt.Chart().mark_text(fontSize=10.5).encode(x=x, y=y, text=alt.Text("label", type="nominal"), color=ink),
     ]
     return [layer(chart) for chart in layers]

@@ -1,6 +1,6 @@
 """Completed images: observed pixels, predicted means, and widths of the predictive intervals.
 
-As in figures 5 and 14 of the ICICL-TNP paper (arXiv 2406.13493), unobserved pixels are blue.
+Unobserved pixels are blue, as in figures 5 and 14 of the ICICL-TNP paper (arXiv 2406.13493).
 """
 
 from __future__ import annotations
@@ -46,14 +46,18 @@ class _Grid:
     def unfold(self, points: pd.DataFrame, column: str = "value") -> Float[np.ndarray, "height width outputs"]:
         """The points as an image; NaN at pixels without a point."""
         image = np.full((len(self.rows), len(self.columns), self.outputs), np.nan)
-        index = _index(self.rows, points["x1"]), _index(self.columns, points["x2"]), points["output"].to_numpy(int)
+        index = (
+            _grid_indices(self.rows, points["x1"]),
+            _grid_indices(self.columns, points["x2"]),
+            points["output"].to_numpy(int),
+        )
         image[index] = points[column].to_numpy(float, na_value=np.nan)
         return image
 
-    def picture(self, points: pd.DataFrame, alt: str) -> Picture:
+    def value_picture(self, points: pd.DataFrame, alt: str) -> Picture:
         return Picture(_png((self.unfold(points) - self.black) / (self.white - self.black)), alt)
 
-    def width(self, points: pd.DataFrame, widest: float, alt: str) -> Picture:
+    def width_picture(self, points: pd.DataFrame, widest: float, alt: str) -> Picture:
         return Picture(_png((self.unfold(points, "high") - self.unfold(points, "low")) / widest), alt)
 
 
@@ -64,12 +68,13 @@ def gallery(
     episodes: Mapping[str, pd.DataFrame],
     contestants: Sequence[DrawnContestant],
 ) -> Gallery:
-    """Two rows per episode: means and widths. Columns: the image, its context, one related dataset, contestants.
+    """A gallery with two rows per episode, means and widths, and columns for the image, its context, one related
+    dataset and the contestants.
 
     Args:
         name: name of the gallery.
         title: title of the gallery.
-        caption: caption, which the description of colours follows.
+        caption: caption, to which a description of the colours is added.
         episodes: the examples of one episode for each row title.
         contestants: contestants in order.
     """
@@ -80,19 +85,21 @@ def gallery(
     for label, examples in episodes.items():
         pixels = examples[examples["role"].isin(["context", "target", "function"])]
         data_pictures = [
-            grid.picture(pixels, f"{label}: the image"),
-            grid.picture(examples[examples["role"] == "context"], f"{label}: its observed pixels"),
+            grid.value_picture(pixels, f"{label}: the image"),
+            grid.value_picture(examples[examples["role"] == "context"], f"{label}: its observed pixels"),
         ]
         if has_related:
             first_set = examples[(examples["role"] == "related") & (examples["set"] == 0)]
-            data_pictures.append(grid.picture(first_set, f"{label}: the first related dataset"))
+            data_pictures.append(grid.value_picture(first_set, f"{label}: the first related dataset"))
         predictions = {contestant: _prediction(examples, contestant) for contestant in contestants}
         means = (_mean_picture(grid, points, label, drawn) for drawn, points in predictions.items())
         rows.append((label, (*data_pictures, *means)))
         widest = max((float((p["high"] - p["low"]).max()) for p in predictions.values() if _has_band(p)), default=0.0)
         if widest > 0:
             widths = tuple(
-                grid.width(p, widest, f"{label}: width of the interval of {drawn.title}") if _has_band(p) else None
+                grid.width_picture(p, widest, f"{label}: width of the interval of {drawn.title}")
+                if _has_band(p)
+                else None
                 for drawn, p in predictions.items()
             )
             rows.append((f"{label}, width", (*[None] * len(data_titles), *widths)))
@@ -113,9 +120,9 @@ def _grid(examples: pd.DataFrame) -> _Grid:
     )
 
 
-def _index(places: np.ndarray, coordinate: pd.Series) -> np.ndarray:
-    """The index of the nearest place of each coordinate; equal coordinates may differ by rounding."""
-    midpoints = (places[1:] + places[:-1]) / 2
+def _grid_indices(grid_values: np.ndarray, coordinate: pd.Series) -> np.ndarray:
+    """The index of the grid value nearest to each coordinate, since equal coordinates may differ by rounding."""
+    midpoints = (grid_values[1:] + grid_values[:-1]) / 2
     return np.searchsorted(midpoints, coordinate.to_numpy(float))
 
 
@@ -129,7 +136,7 @@ def _has_band(points: pd.DataFrame) -> bool:
 
 
 def _mean_picture(grid: _Grid, points: pd.DataFrame, label: str, drawn: DrawnContestant) -> Picture | None:
-    return grid.picture(points, f"{label}: mean predicted by {drawn.title}") if len(points) else None
+    return grid.value_picture(points, f"{label}: mean predicted by {drawn.title}") if len(points) else None
 
 
 def _png(image: Float[np.ndarray, "height width outputs"]) -> bytes:

@@ -17,20 +17,20 @@ import pandas as pd
 
 from iclbench.report.blocks import Figure
 from iclbench.report.figures import curves, dots, learning
-from iclbench.report.language import HEADLINE, MAJORITY, Language, mean_over_tasks
+from iclbench.report.language import ACCURACY, MAJORITY, LanguageResults, mean_over_tasks
 from iclbench.report.style import Look
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 # Largest number of panels, one per task; more tasks are averaged by family.
 MAX_PANELS = 12
-ACCURACY = (0.0, 1.02)
+ACCURACY_DOMAIN = (0.0, 1.02)
 # Suffix of the names of contestants on the development split.
 DEVELOPMENT = " (development)"
 
 
-def families(language: Language) -> Figure | None:
-    """Mean accuracy over the tasks of every family, one point per contestant."""
-    rows = language.at_main_shots(plain_rows(language))
+def families(language: LanguageResults) -> Figure | None:
+    """A figure of the mean accuracy over the tasks of every family, one point per contestant."""
+    rows = language.at_main_shots(unshifted_scores(language))
     frames = []
     for family, tasks in language.families.items():
         scored_tasks = [task for task in tasks if task in set(rows["task"])]
@@ -51,31 +51,31 @@ def families(language: Language) -> Figure | None:
         panels,
         names,
         looks_of(language, data),
-        dots.Scale("mean accuracy", ACCURACY),
+        dots.Scale("mean accuracy", ACCURACY_DOMAIN),
     )
 
 
-def shots(language: Language) -> Figure | None:
-    """Accuracy against the number of demonstrations, one panel per task or, for many tasks, per family."""
-    rows = plain_rows(language)
+def shots(language: LanguageResults) -> Figure | None:
+    """A figure of accuracy against the number of demonstrations, one panel per task or, for many tasks, per family."""
+    rows = unshifted_scores(language)
     rows = rows[rows.groupby(["task", "contestant"])["n_context"].transform("nunique") > 1]
     counts = rows.loc[rows["n_context"] > 0].groupby("task")["n_context"].nunique()
     rows = rows[rows["task"].isin(counts.index[counts > 1])]
     if rows.empty:
         return None
-    data, panels, panel_meaning = in_panels(rows, "n_context")
+    data, panels, panel_meaning = split_into_panels(rows, "n_context")
     data["n_context"] = data["n_context"].astype(float)
     sizes = sorted(data["n_context"].unique())
     axes = curves.Axes(
         "demonstrations",
         "accuracy",
         curves.extent(data["n_context"]),
-        ACCURACY,
-        unit="demonstrations",
-        band="95 % interval",
+        ACCURACY_DOMAIN,
+        x_name="demonstrations",
+        band_name="95 % interval",
         ticks=tuple(sizes) if len(sizes) <= 8 else (),
     )
-    return lines(
+    return line_figure(
         language,
         data,
         panels,
@@ -87,8 +87,8 @@ def shots(language: Language) -> Figure | None:
     )
 
 
-def gains(language: Language) -> Figure | None:
-    """The paired gain of every method on every task, one panel per contestant."""
+def gains(language: LanguageResults) -> Figure | None:
+    """A figure of the paired gain of every method on every task, one panel per contestant."""
     rows = language.at_main_shots(language.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
@@ -118,10 +118,11 @@ def gains(language: Language) -> Figure | None:
     )
 
 
-def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | None:
-    """Accuracy with each set of demonstrations (`demo_seed`) or each order of one set (`order`), and the mean."""
+def spread(language: LanguageResults, axis: Literal["demo_seed", "order"]) -> Figure | None:
+    """A figure of the accuracy with each set of demonstrations (`demo_seed`) or each order of one set (`order`), and
+    the mean."""
     rows = language.at_main_shots(
-        language.cells[(language.cells["metric"] == HEADLINE) & (language.cells["shift"] == "none")]
+        language.cells[(language.cells["metric"] == ACCURACY) & (language.cells["shift"] == "none")]
     )
     rows = rows[rows["kind"] == "backbone"]
     other_axis = "order" if axis == "demo_seed" else "demo_seed"
@@ -134,7 +135,7 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
     noun = "demonstrations" if axis == "demo_seed" else "order"
     draws = rows.assign(part="draw", low=np.nan, high=np.nan, note=f"{noun} " + rows[axis].astype(str))
     keys = ["task", "contestant", "metric"]
-    means = over_seeds(rows, keys, axis).assign(part="mean", note="mean")
+    means = means_over_seeds(rows, keys, axis).assign(part="mean", note="mean")
     levels = [_level(language, [task]).assign(task=task, note="") for task in tasks]
     data = pd.concat([draws, means, *levels], ignore_index=True)
     data = data.assign(panel=data["task"], row=data["contestant"]).reindex(columns=dots.COLUMNS)
@@ -154,13 +155,13 @@ def spread(language: Language, axis: Literal["demo_seed", "order"]) -> Figure | 
     )
 
 
-def plain_rows(language: Language) -> pd.DataFrame:
-    """Means over sets of demonstrations, for all models and methods on tasks without a shift."""
+def unshifted_scores(language: LanguageResults) -> pd.DataFrame:
+    """The mean accuracies over sets of demonstrations, for all models and methods on tasks without a shift."""
     rows = language.scores
-    return rows[(rows["metric"] == HEADLINE) & (rows["shift"] == "none") & (rows["kind"] == "backbone")]
+    return rows[(rows["metric"] == ACCURACY) & (rows["shift"] == "none") & (rows["kind"] == "backbone")]
 
 
-def in_panels(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, list[str]], str]:
+def split_into_panels(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, list[str]], str]:
     """The rows with the column `panel`, the tasks of each panel, and the meaning of a panel for the caption.
 
     A panel is a task or, if there are more than `MAX_PANELS`, the mean over a family for contestants with all of its
@@ -177,8 +178,8 @@ def in_panels(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, l
     return data, panels, "a panel per family (mean over its tasks)"
 
 
-def lines(
-    language: Language,
+def line_figure(
+    language: LanguageResults,
     data: pd.DataFrame,
     panels: Mapping[str, Sequence[str]],
     axes: curves.Axes,
@@ -216,17 +217,17 @@ def lines(
     )
 
 
-def looks_of(language: Language, data: pd.DataFrame) -> dict[str, Look]:
+def looks_of(language: LanguageResults, data: pd.DataFrame) -> dict[str, Look]:
     """The looks of contestants in the data, models first and the majority last. The development split is dotted."""
     names = [name for model in language.contestants for name in (model, model + DEVELOPMENT)]
-    dotted = {name + DEVELOPMENT: replace(look, dash=(1, 3)) for name, look in language.looks.items()}
-    looks = language.looks | dotted
+    development_looks = {name + DEVELOPMENT: replace(look, dash=(1, 3)) for name, look in language.looks.items()}
+    looks = language.looks | development_looks
     return {name: looks[name] for name in [*names, MAJORITY] if name in set(data["contestant"])}
 
 
-def _level(language: Language, tasks: Sequence[str]) -> pd.DataFrame:
+def _level(language: LanguageResults, tasks: Sequence[str]) -> pd.DataFrame:
     """The accuracy of the most frequent answer, averaged over tasks; no row if it is unknown for one of them."""
-    rows = language.majority[(language.majority["metric"] == HEADLINE) & language.majority["task"].isin(tasks)]
+    rows = language.majority[(language.majority["metric"] == ACCURACY) & language.majority["task"].isin(tasks)]
     if rows["task"].nunique() < len(tasks):
         return pd.DataFrame(columns=["part", "contestant", "value", "low", "high"])
     level = {"part": "level", "contestant": MAJORITY, "value": rows["value"].mean(), "low": np.nan, "high": np.nan}
@@ -234,11 +235,11 @@ def _level(language: Language, tasks: Sequence[str]) -> pd.DataFrame:
 
 
 def _most_variable(rows: pd.DataFrame) -> list[str]:
-    """At most `MAX_PANELS` tasks with the largest spread over single draws, sorted by family and name."""
+    """The tasks with the largest spread over single draws, at most `MAX_PANELS`, sorted by family and name."""
     spreads = rows.groupby(["task", "contestant"])["value"].std().groupby("task").max()
-    selected = set(spreads.sort_values(ascending=False, kind="stable").index[:MAX_PANELS])
+    selected_tasks = set(spreads.sort_values(ascending=False, kind="stable").index[:MAX_PANELS])
     order = rows[["family", "task"]].drop_duplicates().sort_values(["family", "task"])
-    return [task for task in order["task"] if task in selected]
+    return [task for task in order["task"] if task in selected_tasks]
 
 
 def accuracy_range(rows: pd.DataFrame) -> tuple[float, float]:

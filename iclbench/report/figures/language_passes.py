@@ -9,9 +9,9 @@ import pandas as pd
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure
 from iclbench.report.figures import curves, language
-from iclbench.report.language import HEADLINE, Language
+from iclbench.report.language import ACCURACY, LanguageResults
 
-_DRIFT = {
+_DRIFT_METRICS = {
     "kl_to_icl": (
         "divergence",
         metric("kl_to_icl").label,
@@ -25,14 +25,14 @@ _DRIFT = {
 }
 
 
-def against_passes(results: Language) -> Iterator[Figure]:
-    """Accuracy after every pass, also on the development split if the number of passes was chosen on it; then the
-    divergence from plain in-context learning and the change of the memory."""
-    rows = results.trace[results.trace["shift"] == "none"]
+def against_passes(results: LanguageResults) -> Iterator[Figure]:
+    """Figures of the accuracy after every pass, also on the development split if the number of passes was chosen on it,
+    of the divergence from plain in-context learning, and of the change of the memory."""
+    rows = results.pass_scores[results.pass_scores["shift"] == "none"]
     rows = results.at_main_shots(rows)
     if rows["axis_value"].nunique() < 2:
         return
-    accuracy = rows[rows["metric"] == HEADLINE]
+    accuracy = rows[rows["metric"] == ACCURACY]
     if len(accuracy):
         yield _figure(
             results,
@@ -43,7 +43,7 @@ def against_passes(results: Language) -> Iterator[Figure]:
             language.accuracy_range(accuracy),
             "Accuracy on the same queries after each pass (one pass: plain in-context learning)",
         )
-    for drift, (name, label, caption) in _DRIFT.items():
+    for drift, (name, label, caption) in _DRIFT_METRICS.items():
         drift_rows = rows[(rows["metric"] == drift) & (rows["value"] > 0)]
         if len(drift_rows["axis_value"].unique()) > 1:
             domain = float(drift_rows["value"].min()) / 1.5, float(drift_rows["value"].max()) * 1.5
@@ -60,7 +60,7 @@ def against_passes(results: Language) -> Iterator[Figure]:
 
 
 def _figure(
-    results: Language,
+    results: LanguageResults,
     rows: pd.DataFrame,
     name: str,
     title: str,
@@ -71,21 +71,21 @@ def _figure(
 ) -> Figure:
     is_development = rows["evaluator"] == "development"
     names = rows["contestant"].where(~is_development, rows["contestant"] + language.DEVELOPMENT)
-    data, panels, panel_meaning = language.in_panels(rows.assign(contestant=names), "axis_value")
+    data, panels, panel_meaning = language.split_into_panels(rows.assign(contestant=names), "axis_value")
     passes = sorted(data["axis_value"].unique())
     axes = curves.Axes(
         "passes",
         label,
         curves.extent(data["axis_value"]),
         domain,
-        log=log,
+        log_y=log,
         field="axis_value",
-        unit="pass",
-        band="95 % interval",
+        x_name="pass",
+        band_name="95 % interval",
         ticks=tuple(passes) if len(passes) <= 8 else (),
     )
     split_note = "; development: the queries for choosing the number of passes" if is_development.any() else ""
-    return language.lines(
+    return language.line_figure(
         results,
         data,
         panels,

@@ -12,18 +12,18 @@ from iclbench.report.blocks import ORDER_TITLES, Figure, Panel
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import curves
 from iclbench.report.style import BACKGROUND, Look
-from iclbench.tables.means import over_seeds
-from iclbench.tables.runs import runs_of
+from iclbench.tables.means import means_over_seeds
+from iclbench.tables.runs import split_run_names
 
-# Largest number of baselines that are not grey, with few and with many backbones.
-FEATURED = 7
-FEATURED_WITH_MANY = 3
+# Largest numbers of featured baselines, which are not grey, with few and with many backbones.
+MAX_FEATURED = 7
+MAX_FEATURED_IF_CROWDED = 3
 # With more backbones than this, seeds have no lines, fewer baselines are featured, and a single panel is split into one
 # for causal models and one for set models.
-FEW_BACKBONES = 6
+MAX_UNCROWDED_BACKBONES = 6
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant", "n_context"]
-_ORDER_PLACES: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
-EXAMPLES = "examples in context"
+_ORDER_RANKS: dict[str | None, int] = {order: place for place, order in enumerate(ORDER_TITLES)}
+X_TITLE = "examples in context"
 
 
 def figure(
@@ -35,9 +35,9 @@ def figure(
     caption: str,
     slices: Mapping[str, Slice] | None = None,
 ) -> Figure:
-    """One panel per title, all with the same axes.
+    """A figure with one panel per title, all with the same axes.
 
-    A backbone has a line in its colour. With several runs the line is the mean, the band is the range over runs, and
+    A backbone has a line in its colour. With several runs, the line is the mean, the band is the range over runs, and
     each run has a thin line unless there are many backbones. A dashed rule marks the trained length in panels that
     extend beyond it. The legend is in the order of the ends of the lines, from top to bottom.
 
@@ -46,7 +46,7 @@ def figure(
         panels: rows of each panel, from `Slice.curves_by_run`, of one metric.
         name: name of the figure, without that of the slice.
         title: title of the figure.
-        caption: caption, which the description of the marks follows.
+        caption: caption, to which a description of the marks is added.
         slices: the slice of each panel, if panels have different trained lengths.
     """
     rows = pd.concat(panels.values())
@@ -57,27 +57,27 @@ def figure(
         panels = complete_panels if has_backbones(complete_panels) else panels  # every backbone may have a failed run
     panels = {
         panel: with_means(
-            frame, panel_slices[panel].complete_curves(over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
+            frame, panel_slices[panel].complete_curves(means_over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
         )
         for panel, frame in panels.items()
     }
-    panels = _by_order(next(iter(panels.values())), task.looks) if is_split and len(panels) == 1 else panels
-    looks = drawn_looks(all_lengths, rows)
+    panels = _panels_by_order(next(iter(panels.values())), task.looks) if is_split and len(panels) == 1 else panels
+    looks = looks_in_legend_order(all_lengths, rows)
     frames = [_drawn_rows(task, frame, looks).assign(panel=panel) for panel, frame in panels.items()]
     data = pd.concat(frames, ignore_index=True)
     measure = metric(str(rows["metric"].iloc[0]))
-    # A linear axis shows errors within a decade better.
+    # For errors within a decade, a linear axis is clearer.
     scale = replace(measure, logarithmic=measure.logarithmic and curves.spans_a_decade(data))
     axes = curves.Axes(
-        EXAMPLES,
+        X_TITLE,
         measure.label,
         curves.extent(data["n_context"]),
         curves.domain(data, scale),
-        log=scale.logarithmic,
-        rule=bool(data["trained"].notna().any()),
-        band="band",
+        log_y=scale.logarithmic,
+        has_rule=bool(data["trained"].notna().any()),
+        band_name="band",
     )
-    looks = by_line_ends(looks, data, "n_context")
+    looks = sorted_by_line_ends(looks, data, "n_context")
     alt = f"{title}: {measure.label} of {name_list(looks)} against the number of examples in context"
     return panel_figure(
         data,
@@ -92,7 +92,7 @@ def figure(
 
 
 def has_many_backbones(rows: pd.DataFrame) -> bool:
-    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > FEW_BACKBONES)
+    return bool(rows.loc[rows["kind"] == "backbone", "contestant"].nunique() > MAX_UNCROWDED_BACKBONES)
 
 
 def has_backbones(panels: Mapping[str, pd.DataFrame]) -> bool:
@@ -105,8 +105,8 @@ def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.Da
 
     Args:
         rows: rows of single runs.
-        means: the means of `tables.means.over_seeds`, only where no run failed.
-        seeds: whether to include the runs of backbones that have a mean. The others are always included.
+        means: the means of `tables.means.means_over_seeds`, only where no run failed.
+        seeds: whether to include the runs of backbones that have a mean. Other runs are always included.
 
     Returns:
         The rows with the boolean columns `is_mean` and `is_seed` (a run of a backbone that has a mean).
@@ -119,8 +119,9 @@ def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.Da
     return pd.concat([rows if seeds else rows[~rows["is_seed"]], means], ignore_index=True)
 
 
-def by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> dict[str, Look]:
-    """The looks in the order of the ends of their lines, from top to bottom (the mean over panels); then the others."""
+def sorted_by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> dict[str, Look]:
+    """The looks in the order of the ends of their lines (the mean over panels), from top to bottom, and then the
+    others."""
     lines = data[data["kind"].ne("published") & data["value"].notna()]
     last = lines.sort_values(field, kind="stable").groupby(["contestant", "panel", "series"]).tail(1)
     ends = last.astype({"value": float}).groupby("contestant")["value"].mean().sort_values(ascending=False)
@@ -128,8 +129,8 @@ def by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> d
     return {str(name): looks[name] for name in names if name in looks}
 
 
-def _by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
-    """A panel for causal models, one for set models and one for models of unknown order; each has all baselines."""
+def _panels_by_order(rows: pd.DataFrame, looks: Mapping[str, Look]) -> dict[str, pd.DataFrame]:
+    """Panels for causal models, for set models and for models of unknown order, each with all baselines."""
     orders = {name: look.order for name, look in looks.items()}
     titles = rows["contestant"].map(lambda name: ORDER_TITLES.get(orders.get(name), "other models"))
     is_backbone = rows["kind"] == "backbone"
@@ -171,29 +172,29 @@ def panel_figure(
     )
 
 
-def drawn_looks(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
+def looks_in_legend_order(task: Slice, rows: pd.DataFrame) -> dict[str, Look]:
     """The looks of all contestants in legend order: backbones, oracles, featured baselines, and others in grey.
 
-    Featured baselines are the best of each model (such as the better of `lasso-1e-2` and `lasso-1e-4`), up to seven or,
-    with many backbones, three; and `zero`.
+    Featured baselines are `zero` and the best baseline of each model (such as the better of `lasso-1e-2` and
+    `lasso-1e-4`), at most seven or, with many backbones, three.
     """
     mean = rows[rows["kind"] != "published"].groupby(["kind", "contestant"])["value"].mean().reset_index()
     mean = mean.sort_values("value", ascending=metric(str(rows["metric"].iloc[0])).lower_is_better, kind="stable")
     names = {kind: mean.loc[mean["kind"] == kind, "contestant"].tolist() for kind in KINDS}
     best_of_model = {task.models[name]: name for name in reversed(names["baseline"])}
-    featured = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
-    featured = featured[: FEATURED_WITH_MANY if has_many_backbones(rows) else FEATURED]
-    featured += [name for name in names["baseline"] if name == "zero"]
+    featured_baselines = [name for name in names["baseline"] if name in best_of_model.values() and name != "zero"]
+    featured_baselines = featured_baselines[: MAX_FEATURED_IF_CROWDED if has_many_backbones(rows) else MAX_FEATURED]
+    featured_baselines += [name for name in names["baseline"] if name == "zero"]
     backbones = [(task.looks[name], name) for name in names["backbone"]]
-    backbones.sort(key=lambda pair: (_ORDER_PLACES.get(pair[0].order, len(_ORDER_PLACES)), pair[1]))
+    backbones.sort(key=lambda pair: (_ORDER_RANKS.get(pair[0].order, len(_ORDER_RANKS)), pair[1]))
     looks = {name: look for look, name in backbones}
-    looks |= {name: task.looks[name] for name in [*names["oracle"], *featured]}
+    looks |= {name: task.looks[name] for name in [*names["oracle"], *featured_baselines]}
     return looks | {name: BACKGROUND for name in names["baseline"] if name not in looks}
 
 
 def _drawn_rows(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.DataFrame:
     """The rows in drawing order (backbones last, on top) with the columns of tooltips, and the published points."""
-    published = task.published[task.published["contestant"].isin(list(looks))]
+    published = task.published_rows[task.published_rows["contestant"].isin(list(looks))]
     published = published[
         published["metric"].isin(rows["metric"].unique()) & published["shift"].isin(rows["shift"].unique())
     ]
@@ -201,7 +202,7 @@ def _drawn_rows(task: Slice, rows: pd.DataFrame, looks: dict[str, Look]) -> pd.D
     data = with_look_columns(data, looks, "n_context")
     sizes = data.groupby("run")["n_context"]
     is_backbone, is_published = data["kind"] == "backbone", data["kind"] == "published"
-    first_runs = data["run"].map(lambda names: runs_of(names)[0])
+    first_runs = data["run"].map(lambda names: split_run_names(names)[0])
     lengths = first_runs.map(task.results.trained_lengths_by_run).where(is_backbone).astype("Int64")
     return data.assign(
         label=data["label"].where(~is_published, data["contestant"] + " (published" + data_note(data) + ")"),
@@ -240,7 +241,7 @@ def band_descriptions(data: pd.DataFrame) -> list[str]:
     backbone_rows = data[data["kind"] == "backbone"]
     if backbone_rows.empty:
         return []
-    is_mean = backbone_rows["series"].map(lambda runs: len(runs_of(runs)) > 1).astype(bool)
+    is_mean = backbone_rows["series"].map(lambda runs: len(split_run_names(runs)) > 1).astype(bool)
     parts = ["lines: means over seeds", "bands: range over seeds"] if is_mean.any() else []
     if (backbone_rows["band"] & ~is_mean).any():
         parts += [f"bands{' of single seeds' * bool(parts)}: 95 % intervals over episodes"]
@@ -250,7 +251,7 @@ def band_descriptions(data: pd.DataFrame) -> list[str]:
     return parts + ["lines of one colour without a band: seeds of a model with a failed seed"] * bool(has_no_mean.any())
 
 
-def as_sentence(parts: Sequence[str]) -> str:
+def caption_sentence(parts: Sequence[str]) -> str:
     """Descriptions of marks as one sentence for the end of a caption."""
     text = "; ".join(parts)
     return f" {text[0].upper()}{text[1:]}." if text else ""
@@ -264,14 +265,14 @@ def legend(looks: dict[str, Look]) -> dict[str, Look]:
 
 def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataFrame) -> str:
     parts = band_descriptions(data)
-    if axes.rule:
+    if axes.has_rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
         parts.append(f"dashed rule: the trained length ({lengths} examples)")
-    if axes.log:
+    if axes.log_y:
         parts.append(f"values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge")
     if (data["kind"] == "published").any():
         parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
         parts.append("grey: other baselines")
     parts.append("the legend is in the order of the lines' ends")
-    return as_sentence(parts)
+    return caption_sentence(parts)

@@ -25,7 +25,7 @@ _SIDES: dict[str, dict[str, Any]] = {
 _LETTER, _LINE, _MARGIN = 0.022, 0.055, 0.08
 
 
-def front(points: pd.DataFrame) -> pd.Series:
+def is_on_front(points: pd.DataFrame) -> pd.Series:
     """Whether each row is on the Pareto front: no other row is better in cost or score and not worse in the other.
 
     Args:
@@ -38,12 +38,12 @@ def front(points: pd.DataFrame) -> pd.Series:
     return pd.Series(~(is_as_good & is_better).any(axis=1), index=points.index)
 
 
-def labels(points: pd.DataFrame) -> pd.Series:
+def label_sides(points: pd.DataFrame) -> pd.Series:
     """The side of each point's name: `above` (upper left), `below` (lower right), or empty without a name.
 
-    Only points on the front have names. A name is above its point unless it would leave the panel or cover another name
-    or point of the front; then it is below or, without space there, only in the legend. The names of the best
-    points are placed first.
+    Only points on the front have names. A name is above its point, or below it if it would leave the panel or cover
+    another name or point of the front. Without space there, it is only in the legend. The names of the best points are
+    placed first.
 
     Args:
         points: columns contestant, cost, score and front of one panel.
@@ -53,7 +53,7 @@ def labels(points: pd.DataFrame) -> pd.Series:
     widths = points["contestant"].str.len().to_numpy(float) * _LETTER
     on_front = points["front"].to_numpy(bool)
     sides = np.full(len(points), "", object)
-    placed: list[tuple[float, float, float, float]] = []
+    placed_boxes: list[tuple[float, float, float, float]] = []
     for n in sorted(np.flatnonzero(on_front), key=lambda n: -x[n]):
         boxes = {
             "above": (x[n] - widths[n], x[n], y[n], y[n] + _LINE),
@@ -64,10 +64,10 @@ def labels(points: pd.DataFrame) -> pd.Series:
             is_inside = left >= -_MARGIN and right <= 1 + _MARGIN
             # A name over another point would look like the name of that point.
             covers = others & (left < x) & (x < right) & (low - _LINE < y) & (y < high + _LINE)
-            overlaps = any(left < r and a < right and low < h and b < high for a, r, b, h in placed)
+            overlaps = any(left < r and a < right and low < h and b < high for a, r, b, h in placed_boxes)
             if is_inside and not covers.any() and not overlaps:
                 sides[n] = side
-                placed.append((left, right, low, high))
+                placed_boxes.append((left, right, low, high))
                 break
     return pd.Series(sides, index=points.index)
 
@@ -81,7 +81,7 @@ def figure(
     looks: Mapping[str, Look],
     columns: int,
 ) -> Figure:
-    """One panel per title.
+    """A figure with one panel per title.
 
     Args:
         name: name of the figure.
@@ -93,7 +93,7 @@ def figure(
         columns: panels in a row.
     """
     points = data[COLUMNS].reset_index(drop=True)
-    points = points.assign(label=pd.concat([labels(panel_points) for _, panel_points in points.groupby("panel")]))
+    points = points.assign(label=pd.concat([label_sides(panel_points) for _, panel_points in points.groupby("panel")]))
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
 
     def make_static() -> dict[str, Any]:

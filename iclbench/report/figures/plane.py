@@ -28,7 +28,7 @@ COLUMNS = [
     "icl_high",
     "note",
 ]
-# The shape of peaks, which no contestant has.
+# The shape of peaks, which differs from the shapes of contestants.
 STAR = "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z"
 MARKS_CAPTION = (
     "Accuracy in context (ICL) against accuracy in weights (IWL) of trained models, mean and range over seeds. Faint "
@@ -39,7 +39,7 @@ MARKS_CAPTION = (
 def figure(
     name: str, title: str, caption: str, data: pd.DataFrame, panels: Sequence[str], looks: Mapping[str, Look]
 ) -> Figure:
-    """One panel per title.
+    """A figure with one panel per title.
 
     Args:
         name: name of the figure.
@@ -77,7 +77,7 @@ def figure(
         panels=tuple(Panel(panel, {"panel": panel}) for panel in panels),
         legend=looks,
         columns=min(len(panels), 3),
-        shapes=True,
+        shows_shapes=True,
     )
 
 

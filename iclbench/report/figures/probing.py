@@ -1,6 +1,7 @@
 """Layer-wise probes: error, scale and shift against the layer, and the search for gamma of GD++.
 
-Layers and gradient steps share an axis, their share of the total (Grazzi et al. 2024, figures 3, 4, 5, 11 and 12).
+Layers and gradient steps have a common axis, the share of all layers or steps (Grazzi et al. 2024, figures 3, 4, 5, 11
+and 12).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from iclbench.report.data import Slice
 from iclbench.report.figures import curves
 from iclbench.report.style import DASHES, Look
 
-LAYERS = "share of the layers"
-LAYERS_AND_STEPS = "share of the layers (models) or of the steps (GD, GD++)"
+LAYER_AXIS = "share of the layers"
+LAYER_AND_STEP_AXIS = "share of the layers (models) or of the steps (GD, GD++)"
 # Colours of numbers of examples, ascending.
 _SIZE_COLOURS = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
 _BAND_CAPTION = " Bands: 95 % intervals over {tasks} tasks"
 
 
-def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error against depth at one context size. Methods without layers or steps are horizontal lines."""
+def error_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """A figure of the error against depth at one context size. Methods without layers or steps are horizontal lines."""
     n = int(rows["n_context"].iloc[0])
     data = _with_depth(rows[rows["metric"] == "squared_error"])
     looks = {name: task.looks[name] for name in _legend_order(data)}
@@ -42,8 +43,8 @@ def error(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     )
 
 
-def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error against depth, a panel per run and a line per number of examples."""
+def context_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """A figure of the error against depth, with a panel per run and a line per number of examples."""
     data = _with_depth(rows[(rows["metric"] == "squared_error") & (rows["axis"] == "layer")])
     sizes = sorted(int(n) for n in data["n_context"].unique())
     dashes = ((), *DASHES)
@@ -67,13 +68,14 @@ def by_context(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
     )
 
 
-def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
-    """The fitted scale or shift against depth: mean over tasks, and its standard deviation as a band."""
+def fit_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
+    """A figure of the fitted scale or shift against depth: the mean over tasks, with the standard deviation as a
+    band."""
     keys = ["run", "axis_value"]
     spread = rows[rows["metric"] == f"{name}_std"].set_index(keys)["value"].rename("std")
     data = _with_depth(rows[rows["metric"] == name]).join(spread, on=keys)
     data = data.assign(low=data["value"] - data["std"], high=data["value"] + data["std"])
-    # Quantiles, because fits of single tasks are extreme in early layers.
+    # The axis covers quantiles, because fits of single tasks are extreme in early layers.
     ends = pd.concat([data["low"], data["high"]]).astype(float).replace([np.inf, -np.inf], np.nan)
     low, high = ends.quantile([0.1, 0.9])
     margin = 0.05 * (high - low) or 0.5
@@ -94,8 +96,9 @@ def fitted(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
     )
 
 
-def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """Error of GD++ after its last step against gamma, a panel per number of examples, with a dot at the best gamma."""
+def gamma_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
+    """A figure of the error of GD++ after its last step against gamma, with a panel per number of examples and a dot at
+    the best gamma."""
     data = rows[rows["axis"] == "gamma"]
     groups = data.groupby(["contestant", "n_context"])["value"]
     looks = {name: task.looks[name] for name in sorted(data["contestant"].unique())}
@@ -107,16 +110,16 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         panel=[f"{n} examples" for n in data["n_context"]],
     )
     best = max(float(data["value"].min()), 1e-12)
-    # With the smallest gamma GD++ is nearly GD; it has diverged if its error is more than twice that of GD.
+    # With the smallest gamma, GD++ is nearly GD. It has diverged if its error is more than twice that of GD.
     gd_error = float(data.loc[data["axis_value"] == data["axis_value"].min(), "value"].max())
     axes = curves.Axes(
         "gamma",
         metric("squared_error").label,
         curves.extent(data["axis_value"]),
         (10 ** (np.floor(4 * np.log10(best)) / 4), 2 * max(gd_error, best)),
-        log=True,
+        log_y=True,
         field="axis_value",
-        unit="gamma",
+        x_name="gamma",
         log_x=True,
     )
     sizes = data.sort_values("n_context")["panel"].unique().tolist()
@@ -135,7 +138,8 @@ def gamma_search(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
 
 
 def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the share of layers or steps (`depth`); a row without either becomes a line from 0 to 1."""
+    """The rows with the share of layers or steps (`depth`). A row without layers or steps becomes a line from 0 to
+    1."""
     steps, without_steps = rows[rows["axis"].notna()], rows[rows["axis"].isna()]
     last = steps.groupby(["run", "n_context"])["axis_value"].transform("max")
     units = steps["axis"].map({"layer": "layer", "gd_step": "step"})
@@ -176,14 +180,14 @@ def _by_depth(
     measure = metric(metric_name)
     data = data.assign(width=[looks[contestant].width for contestant in data["contestant"]])
     axes = curves.Axes(
-        LAYERS_AND_STEPS if (data["axis"] == "gd_step").any() else LAYERS,
+        LAYER_AND_STEP_AXIS if (data["axis"] == "gd_step").any() else LAYER_AXIS,
         measure.label,
         (0.0, 1.0),
         domain or curves.domain(data, measure),
-        log=measure.logarithmic,
+        log_y=measure.logarithmic,
         field="depth",
-        unit="share",
-        band=band,
+        x_name="share",
+        band_name=band,
     )
     task_count = "the" if data["n_episodes"].isna().all() else int(data["n_episodes"].max())
     caption += band_caption.format(tasks=task_count)

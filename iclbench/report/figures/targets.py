@@ -12,7 +12,7 @@ from iclbench.report.blocks import Figure
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import BACKGROUND, Look
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class XAxis:
     Attributes:
         field: column of the rows.
         title: title of the axis.
-        unit: name of the values in tooltips.
-        ticks: values of the ticks; chosen by Vega-Lite if empty.
+        value_name: name of the values in tooltips.
+        ticks: values of the ticks (default: chosen by Vega-Lite).
         log: whether the axis is logarithmic.
     """
 
     field: str
     title: str
-    unit: str
+    value_name: str
     ticks: tuple[float, ...] = ()
     log: bool = False
 
@@ -42,7 +42,7 @@ def related_axis(counts: list[int]) -> XAxis:
 def figure(
     task: Slice, panels: Mapping[str, pd.DataFrame], x_axis: XAxis, *, name: str, title: str, caption: str
 ) -> Figure:
-    """One panel per title, all with the same axes.
+    """A figure with one panel per title, all with the same axes.
 
     Lines, bands and the order of the legend are those of `learning.figure`.
 
@@ -53,7 +53,7 @@ def figure(
         x_axis: the x axis.
         name: name of the figure, without that of the slice.
         title: title of the figure.
-        caption: caption, which the description of the marks follows.
+        caption: caption, to which a description of the marks is added.
     """
     rows = pd.concat(panels.values(), ignore_index=True)
     keys = dict.fromkeys(["metric", "kind", "contestant", "n_related", x_axis.field, "level", "note"])
@@ -63,10 +63,11 @@ def figure(
             complete_panels if learning.has_backbones(complete_panels) else panels
         )  # every backbone may have a failed run
     means = {
-        panel: over_seeds(frame, [key for key in keys if key in frame]) for panel, frame in complete_panels.items()
+        panel: means_over_seeds(frame, [key for key in keys if key in frame])
+        for panel, frame in complete_panels.items()
     }
     panels = {panel: learning.with_means(frame, means[panel], seeds=not is_crowded) for panel, frame in panels.items()}
-    looks = learning.drawn_looks(task, rows[rows["kind"] != "published"])
+    looks = learning.looks_in_legend_order(task, rows[rows["kind"] != "published"])
     data = pd.concat([_drawn_rows(frame, looks, x_axis).assign(panel=panel) for panel, frame in panels.items()])
     data = data.reset_index(drop=True)
     measure = metric(str(rows["metric"].iloc[0]))
@@ -76,12 +77,12 @@ def figure(
         curves.extent(data[x_axis.field]),
         _domain(data, measure),
         field=x_axis.field,
-        unit=x_axis.unit,
-        band="band",
+        x_name=x_axis.value_name,
+        band_name="band",
         log_x=x_axis.log,
         ticks=x_axis.ticks,
     )
-    looks = learning.by_line_ends(looks, data, x_axis.field)
+    looks = learning.sorted_by_line_ends(looks, data, x_axis.field)
     alt = f"{title}: {measure.label} of {learning.name_list(looks)} against {x_axis.title}"
     return learning.panel_figure(
         data,
@@ -96,7 +97,7 @@ def figure(
 
 
 def _complete_rows(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without those at which a run of the contestant failed."""
+    """The rows without those for which a run of the contestant failed."""
     rows = rows.reset_index(drop=True)
     is_published = rows["kind"].eq("published")
     # Horizontal lines repeat scores without related datasets.
@@ -125,4 +126,4 @@ def _mark_descriptions(data: pd.DataFrame, looks: Mapping[str, Look]) -> str:
         parts.append("diamonds: published numbers")
     if BACKGROUND in looks.values():
         parts.append("grey: other baselines")
-    return learning.as_sentence(parts)
+    return learning.caption_sentence(parts)

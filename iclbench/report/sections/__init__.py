@@ -1,6 +1,6 @@
 """The sections of a report, in reading order. Each function takes the frames and returns a section or None.
 
-A new kind of result gets a new module here and an entry in one of the lists.
+For a new kind of result, add a module here and an entry to one of the lists.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -45,7 +45,7 @@ from iclbench.report.sections import (
     training,
 )
 
-OPENING: list[Callable[[Results], Section | None]] = [
+OPENING_SECTIONS: list[Callable[[Results], Section | None]] = [
     summary.section,
     heat_map.section,
     ranking.section,
@@ -55,7 +55,7 @@ OPENING: list[Callable[[Results], Section | None]] = [
     equal_budget.section,
     overview.section,
 ]
-OF_TASK: list[Callable[[Slice], Section | None]] = [
+TASK_SECTIONS: list[Callable[[Slice], Section | None]] = [
     learning_curves.section,
     leaderboard.section,
     targets.section,
@@ -74,7 +74,7 @@ OF_TASK: list[Callable[[Slice], Section | None]] = [
     training.section,
     rate_window.section,
 ]
-CLOSING: list[Callable[[Results], Section | None]] = [
+CLOSING_SECTIONS: list[Callable[[Results], Section | None]] = [
     plane.section,
     published.all_tasks,
     language.section,
@@ -87,28 +87,34 @@ CLOSING: list[Callable[[Results], Section | None]] = [
 
 @dataclass(frozen=True)
 class Job:
-    """A function that makes a section, with a title for progress and error messages."""
+    """A function that creates a section, with a title for progress and error messages."""
 
     title: str
     make: Callable[[], Section | None]
 
 
-def names() -> list[str]:
+def section_names() -> list[str]:
     """The names of all sections, in reading order."""
-    functions: list[Callable[..., Section | None]] = [*OPENING, *OF_TASK, *CLOSING]
+    functions: list[Callable[..., Section | None]] = [*OPENING_SECTIONS, *TASK_SECTIONS, *CLOSING_SECTIONS]
     return list(dict.fromkeys(_name(section) for section in functions))
 
 
 def selected_names(only: Collection[str]) -> set[str]:
-    """These names of sections in canonical spelling (default: all names); raises `UsageError` with all names."""
+    """The names of sections in canonical spelling (default: all names).
+
+    Raises:
+        UsageError: a section does not exist.
+    """
     for name in only:
-        if canonical(name) not in names():
-            raise UsageError(f"unknown section '{name}'; the sections are {', '.join(names())}", code="unknown-name")
-    return set(map(canonical, only)) or set(names())
+        if canonical(name) not in section_names():
+            raise UsageError(
+                f"unknown section '{name}'; the sections are {', '.join(section_names())}", code="unknown-name"
+            )
+    return set(map(canonical, only)) or set(section_names())
 
 
 def jobs(results: Results, selection: Collection[str]) -> list[Job]:
-    """The jobs that make the sections of these names, in reading order."""
+    """The jobs for the sections with these names, in reading order."""
 
     def of_results(sections: Sequence[Callable[[Results], Section | None]]) -> list[Job]:
         return [
@@ -117,12 +123,12 @@ def jobs(results: Results, selection: Collection[str]) -> list[Job]:
             if _name(section) in selection
         ]
 
-    of_task = [section for section in OF_TASK if _name(section) in selection]
+    of_task = [section for section in TASK_SECTIONS if _name(section) in selection]
     tasks = [Job(task.title, partial(_task_section, task, of_task)) for task in results.slices if of_task]
-    return [*of_results(OPENING), *tasks, *of_results(CLOSING)]
+    return [*of_results(OPENING_SECTIONS), *tasks, *of_results(CLOSING_SECTIONS)]
 
 
-def report(results: Results, only: Collection[str] = ()) -> list[Section]:
+def report_sections(results: Results, only: Collection[str] = ()) -> list[Section]:
     """The sections with these names (default: all) that are not empty."""
     sections = [job.make() for job in jobs(results, selected_names(only))]
     return [section for section in sections if section is not None]
@@ -145,7 +151,7 @@ def _task_section(task: Slice, sections: Sequence[Callable[[Slice], Section | No
 
 
 def _name(section: Callable[..., object]) -> str:
-    """The name of a section: that of its module.
+    """The name of a section, which is that of its module.
 
     >>> _name(learning_curves.section), _name(published.section) == _name(published.all_tasks)
     ('learning-curves', True)

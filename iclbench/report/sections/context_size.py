@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from iclbench.analysis.pairs import mean_of
-from iclbench.analysis.target_scores import main_counts, over_all_episodes, repeated_over_counts
+from iclbench.analysis.pairs import mean_with_interval
+from iclbench.analysis.target_scores import main_counts, over_all_episodes, repeat_over_counts
 from iclbench.report.blocks import Section
 from iclbench.report.data import Slice
 from iclbench.report.drawn_episodes import pixel_count
 from iclbench.report.figures import targets
 from iclbench.report.titles import related_title
 
-# Bins have the same number of episodes: at least `_MIN_EPISODES` each, in at most `_MAX_BINS` bins.
+# Bins have equal numbers of episodes. There are at least `_MIN_EPISODES` per bin, and at most `_MAX_BINS` bins.
 _MIN_EPISODES, _MAX_BINS = 16, 10
 
 
 def section(task: Slice) -> Section | None:
-    prompt_set = task.target_prompts
+    prompt_set = task.target_prompt_set
     sizes = None if prompt_set is None else task.results.errors.context_sizes(prompt_set)
     if prompt_set is None or sizes is None or sizes.nunique() < 4 or len(sizes) < 3 * _MIN_EPISODES:
         return None
@@ -28,11 +28,11 @@ def section(task: Slice) -> Section | None:
     lines = lines[(lines["shift"] == "none") & lines["n_related"].isin(main_counts(lines))]
     n_pixels = pixel_count(task.examples)
     size_of_point = 100 / n_pixels if n_pixels else 1.0
-    rows = pd.DataFrame(_binned(task, lines, prompt_set, sizes, size_of_point))
+    rows = pd.DataFrame(_bin_rows(task, lines, prompt_set, sizes, size_of_point))
     if rows.empty:
         return None
     n_related = main_counts(rows)
-    rows = repeated_over_counts(rows, n_related)
+    rows = repeat_over_counts(rows, n_related)
     quantity = "the share of observed pixels" if n_pixels else "the number of context points"
     x_axis = (
         targets.XAxis("size", "observed pixels (%)", "% observed")
@@ -50,7 +50,7 @@ def section(task: Slice) -> Section | None:
     return Section(f"{task.id}-context-size", "Context size", (figure,))
 
 
-def _binned(
+def _bin_rows(
     task: Slice, lines: pd.DataFrame, prompt_set: str, sizes: pd.Series, size_of_point: float
 ) -> Iterator[dict[str, object]]:
     """A row per run, number of related datasets and bin, with Student's t interval over the bin's episodes.
@@ -67,7 +67,7 @@ def _binned(
             continue
         for _, in_bin in scores.groupby(bins):
             if len(in_bin) > 1:
-                mean = mean_of(in_bin.to_numpy(float))
+                mean = mean_with_interval(in_bin.to_numpy(float))
                 yield {str(key): value for key, value in line.items()} | {
                     "size": float(sizes[in_bin.index].mean()) * size_of_point,
                     "value": mean.value,

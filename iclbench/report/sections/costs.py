@@ -7,12 +7,12 @@ import pandas as pd
 from iclbench.core.formats import integer, slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table
-from iclbench.report.cost_table import AT_ONCE, BATCH, COLUMNS, at_once_table, cost_table, measured
+from iclbench.report.cost_table import BATCH_KEYS, CALL_COLUMNS, COLUMNS, call_cost_table, cost_table, measured_rows
 from iclbench.report.data import Results
 from iclbench.report.figures import costs as figures
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
-_COMPARABLE = "Compare only rows with the same batch size, device and number of threads."
+_MACHINE_NOTE = "Compare only rows with the same batch size, device and number of threads."
 _MACHINE_COLUMNS = (
     Column("device", "device"),
     Column("threads", "threads", integer, numeric=True),
@@ -26,41 +26,41 @@ def section(results: Results) -> Section | None:
         return None
     blocks: list[Block] = []
     for (task, preset), rows in costs.groupby(["task", "preset"]):
-        if (measured(rows)["phase"] != "train_step").any():
+        if (measured_rows(rows)["phase"] != "train_step").any():
             blocks += [_by_run(str(task), str(preset), rows), *figures.against_points(results, rows)]
             if rows["n_at_once"].notna().any():
-                blocks.append(_at_once(str(task), str(preset), rows))
+                blocks.append(_call_table(str(task), str(preset), rows))
         blocks.append(_all_costs(str(task), str(preset), rows))
     return Section("costs", "Costs", tuple(blocks))
 
 
 def _by_run(task: str, preset: str, rows: pd.DataFrame) -> Table:
-    frame = cost_table(rows).sort_values([*BATCH, "run", "n_points"], ignore_index=True)
+    frame = cost_table(rows).sort_values([*BATCH_KEYS, "run", "n_points"], ignore_index=True)
     return Table(
         name=f"{slug(task, preset)}-costs-by-run",
         title=f"{task} · {preset}: costs by run",
-        caption="Costs of a training step (per batch) and of conditioning on n points, one query and an update by one "
-        f"point (per episode). {_COMPARABLE}",
+        caption="Costs of a training step (per batch), and of conditioning on n points, one query, and an update by "
+        f"one point (per episode). {_MACHINE_NOTE}",
         frame=frame,
         columns=(*COLUMNS, *_MACHINE_COLUMNS),
         group="run",
     )
 
 
-def _at_once(task: str, preset: str, rows: pd.DataFrame) -> Table:
+def _call_table(task: str, preset: str, rows: pd.DataFrame) -> Table:
     return Table(
         name=f"{slug(task, preset)}-costs-at-once",
         title=f"{task} · {preset}: several queries or new points at once",
-        caption=f"Costs of several queries, or of an update by several points at once, after n points. {_COMPARABLE}",
-        frame=at_once_table(rows),
-        columns=(*AT_ONCE, *_MACHINE_COLUMNS),
+        caption=f"Costs of several queries, or of an update by several points at once, after n points. {_MACHINE_NOTE}",
+        frame=call_cost_table(rows),
+        columns=(*CALL_COLUMNS, *_MACHINE_COLUMNS),
         group="run",
     )
 
 
 def _all_costs(task: str, preset: str, costs: pd.DataFrame) -> Table:
-    keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH]
-    means = over_seeds(costs, keys)[[*keys, "value", "runs"]]
+    keys = ["contestant", "phase", "n_points", "n_at_once", "metric", *BATCH_KEYS]
+    means = means_over_seeds(costs, keys)[[*keys, "value", "runs"]]
     frame = means.sort_values(keys, ignore_index=True).assign(task=task, preset=preset)
     texts = [metric(name).show(value) for name, value in zip(frame["metric"], frame["value"], strict=True)]
     return Table(

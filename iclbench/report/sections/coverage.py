@@ -9,7 +9,7 @@ import pandas as pd
 from iclbench.core.formats import integer, plural, seconds
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.tables.runs import joined_names
+from iclbench.tables.runs import joined_run_names
 
 _STATUSES = ("done", "failed", "diverged", "skipped")
 # Statuses that have a column even if no cell has them.
@@ -28,14 +28,14 @@ def section(results: Results) -> Section | None:
         f"finished cells took {total} in all. The next sweep retries failed cells; skipped cells are not applicable."
         + (" Diverged cells are not retried." if "diverged" in counts else "")
     )
-    blocks: list[Block] = [text, by_kind(cells)]
-    if (table := without_results(cells)) is not None:
+    blocks: list[Block] = [text, kind_table(cells)]
+    if (table := missing_table(cells)) is not None:
         blocks.append(table)
-    blocks.append(machines(cells))
+    blocks.append(machine_table(cells))
     return Section("coverage", "Coverage", tuple(blocks))
 
 
-def by_kind(cells: pd.DataFrame) -> Table:
+def kind_table(cells: pd.DataFrame) -> Table:
     """A table with a row per preset and kind of cell: the number of cells by status, and their seconds."""
     keys = ["preset", "kind"]
     statuses = [status for status in _STATUSES if status in _FIXED_STATUSES or cells["status"].eq(status).any()]
@@ -59,7 +59,7 @@ def by_kind(cells: pd.DataFrame) -> Table:
     )
 
 
-def without_results(cells: pd.DataFrame) -> Table | None:
+def missing_table(cells: pd.DataFrame) -> Table | None:
     """A table with a row per contestant, kind and reason of the cells that are not done; None if all are done."""
     rows = cells[cells["status"] != "done"]
     if rows.empty:
@@ -70,7 +70,7 @@ def without_results(cells: pd.DataFrame) -> Table | None:
     keys = ["status", "kind", "preset", "contestant", "reason"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(
         tasks=("task", lambda names: ", ".join(sorted(set(names)))),
-        runs=("run", joined_names),
+        runs=("run", joined_run_names),
         cells=("cell", "size"),
     )
     return Table(
@@ -92,11 +92,13 @@ def without_results(cells: pd.DataFrame) -> Table | None:
     )
 
 
-def machines(cells: pd.DataFrame) -> Table:
+def machine_table(cells: pd.DataFrame) -> Table:
     """A table with a row per machine and set of library versions: the number of finished cells and their seconds."""
-    finished = cells[cells["status"] == "done"]
+    finished_cells = cells[cells["status"] == "done"]
     keys = ["hardware", "kernels", "device", "threads", "libraries", "version"]
-    frame = finished.groupby(keys, as_index=False, dropna=False).agg(cells=("cell", "size"), seconds=("seconds", "sum"))
+    frame = finished_cells.groupby(keys, as_index=False, dropna=False).agg(
+        cells=("cell", "size"), seconds=("seconds", "sum")
+    )
     frame = frame.sort_values("cells", ascending=False, kind="stable", ignore_index=True)
     return Table(
         "machines",

@@ -20,13 +20,13 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results, Slice
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 _INTRODUCTION = (
     "Models of one task have about as many parameters and train the same number of steps. The costs of a step "
     "may differ."
 )
-# Column -> phase and metric of the cost whose smallest and largest value over the backbones of a task is shown.
+# Column -> phase and metric of a cost, of which the smallest and largest value over the backbones of a task are shown.
 _COSTS = {
     "parameters": ("model", "parameters"),
     "flops": ("train_step", "flops"),
@@ -48,7 +48,7 @@ def section(results: Results) -> Section | None:
             blocks.append(_deviation_table(shares, preset))
         if not (rates := learning_rates(tasks)).empty:
             blocks.append(_rate_table(rates, preset))
-        if counts := tuned_on_other_tasks(tasks):
+        if counts := tuning_task_counts(tasks):
             lines = tuple(f"{task}: {', '.join(texts)}" for task, texts in counts.items())
             blocks.append(
                 Text(f"Learning rates of preset {preset} that were tuned on another task", lines, folded=True)
@@ -70,7 +70,7 @@ def budgets(tasks: list[Slice]) -> pd.DataFrame:
             values = costs[(costs["phase"] == phase) & (costs["metric"] == name)]
             if metric(name).depends_on_machine:
                 values = rows_of_one_machine(values)
-            means = over_seeds(values, ["contestant"])["value"].astype(float)
+            means = means_over_seeds(values, ["contestant"])["value"].astype(float)
             if len(means):
                 row |= {f"{column}_low": means.min(), f"{column}_high": means.max()}
             if column == "parameters" and len(means):
@@ -91,7 +91,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
         if preset is None or preset.budget is None:
             continue
         costs = task.costs[task.costs["phase"].eq("model") & task.costs["contestant"].isin(backbones)]
-        means = over_seeds(costs, ["contestant", "metric"])
+        means = means_over_seeds(costs, ["contestant", "metric"])
         sizes = means.pivot_table(index="contestant", columns="metric", values="value").astype(float)
         if "parameters" in sizes:
             encoder = sizes["encoder_parameters"].fillna(0) if "encoder_parameters" in sizes else 0
@@ -103,21 +103,23 @@ def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """Learning rates: a row per backbone, a column per task.
 
     The rate is taken from the runs in the results folder or, without them, from the tables of tuned rates or the card.
-    It is missing where runs differ. Rows of another version of the card are ignored.
+    It is missing if runs differ. Rows of another version of the card are ignored.
     """
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
         preset, backbones = _current_preset(task)
         if preset is None:
             continue
-        tuned = Rates.of(task.preset, task.task, results=task.results.folder)
-        rates_or_none = {name: _rate_of_runs(task, name) or learning_rate(preset, tuned, name) for name in backbones}
+        tuned_rates = Rates.of(task.preset, task.task, results=task.results.folder)
+        rates_or_none = {
+            name: _rate_of_runs(task, name) or learning_rate(preset, tuned_rates, name) for name in backbones
+        }
         if known_rates := {name: rate for name, rate in rates_or_none.items() if rate is not None}:
             rates[task.name] = known_rates
     return _by_contestant(rates)
 
 
-def tuned_on_other_tasks(tasks: list[Slice]) -> dict[str, list[str]]:
+def tuning_task_counts(tasks: list[Slice]) -> dict[str, list[str]]:
     """By task, the number of backbones whose learning rate was tuned on another task, such as "12 of 16 on linear"."""
     texts = {}
     for task in tasks:
@@ -132,7 +134,7 @@ def tuned_on_other_tasks(tasks: list[Slice]) -> dict[str, list[str]]:
 
 def _rate_of_runs(task: Slice, contestant: str) -> float | None:
     """The learning rate of a contestant's runs: NaN if they differ, None if a run has no readable settings."""
-    settings = [_train_settings(task.results.folder, run) for run in task.runs.get(contestant, [])]
+    settings = [_train_settings(task.results.folder, run) for run in task.runs_by_backbone.get(contestant, [])]
     rates = {train["lr"] for train in settings if train is not None and "lr" in train}
     if not rates or None in settings:
         return None

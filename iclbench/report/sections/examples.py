@@ -10,7 +10,13 @@ from iclbench.analysis.target_scores import shifts
 from iclbench.core.formats import slug
 from iclbench.report.blocks import Block, Section
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import DrawnContestant, all_contestants, main_contestants, one_run, pixel_count
+from iclbench.report.drawn_episodes import (
+    DrawnContestant,
+    all_contestants,
+    first_run_rows,
+    main_contestants,
+    pixel_count,
+)
 from iclbench.report.figures import bands, draws, images
 from iclbench.report.titles import shift_title
 
@@ -19,26 +25,26 @@ _NEAR_TO_FAR = ("same", "near", "rbf", "far")
 
 
 def section(task: Slice) -> Section | None:
-    examples = one_run(task.examples)
-    # A stopped evaluation can leave predictions without the episodes that they belong to.
+    examples = first_run_rows(task.examples)
+    # After an interrupted evaluation, the points of an episode may be missing.
     shifts_with_context = set(examples.loc[examples["role"] == "context", "shift"])
     names = [s for s in shifts(examples[examples["role"] == "predicted"]) if s in shifts_with_context]
     names = [s for s in names if s not in task.extrapolations]
-    mismatched = [s for s in names if s in task.related_processes]
-    matched = [s for s in names if s not in mismatched]
+    mismatched_shifts = [s for s in names if s in task.related_processes]
+    matched_shifts = [s for s in names if s not in mismatched_shifts]
     draw = _images if pixel_count(examples) else _bands
     blocks: list[Block] = []
-    for shift in matched:
+    for shift in matched_shifts:
         blocks += draw(task, shift, examples[examples["shift"] == shift])
-    if "none" in matched:
+    if "none" in matched_shifts:
         blocks += _joint_samples(task, examples[examples["shift"] == "none"])
-    if mismatched and not pixel_count(examples):
-        blocks += _mismatched(task, mismatched, examples)
+    if mismatched_shifts and not pixel_count(examples):
+        blocks += _mismatch_figures(task, mismatched_shifts, examples)
     return Section(f"{task.id}-examples", "Examples", tuple(blocks)) if blocks else None
 
 
 def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """Predictions of the best backbones on every episode, and of all contestants on the first."""
+    """Figures of the predictions of the best backbones on every episode, and of all contestants on the first one."""
     if examples["x2"].notna().any():
         return []  # inputs with two dimensions that are not images
     candidates, oracle = all_contestants(task, examples), _oracle(task, examples)
@@ -90,7 +96,7 @@ def _description(task: Slice, best: Sequence[DrawnContestant]) -> str:
 
 
 def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
-    """Joint samples of all contestants for the first episode, the oracle first."""
+    """A figure of joint samples of all contestants for the first episode, the oracle first."""
     rows = examples[examples["role"].isin(["drawn", "context"]) & examples["episode"].eq(0)]
     with_samples = set(rows.loc[rows["role"] == "drawn", "contestant"])
     names = list(
@@ -112,8 +118,9 @@ def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
     return [figure]
 
 
-def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
-    """Predictions of the best backbone that uses related datasets: without any, then with those of each process."""
+def _mismatch_figures(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
+    """A figure of the predictions of the best backbone that uses related datasets, without any and with those of each
+    process."""
     rows = examples[examples["shift"].isin(names)]
     with_related = [
         drawn
@@ -147,7 +154,7 @@ def _mismatched(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> li
 
 
 def _images(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """Images of every episode, completed by all contestants."""
+    """A gallery of the images of every episode, completed by all contestants."""
     candidates = all_contestants(task, examples)
     backbones = [drawn for drawn in candidates if task.kinds.get(drawn.contestant) == "backbone"]
     others = [drawn for drawn in candidates if drawn not in backbones]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.target_scores import main_counts, over_all_episodes, related_counts, repeat_over_counts, shifts
 from iclbench.core.formats import fixed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Slice
@@ -23,7 +23,7 @@ def section(task: Slice) -> Section | None:
     unshifted = lines[lines["shift"] == "none"]
     blocks: list[Block] = []
     if len(unshifted):
-        blocks += [*_against_related(task, unshifted), *_against_context(task, unshifted)]
+        blocks += [*_related_figures(task, unshifted), *_context_figures(task, unshifted)]
     means = task.targets[task.targets["metric"] == "gap"]
     blocks += [_table(task, shift, means[means["shift"] == shift]) for shift in shifts(means)]
     means = task.targets[task.targets["metric"] == "gap_joint"]
@@ -32,7 +32,7 @@ def section(task: Slice) -> Section | None:
     return Section(f"{task.id}-gap", "Gap to the oracle", tuple(blocks))
 
 
-def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
+def _related_figures(task: Slice, rows: pd.DataFrame) -> list[Block]:
     """A figure against the number of related datasets: a panel for all episodes, then one per stratum."""
     n_related = related_counts(rows)
     if len(n_related) < 2:
@@ -40,7 +40,7 @@ def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     panels = {"all episodes": over_all_episodes(rows)} | {name: rows[rows["stratum"] == name] for name in _strata(rows)}
     figure = targets.figure(
         task,
-        {title: repeated_over_counts(in_panel, n_related) for title, in_panel in panels.items() if len(in_panel)},
+        {title: repeat_over_counts(in_panel, n_related) for title, in_panel in panels.items() if len(in_panel)},
         targets.related_axis(n_related),
         name="gap-related",
         title=f"{task.task}: gap to the oracle against the number of related datasets",
@@ -49,7 +49,7 @@ def _against_related(task: Slice, rows: pd.DataFrame) -> list[Block]:
     return [figure]
 
 
-def _against_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
+def _context_figures(task: Slice, rows: pd.DataFrame) -> list[Block]:
     """A figure against the context size, with a panel per number of related datasets."""
     bins = rows[(rows["axis"] == "n_context") & (rows["axis_value"] > 0)]  # a log axis cannot show an empty context
     ends = sorted(float(end) for end in bins["axis_value"].unique())
@@ -57,7 +57,7 @@ def _against_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
         return []
     x_axis = targets.XAxis("axis_value", "context points, up to", "context points up to", tuple(ends), log=True)
     n_related = main_counts(bins)
-    bins = repeated_over_counts(bins, n_related)
+    bins = repeat_over_counts(bins, n_related)
     figure = targets.figure(
         task,
         {related_title(n): bins[bins["n_related"] == n] for n in n_related},
@@ -70,7 +70,8 @@ def _against_context(task: Slice, rows: pd.DataFrame) -> list[Block]:
 
 
 def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> Table:
-    """A row per contestant and number of related datasets, a column for all episodes and one per bin and stratum."""
+    """A table with a row per contestant and number of related datasets, and columns for all episodes, bins and
+    strata."""
     ends = sorted(float(end) for end in rows.loc[rows["axis"] == "n_context", "axis_value"].unique())
     groups = {"all": ("all episodes", over_all_episodes(rows))}
     for end, title in zip(ends, _bin_titles(ends), strict=True):
@@ -106,10 +107,12 @@ def _table(task: Slice, shift: str, rows: pd.DataFrame, joint: bool = False) -> 
 
 def _teacher_forced(task: Slice) -> str:
     """A sentence that names the models whose joint likelihood is given the true targets; empty if there are none."""
-    forced = task.targets.loc[task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"]
-    if forced.empty:
+    teacher_forced_contestants = task.targets.loc[
+        task.targets["metric"] == "log_likelihood_teacher_forced", "contestant"
+    ]
+    if teacher_forced_contestants.empty:
         return ""
-    return f" Given the true previous targets: {', '.join(sorted(forced.unique()))}."
+    return f" Given the true previous targets: {', '.join(sorted(teacher_forced_contestants.unique()))}."
 
 
 def _strata(rows: pd.DataFrame) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised, slices
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.separation import LEVEL, MIN_RATIO
+from iclbench.analysis.separation import MIN_RATIO, SIGNIFICANCE_LEVEL
 from iclbench.core.formats import fixed, integer, plural, slug
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
@@ -17,11 +17,12 @@ from iclbench.report.data import Results
 from iclbench.report.figures import heat_map
 from iclbench.report.sections.overview import shade
 
-BEST = "best baseline"
-# Statuses of cells without a score. The first one that applies is shown.
-MISSING = ("diverged", "failed", "skipped")
-NOT_LEARNED = "not significantly different from 0"
-# Panels: models with at least half of the rows, the other models (with the rows that any of them has), and baselines.
+BEST_BASELINE = "best baseline"
+# Statuses of cells without a score, the first of which is shown.
+MISSING_STATUSES = ("diverged", "failed", "skipped")
+NOT_DIFFERENT = "not significantly different from 0"
+# Panels: models with scores in at least half of the rows, the other models (with only the rows in which they have
+# scores), and baselines.
 _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
 # Number of columns for baselines next to the best one; baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
@@ -42,7 +43,7 @@ def section(results: Results) -> Section | None:
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
-    """The contests without those on which only models of other tasks were evaluated, such as the user's tables."""
+    """The contests except those in which only models of other tasks were evaluated, such as the user's tables."""
     return [contest for contest in contests if not _has_only_other_models(contest.task)]
 
 
@@ -63,14 +64,14 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     backbones = ordered_backbones(results, contests, scores)
     core, others = split_by_coverage(scores, backbones)
     # The best of a selection of baselines is not the best baseline.
-    best = [] if len(results.hidden) else [BEST]
+    best = [] if len(results.hidden_rows) else [BEST_BASELINE]
     baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
-    if BEST in baselines:
+    if BEST_BASELINE in baselines:
         scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     panels = {_CORE: core, _FURTHER: others, _BASELINES: baselines}
     panels = {title: names for title, names in panels.items() if names}
     cells = pd.concat(
-        [cells_of(results, contests, scores, names).assign(panel=panel) for panel, names in panels.items()],
+        [heat_map_cells(results, contests, scores, names).assign(panel=panel) for panel, names in panels.items()],
         ignore_index=True,
     )
     rows_with_runs = cells.loc[cells["panel"].eq(_FURTHER) & ~cells["status"].isin(["not run", "skipped"]), "row"]
@@ -82,23 +83,23 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     if backbones:
         marks = [
             f"{mark}: {'not applicable' if status == 'skipped' else status}"
-            for status, mark in heat_map.MARKS.items()
+            for status, mark in heat_map.STATUS_MARKS.items()
             if mark and status in set(cells["status"])
         ]
         yield heat_map.figure(
             name,
             title,
             f"Scores at preset {preset}, the model with the best mean rank first"
-            + ("; the best baseline is chosen for each row. " if BEST in baselines else ". ")
+            + ("; the best baseline is chosen for each row. " if BEST_BASELINE in baselines else ". ")
             + (f"{'; '.join(marks)} (reasons in the tooltips). " if marks else "")
-            + _not_learned_text(cells),
+            + _not_different_text(cells),
             cells,
             rows,
             panels,
             results.user_backbones,
         )
-    trained = _trained_backbones(results, contests)
-    if variants := sorted(results.variants & trained):
+    trained_backbones = _trained_backbones(results, contests)
+    if variants := sorted(results.variants & trained_backbones):
         yield Text(f"Variants of models, which are in the leaderboards of their tasks: {', '.join(variants)}.")
     yield _score_table(contests, scores, [*backbones, *baselines], name, title)
     if (table := _separation_table(contests, name)) is not None:
@@ -107,45 +108,49 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
         yield table
 
 
-def _not_learned_text(cells: pd.DataFrame) -> str:
+def _not_different_text(cells: pd.DataFrame) -> str:
     """A sentence with the number of scores that are not significantly different from 0; empty if there are none."""
-    n = int(cells["reason"].eq(NOT_LEARNED).sum())
+    n = int(cells["reason"].eq(NOT_DIFFERENT).sum())
     return (
         f"{plural(n, 'score')} of models {'is' if n == 1 else 'are'} not significantly different from 0." if n else ""
     )
 
 
-def _on_few_rows(scores: pd.DataFrame) -> set[str]:
-    """Backbones that have less than half of the rows."""
+def _sparse_backbones(scores: pd.DataFrame) -> set[str]:
+    """The backbones with scores in less than half of the rows."""
     rows = scores[scores["kind"] == "backbone"]
     counts = rows.groupby("contestant")["row"].nunique()
     return set(counts.index[counts < rows["row"].nunique() / 2])
 
 
 def split_by_coverage(scores: pd.DataFrame, backbones: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Backbones that have at least half of the rows or failed on all of them, and the other backbones."""
-    on_few = _on_few_rows(scores)
-    core = [name for name in backbones if name not in on_few]
-    others = [name for name in backbones if name in on_few]
+    """The backbones with scores in at least half of the rows or in none, and the other backbones."""
+    sparse_backbones = _sparse_backbones(scores)
+    core = [name for name in backbones if name not in sparse_backbones]
+    others = [name for name in backbones if name in sparse_backbones]
     return (core, others) if core else (others, core)
 
 
 def ordered_backbones(results: Results, contests: Sequence[Contest], scores: pd.DataFrame) -> list[str]:
-    """Backbones by their mean rank over the rows that they have, the best first.
+    """The backbones by mean rank over the rows in which they have scores, the best first.
 
-    Backbones that lack most rows come after the others, and those that failed or diverged on all rows come last.
+    Backbones without a score in most rows come after the others, and those that failed or diverged in all rows are
+    last.
     """
     rows = scores[scores["kind"] == "backbone"]
     rank = rows.groupby("row")["score"].rank(ascending=False).groupby(rows["contestant"]).mean()
-    on_few = rank.index.isin(list(_on_few_rows(scores)))
-    order = pd.DataFrame({"on_few": on_few, "rank": rank}).rename_axis("contestant").reset_index()
-    ranked = order.sort_values(["on_few", "rank", "contestant"])["contestant"].astype(str)
+    is_sparse = rank.index.isin(list(_sparse_backbones(scores)))
+    order = pd.DataFrame({"is_sparse": is_sparse, "rank": rank}).rename_axis("contestant").reset_index()
+    ranked_backbones = order.sort_values(["is_sparse", "rank", "contestant"])["contestant"].astype(str)
     failed = {name for (_, name), reasons in _reasons(results, contests).items() if reasons.keys() - {"skipped"}}
-    return [*ranked, *sorted(failed & _trained_backbones(results, contests) - {*ranked} - results.variants)]
+    return [
+        *ranked_backbones,
+        *sorted(failed & _trained_backbones(results, contests) - {*ranked_backbones} - results.variants),
+    ]
 
 
 def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str]:
-    """Backbones that were trained, or failed to train, on a task of the contests."""
+    """The backbones that were trained, or failed to train, on a task of the contests."""
     names: set[str] = set()
     for task in {id(contest.task): contest.task for contest in contests}.values():
         rows, cells = task.rows, results.cells
@@ -163,20 +168,23 @@ def _baseline_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def _frequent_baselines(scores: pd.DataFrame) -> list[str]:
-    """The baselines that are evaluated on the most rows, by their mean score."""
+    """The baselines with scores in the most rows, by mean score."""
     by_name = _baseline_scores(scores).groupby("contestant")["score"].agg(["size", "mean"]).reset_index()
     frequent = by_name.sort_values(["size", "mean"], ascending=False, kind="stable").head(_MAX_BASELINES)
     return [str(name) for name in frequent.sort_values("mean", ascending=False)["contestant"]]
 
 
 def best_baselines(scores: pd.DataFrame) -> pd.DataFrame:
-    """The score of the best baseline of each row, under the name `BEST`; `reason` is the name of the baseline."""
-    ordered = _baseline_scores(scores).sort_values(["score", "contestant"], ascending=[False, True])
-    best = ordered.drop_duplicates("row")
-    return best.assign(reason=best["contestant"], contestant=BEST)
+    """The score of the best baseline of each row, under the name `BEST_BASELINE`; `reason` is the name of the
+    baseline."""
+    sorted_scores = _baseline_scores(scores).sort_values(["score", "contestant"], ascending=[False, True])
+    best = sorted_scores.drop_duplicates("row")
+    return best.assign(reason=best["contestant"], contestant=BEST_BASELINE)
 
 
-def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+def heat_map_cells(
+    results: Results, contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str]
+) -> pd.DataFrame:
     """A row per cell of the heat map, column by column, with its `status` and the `reason` for a missing score."""
     rows = [contest.title for contest in contests]
     grid = pd.DataFrame([(row, name) for name in names for row in rows], columns=["row", "contestant"])
@@ -189,8 +197,8 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
     ):
         reasons = all_reasons.get((row, name), {})
         text = "; ".join(reason for status_reasons in reasons.values() for reason in status_reasons)
-        missing = next((status for status in MISSING if status in reasons), "not run")
-        statuses.append(missing if pd.isna(score) else "ok")
+        missing_status = next((status for status in MISSING_STATUSES if status in reasons), "not run")
+        statuses.append(missing_status if pd.isna(score) else "ok")
         texts.append(baseline if pd.notna(baseline) else text or ("not computed yet" if pd.isna(score) else ""))
     cells = cells.assign(status=statuses, reason=texts)
     by_title = {contest.title: contest for contest in contests}
@@ -201,21 +209,21 @@ def cells_of(results: Results, contests: Sequence[Contest], scores: pd.DataFrame
         for row, name, high in cells.loc[candidates, ["row", "contestant", "high"]].itertuples(index=False)
     ]
     mask = pd.Series(not_different, cells.index[candidates], dtype=bool).reindex(cells.index, fill_value=False)
-    return cells.assign(reason=cells["reason"].mask(mask, NOT_LEARNED))
+    return cells.assign(reason=cells["reason"].mask(mask, NOT_DIFFERENT))
 
 
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
     """Whether a score with an interval that begins below 0 is not significantly different from the score of guessing.
 
-    They are compared by episode if both have the same episodes, which removes the variance of their difficulty;
-    otherwise by `high`, the upper end of the interval.
+    If both have the same episodes, they are compared by episode, which removes the variance of the difficulty of
+    episodes. Otherwise, `high`, the upper end of the interval, is compared with 0.
     """
-    gap = None if contest.guess is None else contest.difference(name, contest.guess)
+    gap = None if contest.guessing_method is None else contest.difference(name, contest.guessing_method)
     return high >= 0 if gap is None else not gap.is_significant
 
 
 def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, str], dict[str, list[str]]]:
-    """By row and contestant, and then by status: the reasons for missing scores."""
+    """The reasons for missing scores, by row and contestant and then by status."""
     reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
 
     def add(row: str, name: object, status: object, reason: str) -> None:
@@ -231,7 +239,7 @@ def _reasons(results: Results, contests: Sequence[Contest]) -> dict[tuple[str, s
         rows = rows[rows["status"].ne("ok") & rows["shift"].eq("none") & rows["evaluator"].eq(contest.evaluator)]
         for name, status, run, reason in rows[columns].itertuples(index=False):
             add(contest.title, name, status, f"{run}: {reason}")
-        for name, run, reason in task.diverged[["contestant", "run", "reason"]].itertuples(index=False):
+        for name, run, reason in task.diverged_rows[["contestant", "run", "reason"]].itertuples(index=False):
             add(contest.title, name, "diverged", f"{run}: {reason}")
         task_cells = cells[cells["task"].eq(task.task) & cells["preset"].eq(task.preset)]
         for name, status, run, reason in task_cells[columns].itertuples(index=False):
@@ -245,23 +253,23 @@ def _reasons_of_baselines(
     """The reasons of all baselines of a row, for the cell of the best baseline."""
     is_baseline = results.rows["kind"].eq("baseline")
     baselines = set(results.rows.loc[is_baseline, "contestant"].unique()) - GUESSING_BASELINES - BASELINES_GIVEN_TRUTH
-    merged: dict[tuple[str, str], dict[str, list[str]]] = {}
+    merged_reasons: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (row, name), reasons in all_reasons.items():
         if name in baselines:
-            row_reasons = merged.setdefault((row, BEST), {})
+            row_reasons = merged_reasons.setdefault((row, BEST_BASELINE), {})
             for status, texts in reasons.items():
                 row_reasons[status] = list(dict.fromkeys([*row_reasons.get(status, []), *texts]))
-    return merged
+    return merged_reasons
 
 
 def _score_table(
     contests: Sequence[Contest], scores: pd.DataFrame, names: Sequence[str], name: str, title: str
 ) -> Table:
-    """The heat map as a table: a row per family, with the predictor that scores 1."""
+    """The heat map as a table, with a row per family and the predictor that scores 1."""
     wide = scores.pivot_table("score", index="row", columns="contestant")
     frame = wide.reindex(index=[c.title for c in contests], columns=list(names)).reset_index()
     frame = frame.assign(one=[c.reference for c in contests], metric=[metric(c.metric).label for c in contests])
-    if (best := scores[scores["contestant"] == BEST]).size:
+    if (best := scores[scores["contestant"] == BEST_BASELINE]).size:
         frame = frame.merge(best[["row", "reason"]].rename(columns={"reason": "best"}), "left", "row")
     columns = [Column("row", "family"), *(Column(n, n, _two_decimals, numeric=True, shade=shade) for n in names)]
     columns += [Column("best", "name of the best baseline")] if "best" in frame else []
@@ -277,7 +285,7 @@ def _score_table(
 
 
 def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
-    """Whether the scores of a row separate backbones, or differ no more than those of several seeds."""
+    """A table that compares the differences between backbones with those between seeds, with a row per contest."""
     rows = [
         {
             "row": contest.title,
@@ -298,8 +306,8 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
         title="Rows that separate architectures",
         caption="The median gap between adjacent quartiles of the models' scores (without the best and the worst), the "
         "pooled standard deviation over seeds, and the pairs of models whose scores differ by Welch's test over seeds "
-        f"({100 * LEVEL:g} %, not corrected for the number of pairs). A row separates architectures if the gap is more "
-        f"than {MIN_RATIO:g} standard deviations; in other rows a rank may be chance.",
+        f"({100 * SIGNIFICANCE_LEVEL:g} %, not corrected for the number of pairs). A row separates architectures if "
+        f"the gap is more than {MIN_RATIO:g} standard deviations. In other rows, a rank may be due to chance.",
         frame=pd.DataFrame(rows),
         columns=(
             Column("row", "family"),
@@ -315,7 +323,7 @@ def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
 
 
 def _related_table(contests: Sequence[Contest], name: str) -> Table | None:
-    """The gain from related datasets, as scores on the scale of the heat map."""
+    """A table of the gain from related datasets, as scores on the scale of the heat map."""
     frames = [normalised.related_scores(c.task).assign(row=c.title) for c in contests if c.evaluator == "targets"]
     rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if rows.empty:

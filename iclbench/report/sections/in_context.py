@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 
 from iclbench.analysis import accuracies
-from iclbench.analysis.evaluators import in_order, is_test, meaning
+from iclbench.analysis.evaluators import is_test, meaning, sorted_evaluators
 from iclbench.core.formats import fixed, integer
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import accuracy
-from iclbench.tables.evaluators import HEADLINE
+from iclbench.tables.evaluators import MAIN_ACCURACY
 
 _INTRODUCTION = (
     "A query can be answered in context, from the labels in the prompt, or in weights, from the labels seen in "
@@ -21,19 +21,19 @@ _INTRODUCTION = (
 def section(task: Slice) -> Section | None:
     if not accuracies.has_tests(task):
         return None
-    tests = in_order(task.accuracies_by_run["evaluator"])
-    items = (f"{meaning(t).title}: {meaning(t).asks}; guessing gets {meaning(t).guessing}." for t in tests)
+    tests = sorted_evaluators(task.accuracies_by_run["evaluator"])
+    items = (f"{meaning(t).title}: {meaning(t).asks}; accuracy of guessing: {meaning(t).guessing}." for t in tests)
     blocks: list[Block] = [Text(_INTRODUCTION, tuple(items)), accuracy_table(task, tests)]
-    if (figure := accuracy.in_training(task)) is not None:
+    if (figure := accuracy.training_figure(task)) is not None:
         blocks.append(figure)
     return Section(f"{task.id}-in-context", "In context and in weights", tuple(blocks))
 
 
 def accuracy_table(task: Slice, tests: list[str]) -> Table:
-    """A row per contestant: accuracy on each test, whether context or weights decide the flip, and the highest ICL
+    """A table with a row per contestant: the accuracy on each test, the winner on the flip test, and the highest ICL
     accuracy in training."""
-    measured = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
-    rows = pd.concat([measured, _published(task)], ignore_index=True)
+    measured_rows = accuracies.final(task).assign(name=lambda rows: rows["contestant"])
+    rows = pd.concat([measured_rows, _published_accuracies(task)], ignore_index=True)
     keys = ["kind", "contestant", "name"]
     frame = rows.groupby(keys, as_index=False, dropna=False).agg(runs=("runs", "max"))
     frame["runs"] = frame["runs"].astype("Int64").where(frame["kind"] == "backbone")
@@ -73,11 +73,11 @@ def _header(evaluator: str) -> str:
     return test.title if test.chance is None else f"{test.title} (chance {test.guessing})"
 
 
-def _published(task: Slice) -> pd.DataFrame:
+def _published_accuracies(task: Slice) -> pd.DataFrame:
     """Published accuracies on the tests, of all presets."""
     rows = task.results.rows
     rows = rows[rows["kind"].eq("published") & rows["task"].eq(task.task)]
-    rows = rows[rows["metric"].eq(HEADLINE) & rows["status"].eq("ok")]
+    rows = rows[rows["metric"].eq(MAIN_ACCURACY) & rows["status"].eq("ok")]
     rows = rows[is_test(rows["evaluator"]) & rows["axis"].isna()]
     rows = rows.assign(name=rows["contestant"] + " (published, " + rows["preset"] + data_note(rows) + ")")
     rows = rows.drop(columns="contestant")
@@ -92,6 +92,6 @@ def _peaks(task: Slice) -> pd.DataFrame:
 
 
 def _winner(low: pd.Series, high: pd.Series) -> pd.Series:
-    """Whether context or weights decide where they disagree, from the interval of the accuracy on the flip test."""
+    """The winner, context or weights, on queries for which they disagree, from the interval of the flip accuracy."""
     winner = pd.Series("neither", index=low.index, dtype="string").where(low.notna() & high.notna())
     return winner.mask((low > 0.5).fillna(False), "context").mask((high < 0.5).fillna(False), "weights")

@@ -9,8 +9,8 @@ import pandas as pd
 
 from iclbench.core.formats import fixed, integer, signed
 from iclbench.report.blocks import Column, Table
-from iclbench.report.language import HEADLINE, SHUFFLED, Language, mean_over_tasks
-from iclbench.report.sections.language_tables import ALL
+from iclbench.report.language import ACCURACY, SHUFFLED, LanguageResults, mean_over_tasks
+from iclbench.report.sections.language_tables import ALL_TASKS
 from iclbench.report.sections.overview import shade
 from iclbench.report.titles import source
 
@@ -24,13 +24,13 @@ _GAINS = (
 )
 
 
-def gains(language: Language) -> Table | None:
-    """Gains of methods by task, at the task's number of demonstrations, and their means over tasks."""
+def gains(language: LanguageResults) -> Table | None:
+    """A table of the gains of methods by task, at the task's number of demonstrations, and their means over tasks."""
     rows = language.at_main_shots(language.gains)
     rows = rows[rows["shift"] == "none"]
     if rows.empty:
         return None
-    accuracies = language.scores[language.scores["metric"] == HEADLINE]
+    accuracies = language.scores[language.scores["metric"] == ACCURACY]
     frame = rows[["family", *_KEYS, "model", "value", "low", "high"]].rename(columns={"value": "gain"})
     for name, shift in (("none", "none"), ("shuffled", SHUFFLED)):
         shift_scores = accuracies[accuracies["shift"] == shift]
@@ -65,25 +65,27 @@ def gains(language: Language) -> Table | None:
 
 
 def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """The mean gain of each method with several tasks, over all of its tasks; `task` says how many they are."""
+    """The mean gain of each method with several tasks, over all of its tasks. The column `task` has their number."""
     means, n_tasks = [], rows["task"].nunique()
     for contestant, method_rows in rows.groupby("contestant"):
         tasks = sorted(method_rows["task"].unique())
         if len(tasks) > 1:
             mean = mean_over_tasks(method_rows, tasks, ["contestant"]).rename(columns={"value": "gain"})
-            name = ALL if len(tasks) == n_tasks else f"mean of its {len(tasks)} tasks"
+            name = ALL_TASKS if len(tasks) == n_tasks else f"mean of its {len(tasks)} tasks"
             means.append(mean.assign(task=name, contestant=contestant))
     return pd.concat(means, ignore_index=True) if means else pd.DataFrame(columns=["task", "contestant", "gain"])
 
 
-def published(language: Language) -> list[Table]:
+def published(language: LanguageResults) -> list[Table]:
     """A table of contestants x tasks with published accuracies, ours first, and a table of their sources."""
-    members = {str(name): members_of(str(name), rows, language) for name, rows in language.published.groupby("task")}
-    evaluated = {name: tasks for name, tasks in members.items() if tasks}
-    theirs = language.published[language.published["task"].isin(list(evaluated))]
+    members = {
+        str(name): members_of(str(name), rows, language) for name, rows in language.published_rows.groupby("task")
+    }
+    evaluated_tasks = {name: tasks for name, tasks in members.items() if tasks}
+    theirs = language.published_rows[language.published_rows["task"].isin(list(evaluated_tasks))]
     ours = [
         mean_over_tasks(rows, tasks, ["contestant"]).assign(task=name, n_context=n)
-        for name, tasks in evaluated.items()
+        for name, tasks in evaluated_tasks.items()
         for n, rows in _our_scores(language, name, theirs)
     ]
     if not any(len(means) for means in ours):
@@ -96,12 +98,14 @@ def published(language: Language) -> list[Table]:
     rows["n"] = rows["n_context"].where(has_several_counts).astype("Int64")
     keys = ["whose", "contestant", "n"]
     frame = rows[keys].drop_duplicates().sort_values(keys, ignore_index=True)
-    for name in evaluated:
-        renamed = {"value": name, "low": f"{name} low", "high": f"{name} high"}
+    for name in evaluated_tasks:
+        new_names = {"value": name, "low": f"{name} low", "high": f"{name} high"}
         task_rows = rows[rows["task"] == name].drop_duplicates(keys)
-        frame = frame.merge(task_rows[[*keys, *renamed]].rename(columns=renamed), "left", keys)
-    headers = {name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in evaluated.items()}
-    our_data = {name: _our_data(language, tasks) for name, tasks in evaluated.items()}
+        frame = frame.merge(task_rows[[*keys, *new_names]].rename(columns=new_names), "left", keys)
+    headers = {
+        name: name if tasks == [name] else f"{name} ({len(tasks)} tasks)" for name, tasks in evaluated_tasks.items()
+    }
+    our_data = {name: _our_data(language, tasks) for name, tasks in evaluated_tasks.items()}
     theirs = theirs.assign(our_data=theirs["task"].map(our_data).astype("string"))
     with_other_data = theirs.loc[theirs["data"].ne(theirs["our_data"]).fillna(False), "task"].unique()
     headers |= {name: f"{headers[name]}, other data" for name in with_other_data}
@@ -121,21 +125,23 @@ def published(language: Language) -> list[Table]:
     return [table, _source_table(theirs)]
 
 
-def _our_scores(language: Language, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """Our scores at each published number of demonstrations of a task. If that number is missing (NaN), they are at the
-    task's main number."""
+def _our_scores(language: LanguageResults, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
+    """Our scores at each published number of demonstrations of a task. If it is missing (NaN), the task's main number
+    is used."""
     rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
-    complete, first_token = (rows[rows["metric"] == metric] for metric in (HEADLINE, _FIRST_TOKEN))
+    complete, first_token = (rows[rows["metric"] == metric] for metric in (ACCURACY, _FIRST_TOKEN))
     # The accuracy on the first token is the same if all answers have one token.
-    paired = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
-    differing = paired.loc[paired["value"] != paired["value_complete"], "contestant"].unique()
-    first_token = first_token[first_token["contestant"].isin(differing)]
+    paired_scores = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
+    differing_contestants = paired_scores.loc[
+        paired_scores["value"] != paired_scores["value_complete"], "contestant"
+    ].unique()
+    first_token = first_token[first_token["contestant"].isin(differing_contestants)]
     scores = pd.concat([complete, first_token.assign(contestant=first_token["contestant"] + ", first token")])
     for n in theirs.loc[theirs["task"] == name, "n_context"].unique():
         yield (np.nan, language.at_main_shots(scores)) if pd.isna(n) else (float(n), scores[scores["n_context"] == n])
 
 
-def _our_data(language: Language, tasks: Sequence[str]) -> str:
+def _our_data(language: LanguageResults, tasks: Sequence[str]) -> str:
     """The data of our examples of these tasks; "not stated" if no row names them."""
     rows = language.rows[language.rows["task"].isin(tasks) & language.rows["kind"].ne("published")]
     names = rows["data"].dropna().unique()
@@ -167,12 +173,12 @@ def _source_table(theirs: pd.DataFrame) -> Table:
     )
 
 
-def members_of(name: str, published: pd.DataFrame, language: Language) -> list[str]:
-    """Our tasks that a published number is about: the task of this name, the members of the suite that the published
+def members_of(name: str, published: pd.DataFrame, language: LanguageResults) -> list[str]:
+    """The evaluated tasks of a published number: the task with this name, the members of the suite that the published
     rows list, or the subsets of the card."""
     tasks = [task for members in language.families.values() for task in members]
     if name in tasks:
         return [name]
-    if (listed := published["mean_of"].dropna()).size:
-        return [task for task in str(listed.iloc[0]).split(", ") if task in tasks]
+    if (listed_tasks := published["mean_of"].dropna()).size:
+        return [task for task in str(listed_tasks.iloc[0]).split(", ") if task in tasks]
     return [task for task in tasks if task.startswith(f"{name}-")]

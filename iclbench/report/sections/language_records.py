@@ -7,14 +7,14 @@ import pandas as pd
 from iclbench.core.formats import integer
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Table
-from iclbench.report.language import HEADLINE, Language
+from iclbench.report.language import ACCURACY, LanguageResults
 
-# Characters of the end of a prompt in a table.
+# Number of characters of the end of a prompt in a table.
 _END_LENGTH = 90
 
 
-def samples(language: Language) -> Table | None:
-    """The first answers of every contestant on every task."""
+def samples(language: LanguageResults) -> Table | None:
+    """A table of the first answers of every contestant on every task."""
     rows = language.answers
     if rows.empty:
         return None
@@ -50,11 +50,11 @@ def prompt_end(prompt: str) -> str:
     return flat if len(flat) <= _END_LENGTH else "… " + flat[-_END_LENGTH:].lstrip()
 
 
-def notes(language: Language) -> Table | None:
-    """Notes of cells on their answers: the number of passes, dropped demonstrations, and the majority answer."""
+def notes(language: LanguageResults) -> Table | None:
+    """A table of the notes of cells on their answers: number of passes, dropped demonstrations, and majority answer."""
     cells = language.cells
     keys = ["family", "task", "contestant", "n_context", "shift", "reason"]
-    with_note = cells[cells["reason"].notna() & (cells["metric"] == HEADLINE)]
+    with_note = cells[cells["reason"].notna() & (cells["metric"] == ACCURACY)]
     frame = with_note.groupby(keys, as_index=False, dropna=False).agg(cells=("prompt_set", "nunique"))
     if frame.empty:
         return None
@@ -77,8 +77,8 @@ def notes(language: Language) -> Table | None:
     )
 
 
-def prompt_sets(language: Language) -> Table:
-    """Prompt sets, a row per task, number of demonstrations and shift."""
+def prompt_sets(language: LanguageResults) -> Table:
+    """A table of prompt sets, with a row per task, number of demonstrations and shift."""
     keys = ["family", "task", "n_context", "shift", "evaluator", "card"]
     cells = language.cells
     frame = cells.groupby(keys, as_index=False, dropna=False).agg(
@@ -111,8 +111,8 @@ def prompt_sets(language: Language) -> Table:
     )
 
 
-def costs(language: Language) -> Table | None:
-    """Seconds and bytes of a cell by contestant, number of demonstrations and machine."""
+def costs(language: LanguageResults) -> Table | None:
+    """A table of the seconds and bytes of a cell by contestant, number of demonstrations and machine."""
     if language.costs.empty:
         return None
     keys = ["contestant", "n_points", "device", "threads"]

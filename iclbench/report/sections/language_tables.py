@@ -8,12 +8,12 @@ import pandas as pd
 
 from iclbench.core.formats import fixed, integer, slug
 from iclbench.report.blocks import Column, Table, Text
-from iclbench.report.language import HEADLINE, MAJORITY, SHUFFLED, Language, mean_over_tasks
+from iclbench.report.language import ACCURACY, MAJORITY, SHUFFLED, LanguageResults, mean_over_tasks
 from iclbench.report.sections.overview import shade
 
-# A family with more tasks than this has a separate table; the main table shows only its mean.
+# A family with more tasks than this has a separate table, and the main table has only its mean.
 _MAX_TASKS = 12
-ALL = "mean of all tasks"
+ALL_TASKS = "mean of all tasks"
 # With more models, the tables of controls are folded.
 _MAX_UNFOLDED_MODELS = 3
 _IN_CONTEXT, _SHUFFLED_LABELS = "in context", ", shuffled labels"
@@ -24,7 +24,7 @@ _ACCURACY_CAPTION = (
 )
 # Metric of an answer -> header of its column.
 _HEADERS = {
-    HEADLINE: "accuracy",
+    ACCURACY: "accuracy",
     "accuracy_per_token": "per token",
     "accuracy_per_character": "per character",
     "accuracy_per_byte": "per byte",
@@ -34,9 +34,9 @@ _HEADERS = {
 }
 
 
-def by_model(language: Language) -> list[Table]:
+def by_model(language: LanguageResults) -> list[Table]:
     """A table of tasks x contestants at the number of demonstrations of each task, and one per large family."""
-    rows = language.at_main_shots(_backbone_scores(language, HEADLINE))
+    rows = language.at_main_shots(_backbone_scores(language, ACCURACY))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
     columns = {name: name for name in language.contestants if name in set(rows["column"])}
     return _by_task(
@@ -49,22 +49,24 @@ def by_model(language: Language) -> list[Table]:
     )
 
 
-def controls(language: Language) -> list[Text | Table]:
+def controls(language: LanguageResults) -> list[Text | Table]:
     """The controls of each model: no demonstrations, shuffled labels, repeated demonstrations."""
-    accuracies = _backbone_scores(language, HEADLINE)
+    accuracies = _backbone_scores(language, ACCURACY)
     is_plain = (accuracies["method"] == "") & (accuracies["shift"] == "none")
     zero_shot = accuracies[is_plain & (accuracies["n_context"] == 0)]
     main = language.at_main_shots(accuracies)
     main = main[main["n_context"] > 0]
-    balanced = language.at_main_shots(_backbone_scores(language, "balanced_accuracy"))
-    balanced = balanced[(balanced["method"] == "") & (balanced["shift"] == "none") & (balanced["n_context"] > 0)]
+    balanced_scores = language.at_main_shots(_backbone_scores(language, "balanced_accuracy"))
+    balanced_scores = balanced_scores[
+        (balanced_scores["method"] == "") & (balanced_scores["shift"] == "none") & (balanced_scores["n_context"] > 0)
+    ]
     methods = main["method"].str.removeprefix("+").where(main["method"] != "", _IN_CONTEXT)
     is_shuffled = main["shift"] == SHUFFLED
     rows = pd.concat(
         [
             zero_shot.assign(column="zero-shot"),
             main.assign(column=methods.where(~is_shuffled, methods + _SHUFFLED_LABELS)),
-            balanced.assign(column="balanced"),
+            balanced_scores.assign(column="balanced"),
         ],
         ignore_index=True,
     )
@@ -76,7 +78,7 @@ def controls(language: Language) -> list[Text | Table]:
         if names <= {_IN_CONTEXT, "balanced"}:
             continue
         columns = {"zero-shot": "zero-shot"} if "zero-shot" in names else {}
-        columns |= {name: name for name in sorted(names - {"zero-shot", "balanced"}, key=_place)}
+        columns |= {name: name for name in sorted(names - {"zero-shot", "balanced"}, key=_sort_key)}
         columns |= {"balanced": "balanced accuracy, in context"} if "balanced" in names else {}
         blocks += [Text(f"{model}:")] if 1 < len(models) <= _MAX_UNFOLDED_MODELS else []
         blocks += _by_task(
@@ -92,13 +94,13 @@ def controls(language: Language) -> list[Text | Table]:
     return blocks
 
 
-def _place(name: str) -> tuple[bool, bool, str]:
+def _sort_key(name: str) -> tuple[bool, bool, str]:
     """The sort key of a column of controls: true labels first, then plain in-context learning before methods."""
     return _SHUFFLED_LABELS in name, not name.startswith(_IN_CONTEXT), name
 
 
-def scores(language: Language) -> Table | None:
-    """A row per task and contestant, a column per metric of `_HEADERS`."""
+def scores(language: LanguageResults) -> Table | None:
+    """A table with a row per task and contestant, and a column per metric of `_HEADERS`."""
     rows = language.at_main_shots(language.scores[language.scores["shift"] == "none"])
     rows = rows[rows["metric"].isin(list(_HEADERS)) & rows["kind"].eq("backbone")].assign(column=lambda r: r["metric"])
     if rows.empty:
@@ -121,9 +123,9 @@ def scores(language: Language) -> Table | None:
     )
 
 
-def by_shots(language: Language) -> Table | None:
-    """A row per task and contestant, a column per number of demonstrations."""
-    rows = _backbone_scores(language, HEADLINE)
+def by_shots(language: LanguageResults) -> Table | None:
+    """A table with a row per task and contestant, and a column per number of demonstrations."""
+    rows = _backbone_scores(language, ACCURACY)
     rows = rows[rows["shift"] == "none"]
     sizes = sorted(int(n) for n in rows["n_context"].dropna().unique())
     if sum(n > 0 for n in sizes) < 2:
@@ -147,7 +149,7 @@ def by_shots(language: Language) -> Table | None:
 
 
 def _by_task(
-    language: Language,
+    language: LanguageResults,
     rows: pd.DataFrame,
     columns: Mapping[str, str],
     name: str,
@@ -155,7 +157,8 @@ def _by_task(
     caption: str,
     folded: bool = False,
 ) -> list[Table]:
-    """A table with a row per task and per mean of a family, a column per value of `column`; and one per large family.
+    """A table with a row per task and per mean of a family, and a column per value of `column`; and one per large
+    family.
 
     `columns` maps the values of `column` to headers.
     """
@@ -163,31 +166,31 @@ def _by_task(
         return []
     families = {f: [t for t in tasks if t in set(rows["task"])] for f, tasks in language.families.items()}
     families = {family: tasks for family, tasks in families.items() if tasks}
-    large = [family for family, tasks in families.items() if len(tasks) > _MAX_TASKS]
+    large_families = [family for family, tasks in families.items() if len(tasks) > _MAX_TASKS]
     entries = with_means(rows, families)
     headers = columns if MAJORITY not in set(rows["column"]) else {MAJORITY: MAJORITY, **columns}
 
     def table(entries: pd.DataFrame, stem: str, heading: str, text: str, is_folded: bool) -> Table:
         keys = ["family", "place", "name"]
         frame = _with_columns(entries[keys].drop_duplicates(), entries, keys, list(headers))
-        frame = frame.assign(shots=frame["name"].map(language.shots).astype("Int64"))
+        frame = frame.assign(shots=frame["name"].map(language.main_shots).astype("Int64"))
         frame = frame.sort_values(["place", "name"], ignore_index=True).drop(columns="place")
         accuracies = (_column(key, header, shaded=True) for key, header in headers.items() if key in frame)
         shots = (Column("shots", "demonstrations", integer, numeric=True),) if frame["shots"].notna().any() else ()
         return Table(stem, heading, text, frame, (Column("name", "task"), *accuracies, *shots), "family", is_folded)
 
-    without_large = entries[~entries["family"].isin(large) | entries["task"].isna()]
-    reference = f" Further tables below: {', '.join(large)}." if large else ""
+    without_large = entries[~entries["family"].isin(large_families) | entries["task"].isna()]
+    reference = f" Further tables below: {', '.join(large_families)}." if large_families else ""
     tables = [table(without_large, name, title, caption + reference, folded)]
-    for family in large:
+    for family in large_families:
         family_entries = entries[entries["family"] == family]
         tables.append(table(family_entries, f"{name}-{slug(family)}", f"{title}: {family}", caption, True))
     return tables
 
 
-def with_majority(language: Language, rows: pd.DataFrame) -> pd.DataFrame:
+def with_majority(language: LanguageResults, rows: pd.DataFrame) -> pd.DataFrame:
     """The rows, and the accuracy of the most frequent answer on each of their tasks."""
-    majority = language.majority[language.majority["metric"] == HEADLINE]
+    majority = language.majority[language.majority["metric"] == ACCURACY]
     majority = majority[majority["task"].isin(rows["task"].unique())]
     return pd.concat([rows, majority.assign(column=MAJORITY)], ignore_index=True)
 
@@ -202,13 +205,15 @@ def with_means(rows: pd.DataFrame, families: Mapping[str, Sequence[str]]) -> pd.
             frames.append(mean.assign(family=family, name=f"mean of {family}", place=2 * order[family] + 1))
     if len(families) > 1:
         all_tasks = [task for tasks in families.values() for task in tasks]
-        frames.append(mean_over_tasks(rows, all_tasks, ["column"]).assign(family=ALL, name=ALL, place=2 * len(order)))
+        frames.append(
+            mean_over_tasks(rows, all_tasks, ["column"]).assign(family=ALL_TASKS, name=ALL_TASKS, place=2 * len(order))
+        )
     return pd.concat([frame for frame in frames if len(frame)], ignore_index=True).reindex(
         columns=["family", "task", "name", "place", "column", *_NUMBERS]
     )
 
 
-def _backbone_scores(language: Language, name: str) -> pd.DataFrame:
+def _backbone_scores(language: LanguageResults, name: str) -> pd.DataFrame:
     rows = language.scores
     return rows[(rows["metric"] == name) & (rows["kind"] == "backbone")]
 
@@ -220,8 +225,8 @@ def _with_columns(frame: pd.DataFrame, rows: pd.DataFrame, keys: list[str], name
         named_rows = rows[rows["column"] == name]
         if named_rows.empty:
             continue
-        renamed = {number: name if number == "value" else f"{name} {number}" for number in _NUMBERS}
-        frame = frame.merge(named_rows[[*keys, *_NUMBERS]].rename(columns=renamed), "left", keys)
+        new_names = {number: name if number == "value" else f"{name} {number}" for number in _NUMBERS}
+        frame = frame.merge(named_rows[[*keys, *_NUMBERS]].rename(columns=new_names), "left", keys)
     return frame
 
 

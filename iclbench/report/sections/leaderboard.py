@@ -8,18 +8,18 @@ import pandas as pd
 
 from iclbench.analysis import normalised, oracles
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.scores import COLUMNS, for_display, leaderboard, metric_of_curves
+from iclbench.analysis.scores import COLUMNS, displayed_columns, leaderboard, metric_of_curves
 from iclbench.core.formats import fixed, integer, number, slug
 from iclbench.core.metrics import GUESSING_BASELINES, metric
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Slice
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 # Largest number of baselines in the table for a paper.
 PAPER_BASELINES = 3
 # Column -> phase and metric of the cost, and the header of the column.
-COSTS = {
+COST_COLUMNS = {
     "parameters": ("model", "parameters", "parameters"),
     "train_seconds": ("train", "seconds", "training"),
     "evaluate_seconds": ("evaluate", "seconds", "evaluation"),
@@ -30,7 +30,7 @@ COSTS = {
 def section(task: Slice) -> Section | None:
     summaries = task.summaries[task.summaries["shift"] == "none"]
     boards = [
-        board(task, str(evaluator), rows)
+        leaderboard_table(task, str(evaluator), rows)
         for evaluator, rows in summaries.groupby("evaluator")
         if (rows["metric"] == "auc").any()
     ]
@@ -44,17 +44,17 @@ def paper_tables(task: Slice) -> Iterator[Table]:
     if not contests:
         return
     # If the user selected contestants, the table has all of them.
-    max_baselines = PAPER_BASELINES if task.results.hidden.empty else None
+    max_baselines = PAPER_BASELINES if task.results.hidden_rows.empty else None
     frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
     question = [Column("row", "question")] * (len(contests) > 1)
     unit = "seed" if frame["seeds"].max() == 1 else "seeds"
-    seeds = f", n = {_range(frame['seeds'])} {unit} per model" if frame["seeds"].notna().any() else ""
+    seeds = f", n = {_range_text(frame['seeds'])} {unit} per model" if frame["seeds"].notna().any() else ""
     references = "; ".join(dict.fromkeys(contest.reference for contest in contests))
     yield Table(
         name=f"{task.id}-paper",
         title="Table for a paper",
         caption=f"Scores on {task.task}, preset {task.preset}: 0 is as good as guessing, 1 as good as {references}. "
-        f"Means over seeds with 95 % intervals over prompts (n = {_range(frame['n_episodes'])} prompts{seeds}). "
+        f"Means over seeds with 95 % intervals over prompts (n = {_range_text(frame['n_episodes'])} prompts{seeds}). "
         "With several seeds, the interval spans the intervals of all seeds.",
         frame=frame,
         columns=(
@@ -71,7 +71,7 @@ def paper_tables(task: Slice) -> Iterator[Table]:
 def _paper_rows(contest: Contest, max_baselines: int | None) -> pd.DataFrame:
     """The scores of all models and oracles and of the `max_baselines` best baselines that do not guess, best first.
 
-    If `max_baselines` is None, the scores of all contestants.
+    If `max_baselines` is None, the rows are the scores of all contestants.
     """
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     if max_baselines is not None:
@@ -84,10 +84,10 @@ def _paper_rows(contest: Contest, max_baselines: int | None) -> pd.DataFrame:
     ]
 
 
-def _range(counts: pd.Series) -> str:
+def _range_text(counts: pd.Series) -> str:
     """The smallest and the largest of the counts as text.
 
-    >>> _range(pd.Series([3, None, 2])), _range(pd.Series([256, 256]))
+    >>> _range_text(pd.Series([3, None, 2])), _range_text(pd.Series([256, 256]))
     ('2 to 3', '256')
     """
     ends = [integer(n) for n in (counts.min(), counts.max()) if pd.notna(n)]
@@ -104,20 +104,20 @@ def remarks(task: Slice, evaluator: str) -> Iterator[Text]:
 
 def beaten_oracles(task: Slice, evaluator: str) -> Iterator[Text]:
     """A remark that lists the oracles that are not optimal on the training distribution, if there are any."""
-    rows = task.unfailed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
+    rows = task.without_failed(task.rows[task.rows["shift"].eq("none") & task.rows["evaluator"].eq(evaluator)])
     rows = rows[rows["kind"].ne("published")]
     if lines := tuple(oracle.line for oracle in oracles.beaten_oracles(rows, task.results.errors)):
         yield Text("Oracles that are not optimal on these prompts:", lines)
 
 
-def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
+def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
     """The leaderboard of one question: a row per contestant, sorted by area under the learning curve."""
     curves = task.curves[(task.curves["shift"] == "none") & (task.curves["evaluator"] == evaluator)]
     name = metric_of_curves(task, evaluator)
     ranking = leaderboard(task, evaluator, by="auc")
-    frame = for_display(ranking).merge(_summary(summaries, "auc"), "left", "contestant")
-    for name_of_summary in ("score", "accuracy"):
-        frame = frame.merge(_summary(summaries, name_of_summary).drop(columns="run"), "left", "contestant")
+    frame = displayed_columns(ranking).merge(_metric_values(summaries, "auc"), "left", "contestant")
+    for summary_metric in ("score", "accuracy"):
+        frame = frame.merge(_metric_values(summaries, summary_metric).drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
     columns = shown_columns(
@@ -126,20 +126,20 @@ def board(task: Slice, evaluator: str, summaries: pd.DataFrame) -> Table:
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
         Column("score", "score", fixed, True, "score_low", "score_high"),
         Column("accuracy", "accuracy", fixed, True, "accuracy_low", "accuracy_high"),
-        *map(cost_column, COSTS),
+        *map(cost_column, COST_COLUMNS),
     )
     return Table(
         name=f"{task.id}-{slug('leaderboard', evaluator)}",
         title=f"{task.task}: leaderboard",
         caption=f"Models and baselines by area under the learning curve ({metric(name).label}, lower is better), with "
-        f"95 % intervals over episodes.{meanings(columns)}",
+        f"95 % intervals over episodes.{column_meanings(columns)}",
         frame=frame,
         columns=columns,
         group="rank",
     )
 
 
-def _summary(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
+def _metric_values(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
     """Columns contestant and run, and the metric `name` with the ends of its interval."""
     rows = summaries.loc[summaries["metric"] == name, ["contestant", "run", "value", "low", "high"]]
     return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
@@ -161,7 +161,7 @@ def _score_column(name: str) -> Column:
     return Column(name, column.title, column.show, column.dtype in ("Int64", "Float64"), *ends)
 
 
-def meanings(columns: Iterable[Column]) -> str:
+def column_meanings(columns: Iterable[Column]) -> str:
     """A sentence on the meaning of the columns of `analysis.scores`, with a leading space."""
     header_meanings = ((column.header, COLUMNS[column.key].help) for column in columns if column.key in COLUMNS)
     sentence = "; ".join(f"{header}: {text}" for header, text in header_meanings if text)
@@ -169,10 +169,10 @@ def meanings(columns: Iterable[Column]) -> str:
 
 
 def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
-    """The frame with the errors after k examples in columns `n<k>`, and the list of these k: up to three context sizes
-    for which all ranked contestants have errors."""
-    ranked = set(frame.loc[frame["auc"].notna(), "contestant"])
-    counts = curves[curves["contestant"].isin(ranked)].groupby("n_context")["contestant"].nunique()
+    """The frame with the errors after k examples in columns `n<k>`, and the values of k: up to three context sizes for
+    which all ranked contestants have errors."""
+    ranked_contestants = set(frame.loc[frame["auc"].notna(), "contestant"])
+    counts = curves[curves["contestant"].isin(ranked_contestants)].groupby("n_context")["contestant"].nunique()
     common = sorted(int(n) for n in counts[counts == counts.max()].index if n > 0)
     largest = common[-1] if common else 0
     sizes = sorted({min(common, key=lambda n: abs(n - largest * share)) for share in (0.25, 0.5, 1) if common})
@@ -182,19 +182,19 @@ def _with_errors(frame: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFram
 
 
 def cost_column(key: str) -> Column:
-    """The column of one of `COSTS`, in the format of its metric."""
-    _, cost, header = COSTS[key]
+    """The column of one of `COST_COLUMNS`, in the format of its metric."""
+    _, cost, header = COST_COLUMNS[key]
     return Column(key, header, metric(cost).show, numeric=True)
 
 
 def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with the columns of `COSTS`: means over runs.
+    """The frame with the columns of `COST_COLUMNS`: means over runs.
 
-    The cost of an evaluation is its cost at the smallest number of points. Costs that depend on the machine are those
-    of the machine with the most runs.
+    The cost of an evaluation is that at the smallest number of points. Costs that depend on the machine are those of
+    the machine with the most runs.
     """
     costs = task.costs
-    for key, (phase, name, _) in COSTS.items():
+    for key, (phase, name, _) in COST_COLUMNS.items():
         rows = costs[(costs["phase"] == phase) & (costs["metric"] == name)]
         if rows.empty:
             frame = frame.assign(**{key: pd.Series(pd.NA, index=frame.index, dtype="Float64")})
@@ -203,6 +203,6 @@ def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
             rows = rows_of_one_machine(rows)
         smallest = rows.groupby("contestant")["n_points"].transform("min")
         rows = rows[smallest.isna() | (rows["n_points"] == smallest).fillna(False).astype(bool)]
-        mean = over_seeds(rows, ["contestant"]).rename(columns={"value": key})
+        mean = means_over_seeds(rows, ["contestant"]).rename(columns={"value": key})
         frame = frame.merge(mean[["contestant", key]], "left", "contestant")
     return frame

@@ -9,7 +9,7 @@ from iclbench.core.metrics import curve_metric, metric
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice
 from iclbench.report.figures import learning
-from iclbench.tables.runs import joined_names, runs_of
+from iclbench.tables.runs import joined_run_names, split_run_names
 
 # Largest number of context sizes in a table.
 MAX_SIZES = 8
@@ -19,7 +19,7 @@ def section(task: Slice) -> Section | None:
     lines, means = (rows[rows["shift"] == "none"] for rows in (task.curves_by_run, task.curves))
     blocks: list[Block] = []
     groups = {(str(evaluator), str(name)): group for (evaluator, name), group in lines.groupby(["evaluator", "metric"])}
-    for evaluator, name in sorted(groups, key=lambda key: (key[0], _place(lines, key[1]))):
+    for evaluator, name in sorted(groups, key=lambda key: (key[0], _sort_key(lines, key[1]))):
         label = metric(name).label
         stem = slug("curves", evaluator, name)
         blocks += [
@@ -36,20 +36,20 @@ def section(task: Slice) -> Section | None:
     return Section(f"{task.id}-curves", "Learning curves", tuple(blocks)) if blocks else None
 
 
-def _place(lines: pd.DataFrame, name: str) -> tuple[int, str]:
-    """The sort key of a metric: the metric of the area under the curve, the gap to the oracle, and others by name."""
+def _sort_key(lines: pd.DataFrame, name: str) -> tuple[int, str]:
+    """The sort key of a metric: first the metric of the area under the curve, then the gap, then others by name."""
     main_metrics = (curve_metric(lines["metric"].unique()), "gap")
     return (main_metrics.index(name) if name in main_metrics else len(main_metrics)), name
 
 
 def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table:
-    """The curves as a table: a row per contestant, a column per context size."""
-    sizes = thinned(sorted(int(n) for n in rows["n_context"].unique()))
+    """The curves as a table, with a row per contestant and a column per context size."""
+    sizes = thinned_sizes(sorted(int(n) for n in rows["n_context"].unique()))
     order = {kind: i for i, kind in enumerate(KINDS)}
     wide = rows[rows["n_context"].isin(sizes)].pivot_table("value", index=["kind", "contestant"], columns="n_context")
     wide = wide.reset_index().sort_values("kind", key=lambda k: k.map(order), kind="stable")
     runs = rows.groupby("contestant")["run"].agg(
-        lambda names: joined_names(run for name in names for run in runs_of(name))
+        lambda names: joined_run_names(run for name in names for run in split_run_names(name))
     )
     wide = wide.rename(columns={n: f"n{n}" for n in sizes}).assign(run=wide["contestant"].map(runs))
     wide = wide[["contestant", "kind", "run", *(f"n{n}" for n in sizes)]]
@@ -67,17 +67,17 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
 
 
 def size_limited_contestants(task: Slice, rows: pd.DataFrame) -> list[str]:
-    """The contestants with skipped sizes, because they support fewer examples than these curves have."""
-    failures = task.failed
+    """The contestants that support fewer examples than these curves have, which are skipped at larger sizes."""
+    failures = task.failed_rows
     at_size = failures["status"].eq("skipped") & failures["n_context"].notna()
     of_curves = failures["shift"].isin(rows["shift"]) & failures["evaluator"].isin(rows["evaluator"])
     return sorted(failures.loc[at_size & of_curves, "contestant"].unique())
 
 
-def thinned(sizes: list[int]) -> list[int]:
+def thinned_sizes(sizes: list[int]) -> list[int]:
     """At most `MAX_SIZES` of the sizes, evenly spread, with the first and the last.
 
-    >>> thinned(list(range(21)))
+    >>> thinned_sizes(list(range(21)))
     [0, 3, 6, 9, 11, 14, 17, 20]
     """
     if len(sizes) <= MAX_SIZES:

@@ -16,7 +16,7 @@ _UNREADABLE = "Files that could not be read as tables (unchanged):"
 
 
 def section(results: Results) -> Section:
-    blocks: list[Block] = [table for table in (failed(results), _gap_table(results)) if table is not None]
+    blocks: list[Block] = [table for table in (failure_table(results), _missing_table(results)) if table is not None]
     if results.skipped_files:
         blocks.append(Text(_UNREADABLE, results.skipped_files))
     if results.excluded_rows:
@@ -28,7 +28,7 @@ def section(results: Results) -> Section:
     return Section("missing", "Missing and failed results", tuple(blocks))
 
 
-def failed(results: Results) -> Table | None:
+def failure_table(results: Results) -> Table | None:
     """A table of failed and skipped evaluations; None if there are none."""
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
     rows = pd.concat([values[values["status"].ne("ok")] for values in (results.rows, results.language.rows)])
@@ -44,10 +44,10 @@ def failed(results: Results) -> Table | None:
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
 
 
-def _gap_table(results: Results) -> Table | None:
+def _missing_table(results: Results) -> Table | None:
     """A table of results that are not computed yet; None if there are none."""
     headers = {"task": "task", "preset": "preset", "contestant": "contestant", "what": "missing", "fix": "what to run"}
-    frame = pd.DataFrame(gaps(results), columns=list(headers))
+    frame = pd.DataFrame(missing_results(results), columns=list(headers))
     if frame.empty:
         return None
     caption = (
@@ -58,57 +58,55 @@ def _gap_table(results: Results) -> Table | None:
     return Table("missing", "Results not computed yet", caption, frame, columns)
 
 
-def gaps(results: Results) -> list[tuple[str, str, str, str, str]]:
+def missing_results(results: Results) -> list[tuple[str, str, str, str, str]]:
     """Task, preset, contestant, missing result and command of the results that are not computed yet."""
-    # A task has a slice per trained length, and the same gap can be in several of them.
-    return list(dict.fromkeys(gap for task in results.slices for gap in _gaps(task)))
+    # A task has a slice per trained length, and the same result can be missing in several of them.
+    return list(dict.fromkeys(missing for task in results.slices for missing in _missing_results_of(task)))
 
 
-def _gaps(task: Slice) -> list[tuple[str, str, str, str, str]]:
-    """The gaps of a task, in the order of `_missing_evaluations`, `_missing_summaries` and `_missing_trainings`.
-
-    Failed cells are not gaps.
-    """
-    evaluated = task.rows[
+def _missing_results_of(task: Slice) -> list[tuple[str, str, str, str, str]]:
+    """The missing results of a task, in the order of `_missing_evaluations`, `_missing_summaries` and
+    `_missing_trainings`. Failed cells are not included."""
+    evaluated_rows = task.rows[
         ~_in_training(task) & ~task.rows["evaluator"].isin(DIAGNOSTICS) & task.rows["kind"].ne("published")
     ]
-    gaps = [
-        *_missing_evaluations(task, evaluated),
-        *((name, "summary", f"iclbench eval {run}") for name, run in _missing_summaries(evaluated)),
+    missing = [
+        *_missing_evaluations(task, evaluated_rows),
+        *((name, "summary", f"iclbench eval {run}") for name, run in _missing_summaries(evaluated_rows)),
         *_missing_trainings(task),
     ]
-    return [(task.task, task.preset, *gap) for gap in gaps]
+    return [(task.task, task.preset, *each) for each in missing]
 
 
 def _in_training(task: Slice) -> pd.Series:
     return task.rows["axis"].eq("train_step").fillna(False).astype(bool)
 
 
-def _missing_evaluations(task: Slice, evaluated: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
+def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
     """Contestant, evaluation and command of backbones and baselines without rows under a shift that others have."""
-    pairs = set(evaluated[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
+    pairs = set(evaluated_rows[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
     shifts = sorted({str(shift) for _, shift in pairs})
     # Guessing and the baselines of a probe (GD++ with another gamma) are not evaluated.
-    baselines = set(evaluated["contestant"].unique()) - {"chance"}
-    diverged = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
+    baselines = set(evaluated_rows["contestant"].unique()) - {"chance"}
+    diverged_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
     # A method on a backbone (gpt2+deep-thinking) is optional.
-    optional = {*task.results.method_contestants, *task.results.other_training_tasks}
+    optional_contestants = {*task.results.method_contestants, *task.results.other_training_tasks}
     contestants = sorted(
         name
         for name, kind in task.kinds.items()
-        if (kind == "backbone" and not set(task.runs.get(name, ["?"])) <= diverged)
+        if (kind == "backbone" and not set(task.runs_by_backbone.get(name, ["?"])) <= diverged_runs)
         or (kind == "baseline" and name in baselines)
     )
     for name in contestants:
         for shift in shifts or ["none"]:
-            if (name, shift) not in pairs and name not in optional:
+            if (name, shift) not in pairs and name not in optional_contestants:
                 title = "evaluation" if shift == "none" else f"shift {shift}"
-                yield name, title, _command(task, name, shift, diverged)
+                yield name, title, _command(task, name, shift, diverged_runs)
 
 
 def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Contestant and run of backbones that lack a score which others have on the same prompts, or that all lack
-    because the baselines that define scores are not evaluated."""
+    """Contestant and run of backbones without a score, although others have one on the same prompts or the baselines
+    that define scores are not evaluated."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
     scores = ok[ok["metric"].eq("score")]
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
@@ -123,7 +121,7 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     """Backbone, "everything" and command of backbones of the preset without rows on this task.
 
-    Backbones that a sweep lists are omitted, as the section on its coverage has the reason.
+    Backbones in a sweep are omitted, as the section on its coverage has the reasons.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}
@@ -136,10 +134,10 @@ def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
         yield name, "everything", f"iclbench train {task.task} {name} --preset {task.preset}"
 
 
-def _command(task: Slice, contestant: str, shift: str, diverged: set[str]) -> str:
+def _command(task: Slice, contestant: str, shift: str, diverged_runs: set[str]) -> str:
     """The command of a missing evaluation; a baseline is evaluated with any run of the task."""
-    runs = task.runs.get(contestant) or [run for runs in task.runs.values() for run in runs]
-    run = min((run for run in runs if run not in diverged), default="RUN")
+    runs = task.runs_by_backbone.get(contestant) or [run for runs in task.runs_by_backbone.values() for run in runs]
+    run = min((run for run in runs if run not in diverged_runs), default="RUN")
     other_shift, n = task.extrapolations.get(shift, (shift, None))
     if n is not None and other_shift == "none":
         return f"iclbench eval {run} --extrapolate {n}"

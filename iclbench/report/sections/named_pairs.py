@@ -32,8 +32,8 @@ def section(results: Results) -> Section | None:
     return Section("named-pairs", "Named pairs", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
-def scores(pair: Pair, contest: Contest) -> pd.DataFrame:
-    """The scores of both models (columns a and b) by seed; only seeds of the pair that both have."""
+def scores_by_seed(pair: Pair, contest: Contest) -> pd.DataFrame:
+    """The scores of both models (columns a and b) by seed, for the seeds of the pair that both have."""
     rows = contest.rows[contest.rows["kind"].eq("backbone") & contest.rows["seed"].isin(pair.seeds)]
     wide = rows[rows["contestant"].isin([pair.a, pair.b])].pivot_table("value", index="seed", columns="contestant")
     if not {pair.a, pair.b} <= set(wide.columns):
@@ -56,8 +56,8 @@ def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair
     seed is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
     `pairs` defaults to those of the shipped grid cards.
     """
-    named = shipped_pairs() if pairs is None else pairs
-    rows = pd.DataFrame(_rows(contests, [pair for pair in named if pair.preset == preset]))
+    all_pairs = shipped_pairs() if pairs is None else pairs
+    rows = pd.DataFrame(_rows(contests, [pair for pair in all_pairs if pair.preset == preset]))
     if len(rows):
         p_values = rows["p"].dropna()
         rows["among_all"] = pd.Series(holm(p_values.tolist()), p_values.index).map(
@@ -69,10 +69,10 @@ def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair
 def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[str, object]]:
     for pair in pairs:
         for contest in contests:
-            scored = {pair.a, pair.b} & set(contest.rows["contestant"])
-            if contest.task.task not in pair.tasks or not scored:
+            scored_models = {pair.a, pair.b} & set(contest.rows["contestant"])
+            if contest.task.task not in pair.tasks or not scored_models:
                 continue
-            pair_scores = scores(pair, contest)
+            pair_scores = scores_by_seed(pair, contest)
             mean, p_value = mean_difference(pair, pair_scores) or (None, np.nan)
             gaps = pair_scores["a"] - pair_scores["b"]
             yield {
@@ -92,7 +92,7 @@ def _rows(contests: Sequence[Contest], pairs: Sequence[Pair]) -> Iterator[dict[s
 
 
 def _verdict(pair: Pair, pair_scores: pd.DataFrame, mean: Difference | None) -> str:
-    """The better model of a pair; without a mean gap, the seeds that are missing."""
+    """The result of a pair: the better model, or the missing seeds."""
     if mean is None:
         missing = [str(seed) for seed in pair.seeds if seed not in set(pair_scores.index)]
         seeds, verb = ("seed", "is") if len(missing) == 1 else ("seeds", "are")

@@ -32,7 +32,7 @@ def section(results: Results) -> Section | None:
 def scores_by_steps(contest: Contest) -> pd.DataFrame:
     """Scores by contestant and number of training steps, averaged over seeds.
 
-    Columns of `over_training.means`, flops (of the training up to these steps) and panel.
+    The columns are those of `over_training.means`, flops (of the training up to these steps) and panel.
     """
     rows = over_training.means(contest)
     if rows.empty:
@@ -48,12 +48,12 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     name = f"over-training-{slug(preset)}"
     with_flops = _with_three_models({title: rows[rows["flops"].notna()] for title, rows in by_contest.items()})
     blocks: list[Block] = [_figure(results, name, preset, with_flops)] if with_flops else []
-    shares = shared_shares(by_contest.values())
-    if (table := _at_steps(by_contest, shares, name, preset)) is not None:
+    shares = common_shares(by_contest.values())
+    if (table := _step_table(by_contest, shares, name, preset)) is not None:
         blocks.append(table)
-    blocks.append(_stability(contests, by_contest, shares, name, preset))
+    blocks.append(_stability_table(contests, by_contest, shares, name, preset))
     if with_flops:
-        blocks.append(_at_compute(with_flops, name, preset))
+        blocks.append(_compute_table(with_flops, name, preset))
     return blocks
 
 
@@ -63,7 +63,7 @@ def _with_three_models(by_contest: dict[str, pd.DataFrame]) -> dict[str, pd.Data
 
 
 def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.DataFrame]) -> Figure:
-    """Scores against training FLOPs, with a panel per contest."""
+    """A figure of scores against training FLOPs, with a panel per contest."""
     rows = pd.concat(by_contest.values(), ignore_index=True)
     looks = {name: look for name, look in results.looks.items() if name in set(rows["contestant"])}
     data = rows.assign(axis_value=rows["flops"])
@@ -79,8 +79,8 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
         (0.9 * float(data["axis_value"].min()), 1.1 * float(data["axis_value"].max())),
         (low - 0.02, high + 0.02),
         field="axis_value",
-        unit="FLOPs",
-        band="range over seeds",
+        x_name="FLOPs",
+        band_name="range over seeds",
         log_x=True,
     )
     return learning.panel_figure(
@@ -96,10 +96,13 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
     )
 
 
-def _at_steps(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
-    """Mean scores and ranks of the models that are in all contests, after each share of the steps; None if no model
-    is in all contests."""
-    scores = {share: over_training.mean_over([_at(rows, share) for rows in by_contest.values()]) for share in shares}
+def _step_table(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
+    """A table of mean scores and ranks after each share of the steps, for the models in all contests; None without such
+    models."""
+    scores = {
+        share: over_training.mean_over_contests([_scores_at_share(rows, share) for rows in by_contest.values()])
+        for share in shares
+    }
     if scores[shares[-1]].empty:
         return None
     frame = pd.DataFrame({"contestant": scores[shares[-1]].sort_values(ascending=False, kind="stable").index})
@@ -126,20 +129,21 @@ def _at_steps(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name
     )
 
 
-def _stability(
+def _stability_table(
     contests: Sequence[Contest], by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str
 ) -> Table:
-    """Kendall's tau between the order after each share of the steps and the final order, and between two seeds."""
+    """A table of Kendall's tau between the order after each share of the steps and the final order, and between
+    seeds."""
     rows = []
     for contest in contests:
         if contest.title not in by_contest:
             continue
         scores = by_contest[contest.title]
         row: dict[str, object] = {"row": contest.title, "contestants": int(scores["contestant"].nunique())}
-        final = _at(scores, 1.0)
+        final = _scores_at_share(scores, 1.0)
         for i, share in enumerate(shares[:-1]):
-            row[f"tau{i}"] = over_training.kendall(_at(scores, share), final)
-        row["seeds"] = _between_seeds(contest)
+            row[f"tau{i}"] = over_training.kendall(_scores_at_share(scores, share), final)
+        row["seeds"] = _seed_agreement(contest)
         rows.append(row)
     columns = [Column("row", "family"), Column("contestants", "models", integer, numeric=True)]
     columns += [
@@ -155,7 +159,7 @@ def _stability(
     )
 
 
-def _between_seeds(contest: Contest) -> float:
+def _seed_agreement(contest: Contest) -> float:
     """Mean of Kendall's tau between the final orders of two seeds, over the pairs of seeds that all backbones have."""
     rows = contest.rows[contest.rows["kind"].eq("backbone")]
     wide = rows.pivot_table("value", index="contestant", columns="seed").astype(float).dropna(axis=1)
@@ -163,12 +167,12 @@ def _between_seeds(contest: Contest) -> float:
     return float(np.mean(taus)) if taus else float("nan")
 
 
-def _at_compute(by_contest: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
-    """Scores at equal steps and at equal FLOPs, a row per contest and model."""
+def _compute_table(by_contest: dict[str, pd.DataFrame], name: str, preset: str) -> Table:
+    """A table of scores at equal steps and at equal FLOPs, with a row per contest and model."""
     frames = []
     for title, rows in by_contest.items():
-        shared = over_training.shared_compute(rows)
-        at_compute, final = over_training.at_compute(rows, shared), _at(rows, 1.0)
+        shared = over_training.shared_flops(rows)
+        at_compute, final = over_training.scores_at_flops(rows, shared), _scores_at_share(rows, 1.0)
         full_flops = rows.groupby("contestant")["flops"].max()
         frame = pd.DataFrame(
             {"contestant": final.index, "row": title, "flops": shared, "steps_score": final.to_numpy()}
@@ -200,13 +204,13 @@ def _at_compute(by_contest: dict[str, pd.DataFrame], name: str, preset: str) -> 
     )
 
 
-def shared_shares(contests: Iterable[pd.DataFrame]) -> list[float]:
+def common_shares(contests: Iterable[pd.DataFrame]) -> list[float]:
     """The shares of the steps at which all models have a run in all contests, in ascending order; the last one is 1."""
     shares = (model["share"].astype(float).round(6) for rows in contests for _, model in rows.groupby("contestant"))
     return sorted(set.intersection(*map(set, shares)))
 
 
-def _at(rows: pd.DataFrame, share: float) -> pd.Series:
+def _scores_at_share(rows: pd.DataFrame, share: float) -> pd.Series:
     """Scores by contestant after a share of the steps."""
     return rows[np.isclose(rows["share"], share)].set_index("contestant")["value"].astype(float)
 

@@ -10,7 +10,7 @@ from iclbench.analysis import accuracies
 from iclbench.core.formats import Number, fixed
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Results
-from iclbench.tables.evaluators import DIAGNOSTICS, HEADLINE
+from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
 
 _KIND_ORDER = {"backbone": 0, "oracle": 1, "baseline": 2}
 _LIKELIHOOD = (
@@ -27,27 +27,27 @@ _ACCURACY = (
     "Accuracy: the share of queries with the right label among the admitted ones (ICL: the two labels of the sequence; "
     "IWL: all training labels); higher is better. Guessing gets 1/2 on ICL."
 )
-_CLASSIFICATION_METRICS = (HEADLINE, "accuracy", "cross_entropy")
+_CLASSIFICATION_METRICS = (MAIN_ACCURACY, "accuracy", "cross_entropy")
 
 
 def section(results: Results) -> Section | None:
     if results.rows.empty:
         return None
-    table = in_context(results)
-    return Section("overview", "Overview", (reading(results), *([] if table is None else [table])))
+    table = accuracy_table(results)
+    return Section("overview", "Overview", (reading_guide(results), *([] if table is None else [table])))
 
 
-def reading(results: Results) -> Text:
-    """How to read the numbers: metrics, the normaliser of the squared error, intervals and scores."""
+def reading_guide(results: Results) -> Text:
+    """An explanation of the numbers: metrics, the normaliser of the squared error, intervals and scores."""
     rows = results.rows
     rows = rows[(rows["shift"] == "none") & ~rows["evaluator"].isin(DIAGNOSTICS) & rows["axis"].isna()]
     n_episodes = sorted(int(n) for n in rows["n_episodes"].dropna().unique())
     range_text = " to ".join(f"{n:,}" for n in dict.fromkeys([n_episodes[0], n_episodes[-1]])) if n_episodes else "all"
-    measured = rows[rows["kind"] != "published"]
-    of_classes = measured["evaluator"].ne("next") & measured["metric"].isin(_CLASSIFICATION_METRICS)
-    of_targets = measured["evaluator"].eq("targets") & measured["n_related"].notna() & ~of_classes
+    measured_rows = rows[rows["kind"] != "published"]
+    of_classes = measured_rows["evaluator"].ne("next") & measured_rows["metric"].isin(_CLASSIFICATION_METRICS)
+    of_targets = measured_rows["evaluator"].eq("targets") & measured_rows["n_related"].notna() & ~of_classes
     has_classes, has_targets = bool(of_classes.any()), bool(of_targets.any())
-    has_next = measured.empty or not (of_targets | of_classes).all()
+    has_next = measured_rows.empty or not (of_targets | of_classes).all()
     questions = {
         "each output from the examples before it": has_next,
         "a set of targets from one context": has_targets,
@@ -60,7 +60,7 @@ def reading(results: Results) -> Text:
     if has_next or has_targets:
         items.append(
             "Error: squared error divided by the task's normaliser, the variance of the noiseless outputs under the "
-            f"training distribution ({normalisers(results)}). Predicting zero gives about 1; lower is better."
+            f"training distribution ({normaliser_text(results)}). Predicting zero gives about 1; lower is better."
         )
     items.append(
         f"Value and interval: the mean over {range_text} episodes and its 95 % bootstrap interval. With several seeds: "
@@ -73,7 +73,7 @@ def reading(results: Results) -> Text:
     )
 
 
-def normalisers(results: Results) -> str:
+def normaliser_text(results: Results) -> str:
     """The normalisers of the squared error by task, as text."""
     texts = []
     for task in results.slices:
@@ -83,8 +83,8 @@ def normalisers(results: Results) -> str:
     return "; ".join(dict.fromkeys(texts)) or "not recorded"
 
 
-def in_context(results: Results) -> Table | None:
-    """A table of contestants x tasks with a test of learning in context; None without such a task."""
+def accuracy_table(results: Results) -> Table | None:
+    """A table of the accuracy in context, contestants x tasks; None without a task with such a test."""
     frames = []
     for task in results.slices:
         final = accuracies.final(task)

@@ -16,10 +16,10 @@ from iclbench.report.blocks import Block, Column, Figure, Section, Table, Text
 from iclbench.report.cost_table import rows_of_one_machine
 from iclbench.report.data import Results
 from iclbench.report.figures import pareto as figures
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 _ALL = "all tasks"
-_MARKS = "Dashed: the Pareto front, with the names of its models."
+_MARK_CAPTION = "Dashed: the Pareto front, with the names of its models."
 _INTRODUCTION = (
     "A model is on the Pareto front if no other model is both as cheap and as good. Fronts are computed from means "
     "over seeds, without a test of significance."
@@ -62,7 +62,7 @@ def section(results: Results) -> Section | None:
     return Section("pareto", "Score against cost", (Text(_INTRODUCTION), *blocks)) if blocks else None
 
 
-def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
+def cost_points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
     """A row per contest and backbone with a score and this cost: columns task, panel, contestant, cost, score, front,
     shown, run."""
     frames = []
@@ -70,15 +70,15 @@ def points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
         scores = contest.scores[contest.scores["kind"] == "backbone"]
         rows = scores.merge(mean_costs(contest, cost), on="contestant")
         rows = rows.assign(panel=contest.title, task=contest.task.id)
-        frames.append(rows.assign(front=figures.front(rows)))
+        frames.append(rows.assign(front=figures.is_on_front(rows)))
     frame = pd.concat(frames, ignore_index=True)
     return frame.assign(shown=frame["cost"].map(metric(cost.metric).show))[["task", *figures.COLUMNS]]
 
 
-def overall(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
-    """Mean scores and geometric mean costs over all tasks, of the backbones that have all panels.
+def overall_points(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
+    """Mean scores and geometric mean costs over all tasks, for the backbones in all panels.
 
-    The panels of a task (its tests) are averaged first. Columns are as in `points`, without task.
+    The panels of a task (its tests) are averaged first. The columns are those of `cost_points` without task.
     """
     n_panels = by_panel["panel"].nunique()
     by_task = (
@@ -91,7 +91,7 @@ def overall(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -
     )
     rows = rows[rows["panels"] == n_panels]
     rows = rows.assign(cost=np.exp(rows["log"]), panel=title)
-    return rows.assign(front=figures.front(rows), shown=rows["cost"].map(show))[figures.COLUMNS]
+    return rows.assign(front=figures.is_on_front(rows), shown=rows["cost"].map(show))[figures.COLUMNS]
 
 
 def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
@@ -102,20 +102,20 @@ def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
     if metric(cost.metric).depends_on_machine:
         rows = rows_of_one_machine(rows)
     if cost.sized and len(rows):
-        # At the largest number of points among those that most contestants have.
+        # The largest of the numbers of points that the most contestants have.
         counts = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == counts[counts == counts.max()].index.max()]
-    means = over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
+    means = means_over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})
     return means[["contestant", "cost"]].astype({"cost": float})
 
 
 def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -> Iterator[Block]:
-    by_panel = {cost: points(contests, cost) for cost in COSTS}
+    by_panel = {cost: cost_points(contests, cost) for cost in COSTS}
     by_panel = {cost: rows for cost, rows in by_panel.items() if _costs_differ(rows)}
     if not by_panel:
         return
     name = f"pareto-{slug(preset)}"
-    means = {cost: overall(rows, cost.title, metric(cost.metric).show) for cost, rows in by_panel.items()}
+    means = {cost: overall_points(rows, cost.title, metric(cost.metric).show) for cost, rows in by_panel.items()}
     means = {cost: rows for cost, rows in means.items() if len(rows) > 1}
     note = _incomplete_costs(contests, {cost: by_panel[cost] for cost in means})
     if means and len({contest.task.id for contest in contests}) > 1:
@@ -123,7 +123,7 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
             results,
             name,
             f"{preset}: mean score against cost",
-            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARKS}{note}"
+            f"Mean score over all tasks of preset {preset} against the geometric mean of a cost. {_MARK_CAPTION}{note}"
             + normalised.not_shown_note(*(pd.concat(rows.values())["contestant"] for rows in (by_panel, means))),
             pd.concat(means.values(), ignore_index=True),
             [cost.title for cost in means],
@@ -133,7 +133,7 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
         results,
         f"{name}-tasks",
         f"{preset}: score against {cost.title} by task",
-        f"Score against {cost.title} for each task of preset {preset}. {_MARKS}",
+        f"Score against {cost.title} for each task of preset {preset}. {_MARK_CAPTION}",
         rows,
         list(dict.fromkeys(rows["panel"])),
     )
@@ -151,7 +151,7 @@ def _incomplete_costs(contests: Sequence[Contest], by_panel: dict[Cost, pd.DataF
     n_rows = sum(bool(contest.scores["kind"].eq("backbone").any()) for contest in contests)
     counts = {cost.title: rows["panel"].nunique() for cost, rows in by_panel.items()}
     texts = [f"{title} on {n} of {n_rows} rows" for title, n in counts.items() if n < n_rows]
-    return f" Known only in part: {', '.join(texts)}." if texts else ""
+    return f" Incomplete: {', '.join(texts)}." if texts else ""
 
 
 def _figure(results: Results, name: str, title: str, caption: str, rows: pd.DataFrame, panels: Sequence[str]) -> Figure:

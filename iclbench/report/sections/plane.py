@@ -11,7 +11,7 @@ from iclbench.core.formats import fixed, integer, shared_words, slug
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import plane
-from iclbench.report.figures.accuracy import GUESSING, NEAREST, reference_levels
+from iclbench.report.figures.accuracy import GUESSING, PIXEL_BASELINE, reference_levels
 from iclbench.report.style import ZERO
 
 _ALL = "all settings"
@@ -22,7 +22,7 @@ def section(results: Results) -> Section | None:
     """A figure and its numbers for each family and preset with backbones that are evaluated on both tests."""
     groups: dict[tuple[str, str], list[Slice]] = {}
     for task in results.slices:
-        if len(_final(task)):
+        if len(_final_accuracies(task)):
             groups.setdefault((str(task.rows["family"].iloc[0]), task.preset), []).append(task)
     blocks: list[Block] = []
     for (family, preset), tasks in groups.items():
@@ -41,12 +41,12 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
         marks.insert(0, all_marks.assign(panel=_ALL, note=notes).drop_duplicates())
         panels = [_ALL, *panels]
     data = pd.concat(marks, ignore_index=True)
-    has_nearest = data["contestant"].eq(NEAREST).any()
+    has_nearest = data["contestant"].eq(PIXEL_BASELINE).any()
     looks = {name: results.looks[name] for name in sorted(set(data.loc[data["part"] == "final", "contestant"]))}
-    looks |= {NEAREST: results.looks[NEAREST]} if has_nearest else {}
+    looks |= {PIXEL_BASELINE: results.looks[PIXEL_BASELINE]} if has_nearest else {}
     looks |= {GUESSING: ZERO}
     name = f"plane-{slug(family, preset)}"
-    caption = f"horizontal lines: guessing{f' and {NEAREST}' if has_nearest else ''}."
+    caption = f"horizontal lines: guessing{f' and {PIXEL_BASELINE}' if has_nearest else ''}."
     yield plane.figure(name, f"{family}, {preset}: ICL against IWL", caption, data, panels, looks)
     frame = pd.concat([_table_rows(task) for task in tasks], ignore_index=True)
     columns = (
@@ -71,14 +71,14 @@ def _blocks(results: Results, family: str, preset: str, tasks: list[Slice]) -> I
     )
 
 
-def _final(task: Slice) -> pd.DataFrame:
+def _final_accuracies(task: Slice) -> pd.DataFrame:
     """A row per trained backbone with both tests: columns contestant, runs, run, and icl and iwl with the range over
     seeds."""
     return _with_both_tests(accuracies.final(task), ["contestant"])
 
 
 def _with_both_tests(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Columns icl and iwl of the backbones that have both, joined on `keys`."""
+    """The columns icl and iwl of the backbones with both tests, joined on `keys`."""
     rows = rows[rows["kind"] == "backbone"]
     icl, iwl = (
         rows.loc[rows["evaluator"] == test, [*keys, "value", "lowest", "highest", "runs", "run"]].rename(
@@ -106,7 +106,7 @@ def _marks(task: Slice) -> pd.DataFrame:
     level = pd.DataFrame(
         [{"contestant": name, "run": name, "icl": value} for name, value in reference_levels(task, "icl").items()]
     )
-    by_part = {"path": _trajectory(task), "level": level, "final": _final(task), "peak": _peaks(task)}
+    by_part = {"path": _trajectory(task), "level": level, "final": _final_accuracies(task), "peak": _peaks(task)}
     marks = pd.concat([rows.assign(part=part) for part, rows in by_part.items()], ignore_index=True)
     return marks.assign(task=task.task).reindex(columns=[c for c in plane.COLUMNS if c not in ("panel", "note")])
 
@@ -114,11 +114,11 @@ def _marks(task: Slice) -> pd.DataFrame:
 def _table_rows(task: Slice) -> pd.DataFrame:
     """A row per contestant with its final and highest accuracies, the highest final ICL accuracy first."""
     peaks = _peaks(task)[["contestant", "step", "icl", "iwl"]].rename(columns={"icl": "peak", "iwl": "iwl_at_peak"})
-    frame = _final(task).merge(peaks, "left", "contestant").assign(task=task.task)
+    frame = _final_accuracies(task).merge(peaks, "left", "contestant").assign(task=task.task)
     return frame.sort_values(["icl", "contestant"], ascending=[False, True], ignore_index=True)
 
 
 def _panel_titles(tasks: list[str]) -> dict[str, str]:
-    """The names of tasks without the words that all names begin with; the full name if nothing else remains."""
+    """The names of tasks without their common first words, or the full name if no word remains."""
     prefix = shared_words(tasks) if len(tasks) > 1 else ""
     return {task: task.removeprefix(prefix).removeprefix("-") or task for task in tasks}

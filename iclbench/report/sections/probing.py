@@ -28,21 +28,21 @@ def section(task: Slice) -> Section | None:
         main_size = task.trained_length if task.trained_length in sizes else sizes[0]
         probes, gamma_search = (shift_rows[shift_rows["evaluator"] == name] for name in ("probe", "gamma_search"))
         at_main_size = probes[probes["n_context"] == main_size]
-        blocks.append(probing.error(task, str(shift), at_main_size))
+        blocks.append(probing.error_figure(task, str(shift), at_main_size))
         if len(sizes) > 1:
-            blocks.append(probing.by_context(task, str(shift), probes))
+            blocks.append(probing.context_figure(task, str(shift), probes))
         metrics = set(at_main_size["metric"])
         blocks += [
-            probing.fitted(task, str(shift), at_main_size, name) for name in ("scale", "shift") if name in metrics
+            probing.fit_figure(task, str(shift), at_main_size, name) for name in ("scale", "shift") if name in metrics
         ]
         if len(gamma_search):
-            blocks.append(probing.gamma_search(task, str(shift), gamma_search))
+            blocks.append(probing.gamma_figure(task, str(shift), gamma_search))
         blocks.append(_table(task, str(shift), shift_rows))
     return Section(f"{task.id}-probing", "Layers", tuple(blocks))
 
 
 def _table(task: Slice, shift: str, rows: pd.DataFrame) -> Table:
-    """A row per context size and run: final and smallest error, scale, shift, gamma."""
+    """A table with a row per context size and run: final and smallest error, scale, shift and gamma."""
     is_error = rows["evaluator"].eq("probe") & rows["metric"].eq("squared_error")
     records = [_record(group) for _, group in rows.groupby(["n_context", "run"]) if is_error[group.index].any()]
     frame = pd.DataFrame(records).sort_values(["n_context", "error", "run"], ignore_index=True)

@@ -8,16 +8,16 @@ from iclbench.report.data import Results
 
 
 def section(results: Results) -> Section:
-    measured = results.rows[results.rows["kind"] != "published"]
+    measured_rows = results.rows[results.rows["kind"] != "published"]
     language = results.language
-    frame = measured.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
+    frame = measured_rows.groupby(["task", "preset", "family", "shift", "prompt_set", "card"], as_index=False).agg(
         episodes=("n_episodes", "max"), contestants=("contestant", "nunique"), runs=("run", "nunique")
     )
-    versions = ", ".join(sorted({*measured["version"].unique(), *language.rows["version"].unique()}))
+    versions = ", ".join(sorted({*measured_rows["version"].unique(), *language.rows["version"].unique()}))
     text = Text(
         f"Written by iclbench {versions} from {plural(len(results.rows) + len(language.rows), 'row')} of values and "
         f"{plural(len(results.costs) + len(language.costs), 'row')} of costs. Numbers with equal hashes of prompt set "
-        "and card are comparable. Figures have four significant digits, CSV files all digits."
+        "and card are comparable. Figures have four significant digits, and CSV files all digits."
     )
     table = Table(
         name="provenance",
@@ -37,4 +37,4 @@ def section(results: Results) -> Section:
         ),
         folded=True,
     )
-    return Section("provenance", "Provenance", (text,) if measured.empty else (text, table))
+    return Section("provenance", "Provenance", (text,) if measured_rows.empty else (text, table))

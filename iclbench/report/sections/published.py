@@ -17,8 +17,8 @@ from iclbench.report.blocks import Column, Figure, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.report.figures import dots
 from iclbench.report.style import INK, STRONG, Look
-from iclbench.report.titles import ADJUSTED, paper, shift_title, source
-from iclbench.tables.evaluators import HEADLINE
+from iclbench.report.titles import ADJUSTED_NOTE, paper, shift_title, source
+from iclbench.tables.evaluators import MAIN_ACCURACY
 
 # Columns that a published number and ours have in common.
 _KEYS = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
@@ -26,7 +26,7 @@ _OTHER_SETTINGS = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
-    """Published numbers of the task, next to ours at this preset, and a line per paper with those without ours."""
+    """The published numbers of the task next to ours at this preset, and a line per paper on those without ours."""
     numbers = comparison(task)
     if numbers is None:
         return None
@@ -40,18 +40,20 @@ def section(task: Slice) -> Section | None:
         notes=_sources(frame),
     )
     measured = (table,) if len(frame) else ()
-    missing = _unmeasured([numbers.assign(task=task.task)])
+    missing = _missing_texts([numbers.assign(task=task.task)])
     return Section(f"{task.id}-published", "Published results", (*measured, *missing))
 
 
 def all_tasks(results: Results) -> Section | None:
     """The published numbers of all tasks for which we have a number at any preset, next to ours."""
     frames = [rows.assign(task=task.task) for task in results.slices if (rows := comparison(task)) is not None]
-    measured = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
-    if measured.empty:
+    measured_rows = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
+    if measured_rows.empty:
         return None
-    measured = measured.drop_duplicates([*_KEYS, "task", "published_preset", "our_preset", "published", "reason"])
-    frame = measured.sort_values(["task", *_KEYS, "published_preset", "our_preset"], ignore_index=True)
+    measured_rows = measured_rows.drop_duplicates(
+        [*_KEYS, "task", "published_preset", "our_preset", "published", "reason"]
+    )
+    frame = measured_rows.sort_values(["task", *_KEYS, "published_preset", "our_preset"], ignore_index=True)
     frame = frame[["task", *(name for name in frame.columns if name != "task")]]
     table = Table(
         name="published",
@@ -63,11 +65,11 @@ def all_tasks(results: Results) -> Section | None:
         notes=_sources(frame),
     )
     figures = (_figure(str(task), str(name), rows) for (task, name), rows in frame.groupby(["task", "metric"]))
-    return Section("published", "Published results", (*figures, table, *_unmeasured(frames)))
+    return Section("published", "Published results", (*figures, table, *_missing_texts(frames)))
 
 
-def _unmeasured(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
-    """A line per paper with its numbers for which no frame has ours; empty if we have all."""
+def _missing_texts(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
+    """A line per paper on its numbers for which no frame has ours; empty if none are missing."""
     rows = pd.concat(frames, ignore_index=True).assign(paper=lambda all_rows: all_rows["reason"].map(paper))
     keys = ["paper", "task", "published_preset", "published_run", *_KEYS]
     measured = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()
@@ -81,11 +83,12 @@ def _unmeasured(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
 
 def _adjusted_note(frame: pd.DataFrame) -> str:
     """A sentence that explains ceiling-adjusted numbers; empty if the frame has none."""
-    return f" {ADJUSTED}" if frame["adjusted"].notna().any() else ""
+    return f" {ADJUSTED_NOTE}" if frame["adjusted"].notna().any() else ""
 
 
 def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
-    """Numbers of one metric: a panel per shift, with published numbers and ours in one row per contestant and size."""
+    """A figure of one metric with a panel per shift, and published numbers and ours in one row per contestant and
+    size."""
     row = frame["contestant"].astype(str)
     for key, template in (("test", "{}"), ("n_context", "n = {}"), ("n_related", "{} related")):
         row += frame[key].map(lambda value, template=template: "" if pd.isna(value) else ", " + template.format(value))
@@ -124,11 +127,11 @@ def _figure(task: str, name: str, frame: pd.DataFrame) -> Figure:
 
 
 def comparison(task: Slice) -> pd.DataFrame | None:
-    """A row per published number of the task, with our number of the same `_KEYS`, its preset, steps and runs.
+    """A row per published number of the task, with our number for the same `_KEYS` and its preset, steps and runs.
 
     Our number is missing if it was not measured. The result is None if the task has no published numbers.
     """
-    theirs = task.results.published
+    theirs = task.results.published_rows
     theirs = theirs[(theirs["task"] == task.task) & (theirs["status"] == "ok")]
     if theirs.empty:
         return None
@@ -143,15 +146,15 @@ def comparison(task: Slice) -> pd.DataFrame | None:
         "data": "published_data",
     }
     theirs = theirs[[*_KEYS, *names, "reason"]].rename(columns=names)
-    tests = accuracies.final(task).assign(shift="none", metric=HEADLINE)
+    tests = accuracies.final(task).assign(shift="none", metric=MAIN_ACCURACY)
     tests = tests[is_test(tests["evaluator"])].rename(columns={"evaluator": "test"})
     # Metrics with one number per curve or sequence, such as the error per event.
     summaries = task.summaries[task.summaries["evaluator"].eq("next")]
-    measured = pd.concat([task.curves, summaries, over_all_episodes(task.targets), tests])
-    measured = measured.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
+    measured_rows = pd.concat([task.curves, summaries, over_all_episodes(task.targets), tests])
+    measured_rows = measured_rows.reindex(columns=[*_KEYS, "value", "low", "high", "run"])
     # Keys must have the same type in both frames, even if all values are missing.
-    measured = measured.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
-    ours = measured.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
+    measured_rows = measured_rows.astype({"test": "string", "n_context": "Int64", "n_related": "Int64"})
+    ours = measured_rows.rename(columns={"value": "ours", "low": "ours_low", "high": "ours_high"})
     frame = theirs.merge(ours.drop_duplicates(_KEYS), "left", _KEYS).assign(our_preset=task.preset)
     frame = frame.merge(_adjusted_scores(task), "left", _KEYS)
     training_rows = task.rows[task.rows["axis"].eq("train_step").fillna(False).astype(bool)]
@@ -179,7 +182,7 @@ def _adjusted_scores(task: Slice) -> pd.DataFrame:
 
 
 def _sources(frame: pd.DataFrame) -> tuple[str, ...]:
-    """The sources of the published numbers, the footnotes of the table."""
+    """The sources of the published numbers, which are the footnotes of the table."""
     return tuple(dict.fromkeys(frame["reason"].map(source)))
 
 
@@ -206,7 +209,7 @@ def _columns(frame: pd.DataFrame) -> tuple[Column, ...]:
         Column("reason", "source", lambda reason: f"note {sources.index(source(reason)) + 1}"),
     )
     optional = ("test", "n_context", "n_related", "published_data", "adjusted", "steps", "ratio", "difference")
-    hidden = {key for key in optional if frame[key].isna().all()}
-    if "published_data" in hidden:
-        hidden.add("our_data")
-    return tuple(c for c in columns if c.key not in hidden)
+    hidden_keys = {key for key in optional if frame[key].isna().all()}
+    if "published_data" in hidden_keys:
+        hidden_keys.add("our_data")
+    return tuple(c for c in columns if c.key not in hidden_keys)

@@ -17,7 +17,7 @@ from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO
 from iclbench.report.titles import shift_title
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 CEILING = "number of contexts"
 _METRICS = ("effective_rank", "rank")
@@ -31,14 +31,14 @@ def section(task: Slice) -> Section | None:
 
 
 def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """A panel per metric of rank and number of examples, with a line per contestant."""
+    """A figure with a panel per metric of rank and number of examples, and a line per contestant."""
     keys = ["metric", "kind", "contestant", "n_context", "axis_value"]
-    means = over_seeds(rows, keys)
+    means = means_over_seeds(rows, keys)
     means = means.assign(low=means["lowest"], high=means["highest"])
     means["panel"] = _panels(means)
     titles = means.drop_duplicates("panel")["panel"].tolist()
     ends = curves.extent(means["axis_value"])
-    looks = learning.drawn_looks(task, rows) | {CEILING: ZERO}
+    looks = learning.looks_in_legend_order(task, rows) | {CEILING: ZERO}
     ceiling = pd.DataFrame([{"panel": panel, "axis_value": end, "value": end} for panel in titles for end in ends])
     ceiling = ceiling.assign(contestant=CEILING, kind="baseline", band=False)
     frame = pd.concat([ceiling, means.assign(band=means["runs"] > 1)])
@@ -55,10 +55,10 @@ def _figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         "rank",
         ends,
         (0.9, 1.15 * max(highest, 2.0)),
-        log=True,
+        log_y=True,
         field="axis_value",
-        unit="contexts",
-        band="range over seeds",
+        x_name="contexts",
+        band_name="range over seeds",
         log_x=True,
         ticks=tuple(sorted(float(m) for m in means["axis_value"].unique())),
     )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from iclbench.analysis import normalised
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.ranking import can_differ, ranking, smallest_p, unranked
+from iclbench.analysis.ranking import can_differ, ranking, smallest_p, unranked_backbones
 from iclbench.core.formats import fixed, integer, number, plural, signed, slug
 from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results
@@ -30,7 +30,7 @@ def section(results: Results) -> Section | None:
 def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
     if not any(contest.rows["kind"].eq("backbone").any() for contest in contests):
         return []
-    frame, lacking = ranking(contests)
+    frame, missing_tasks = ranking(contests)
     if frame.empty:
         return []
     name = f"ranking-{slug(preset)}"
@@ -61,11 +61,11 @@ def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
         Text(f"Tasks of the ranking at preset {preset}", (str(frame["named"].iloc[0]),), folded=True),
         _neighbour_table(contests, frame["contestant"].tolist(), name, preset),
     ]
-    if len(others := unranked(contests, frame["contestant"].tolist())):
+    if len(others := unranked_backbones(contests, frame["contestant"].tolist())):
         blocks.append(_unranked_table(others, name, preset))
-    if lacking:
+    if missing_tasks:
         by_tasks: dict[str, list[str]] = {}
-        for contestant, tasks_text in sorted(lacking.items()):
+        for contestant, tasks_text in sorted(missing_tasks.items()):
             by_tasks.setdefault(tasks_text, []).append(contestant)
         lines = tuple(f"{', '.join(names)}: no score on {tasks_text}" for tasks_text, names in by_tasks.items())
         blocks.append(Text(f"Not ranked at preset {preset}:", lines))
@@ -95,7 +95,7 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
 
 
 def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: str, preset: str) -> Table:
-    """A row per task or test: the difference of each model from the model above it in `order`."""
+    """A table with a row per task or test: the difference of each model from the model above it in `order`."""
     rows = []
     for contest in contests:
         row: dict[str, object] = {"row": contest.title}

@@ -1,5 +1,5 @@
-"""Windows of learning rates: scores of the trials of `iclbench tune` by rate, the expected best of k rates, and the
-order of models at one rate for all."""
+"""Windows of learning rates, from the trials of `iclbench tune`: scores by rate, the expected best score of k rates,
+and the order of models at one rate for all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def section(task: Slice) -> Section | None:
     if rate_scores is None:
         return None
     figures = () if rate_scores.rows["value"].isna().all() else (_figure(task, rate_scores),)
-    blocks = (*figures, _window_table(task, rate_scores), *_orders(task, rate_scores))
+    blocks = (*figures, _window_table(task, rate_scores), *_order_blocks(task, rate_scores))
     return Section(f"{task.id}-rate-window", "Learning rates", blocks)
 
 
 def _conditions(rate_scores: RateCurves) -> str:
-    """Steps, seeds and episodes of the trials, and the direction of the metric, for a caption."""
+    """The steps, seeds and episodes of the trials, and the direction of the metric, for a caption."""
     fewest, most = int(rate_scores.rows["seeds"].min()), int(rate_scores.rows["seeds"].max())
     seeds = plural(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     better = "lower" if rate_scores.metric.lower_is_better else "higher"
@@ -34,7 +34,7 @@ def _conditions(rate_scores: RateCurves) -> str:
 
 
 def _figure(task: Slice, rate_scores: RateCurves) -> Figure:
-    """A line per backbone with the range over seeds; a rate with a diverged run has no point."""
+    """A figure with a line per backbone and the range over seeds. A rate with a diverged run has no point."""
     rows = rate_scores.rows.dropna(subset="value")
     all_looks = _looks(task, rate_scores)
     rows = rows.assign(
@@ -49,8 +49,8 @@ def _figure(task: Slice, rate_scores: RateCurves) -> Figure:
         (ends[0], ends[1]) if ends[0] > 0 else (rows["lr"].min() / 2, rows["lr"].max() * 2),
         curves.domain(rows, rate_scores.metric),
         field="lr",
-        unit="rate",
-        band="range over seeds",
+        x_name="rate",
+        band_name="range over seeds",
         log_x=True,
     )
     looks_of_lines = {name: look for name, look in all_looks.items() if name in set(rows["contestant"])}
@@ -75,12 +75,13 @@ def _looks(task: Slice, rate_scores: RateCurves) -> dict[str, Look]:
 
 
 def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
-    """A row per backbone, the best first: best rate and score, window, and the expected best of k common rates."""
-    counts = range(1, len(rate_scores.common) + 1)
+    """A table with a row per backbone, the best first: best rate and score, window, and expected best of k common
+    rates."""
+    counts = range(1, len(rate_scores.common_rates) + 1)
     rows = []
     spreads = rate_scores.rows.set_index(["contestant", "lr"])["spread"]
     for name, scores in rate_scores.by_contestant.items():
-        best, window = rate_scores.best(name), rate_scores.window(name)
+        best, window = rate_scores.best_rate(name), rate_scores.window(name)
         rows.append(
             {
                 "contestant": name,
@@ -92,14 +93,14 @@ def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
                 "highest_rate": window[-1] if window else None,
                 "window": _window_text(window, sorted(scores)),
             }
-            | {f"best_of_{k}": rate_scores.expected(name, k) for k in counts}
+            | {f"best_of_{k}": rate_scores.expected_score(name, k) for k in counts}
         )
     frame = pd.DataFrame(rows).sort_values(
         ["value", "contestant"], ascending=[rate_scores.metric.lower_is_better, True], ignore_index=True
     )
     show = rate_scores.metric.show
-    common = ", ".join(map(rate_text, rate_scores.common))
-    note = f" Best of k: the expected best of k of the common rates {common}." if rate_scores.common else ""
+    common = ", ".join(map(rate_text, rate_scores.common_rates))
+    note = f" Best of k: the expected best of k of the common rates {common}." if rate_scores.common_rates else ""
     return Table(
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
@@ -130,19 +131,20 @@ def _window_text(window: list[float], rates: list[float]) -> str:
     return f"{'< ' if window[0] == rates[0] else ''}{' to '.join(ends)}{' >' if window[-1] == rates[-1] else ''}"
 
 
-def _orders(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, ...]:
-    """The order of models at the best rate of each and at one rate for all, and the agreement of these orders."""
-    if len(rate_scores.by_contestant) < 3 or not rate_scores.common:
+def _order_blocks(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, ...]:
+    """A table of the orders of models at the best rate of each and at one rate for all, and a text on their
+    agreement."""
+    if len(rate_scores.by_contestant) < 3 or not rate_scores.common_rates:
         return ()
     at_best = rate_scores.ranks(None)
-    at_rate = {lr: rate_scores.ranks(lr) for lr in rate_scores.common}
+    at_rate = {lr: rate_scores.ranks(lr) for lr in rate_scores.common_rates}
     frame = pd.DataFrame(
         {"contestant": name, "best": at_best[name]} | {f"rate_{lr:g}": ranks[name] for lr, ranks in at_rate.items()}
         for name in sorted(at_best, key=lambda name: (at_best[name] or len(at_best) + 1, name))
     )
     frame = frame.astype({name: "Int64" for name in frame.columns if name != "contestant"})
-    firsts = {lr: _first(ranks) for lr, ranks in at_rate.items()}
-    taus = {lr: tau for lr in rate_scores.common if (tau := rate_scores.agreement(lr)) is not None}
+    firsts = {lr: _first_contestant(ranks) for lr, ranks in at_rate.items()}
+    taus = {lr: tau for lr in rate_scores.common_rates if (tau := rate_scores.rank_agreement(lr)) is not None}
     agreement = ", ".join(
         f"{fixed(tau, 2)} at {rate_text(lr)} (first: {firsts[lr]})"
         for lr, tau in taus.items()
@@ -157,15 +159,18 @@ def _orders(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, ...]:
         columns=(
             Column("contestant", "contestant"),
             Column("best", "own best rate", numeric=True),
-            *(Column(f"rate_{lr:g}", f"all at {rate_text(lr)}", numeric=True) for lr in rate_scores.common),
+            *(Column(f"rate_{lr:g}", f"all at {rate_text(lr)}", numeric=True) for lr in rate_scores.common_rates),
         ),
     )
     if not agreement:
         return (table,)
-    return (Text(f"Kendall's tau to the order at the best rates (first: {_first(at_best)}): {agreement}."), table)
+    return (
+        Text(f"Kendall's tau to the order at the best rates (first: {_first_contestant(at_best)}): {agreement}."),
+        table,
+    )
 
 
-def _first(ranks: Mapping[str, int | None]) -> str | None:
+def _first_contestant(ranks: Mapping[str, int | None]) -> str | None:
     """The contestant with rank 1; None if all diverged."""
     return next((name for name, rank in ranks.items() if rank == 1), None)
 

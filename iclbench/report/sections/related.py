@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.analysis.gains import NAMED_SHARE, gains
-from iclbench.analysis.target_scores import over_all_episodes, related_counts, repeated_over_counts, shifts
+from iclbench.analysis.gains import MIN_NAMED_SHARE, gains
+from iclbench.analysis.target_scores import over_all_episodes, related_counts, repeat_over_counts, shifts
 from iclbench.core.formats import fixed, signed
 from iclbench.report.blocks import Block, Column, Section, Table
 from iclbench.report.data import KINDS, Slice, data_note
 from iclbench.report.figures import targets
-from iclbench.report.titles import ADJUSTED, shift_title
+from iclbench.report.titles import ADJUSTED_NOTE, shift_title
 
 
 def section(task: Slice) -> Section | None:
-    published = _published(task)
+    published_rows = _published_likelihoods(task)
     likelihoods = over_all_episodes(task.targets_by_run, "log_likelihood")
     n_related = related_counts(likelihoods)
     if likelihoods.empty or (len(n_related) < 2 and likelihoods["shift"].nunique() < 2):
         return None
     blocks: list[Block] = []
     if len(n_related) > 1:
-        comparable = _adjusted(task.targets_by_run, likelihoods, published)
+        comparable = _with_adjusted_likelihoods(task.targets_by_run, likelihoods, published_rows)
         panels = {
             shift_title(shift): pd.concat(
                 [
-                    repeated_over_counts(comparable[comparable["shift"] == shift], n_related),
-                    published[published["shift"] == shift],
+                    repeat_over_counts(comparable[comparable["shift"] == shift], n_related),
+                    published_rows[published_rows["shift"] == shift],
                 ]
             )
             for shift in shifts(likelihoods)
@@ -40,27 +40,31 @@ def section(task: Slice) -> Section | None:
                 title=f"{task.task}: log-likelihood against the number of related datasets",
                 caption="Log-likelihood per target (nats, higher is better) against the number of related datasets; "
                 "horizontal lines: models that do not use them."
-                + (f" {ADJUSTED}" if len(comparable) and comparable is not likelihoods else ""),
+                + (f" {ADJUSTED_NOTE}" if len(comparable) and comparable is not likelihoods else ""),
             )
         )
-    blocks.append(_likelihood_table(task, over_all_episodes(task.targets, "log_likelihood"), published))
+    blocks.append(_likelihood_table(task, over_all_episodes(task.targets, "log_likelihood"), published_rows))
     if (table := _gain_table(task)) is not None:
         blocks.append(table)
     title = "Related datasets" if len(n_related) > 1 else "Shifts"
     return Section(f"{task.id}-related", title, tuple(blocks))
 
 
-def _adjusted(rows: pd.DataFrame, likelihoods: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """The log-likelihoods, replaced by ceiling-adjusted ones under the shifts that also have published numbers."""
-    adjusted = over_all_episodes(rows, "log_likelihood_adjusted")
-    adjusted = adjusted[adjusted["shift"].isin(published["shift"])]
-    if adjusted.empty:
+def _with_adjusted_likelihoods(
+    rows: pd.DataFrame, likelihoods: pd.DataFrame, published_rows: pd.DataFrame
+) -> pd.DataFrame:
+    """The log-likelihoods. Under shifts with published numbers, they are replaced by ceiling-adjusted ones."""
+    adjusted_rows = over_all_episodes(rows, "log_likelihood_adjusted")
+    adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(published_rows["shift"])]
+    if adjusted_rows.empty:
         return likelihoods
-    return pd.concat([likelihoods[~likelihoods["shift"].isin(adjusted["shift"])], adjusted], ignore_index=True)
+    return pd.concat(
+        [likelihoods[~likelihoods["shift"].isin(adjusted_rows["shift"])], adjusted_rows], ignore_index=True
+    )
 
 
 def _gain_table(task: Slice) -> Table | None:
-    """A row per contestant and number of related datasets; None if no model uses them."""
+    """A table with a row per contestant and number of related datasets; None if no model uses them."""
     rows = over_all_episodes(task.targets, "log_likelihood")
     largest = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
     n_related = {str(name): int(n) for name, n in largest.items() if n > 0}
@@ -75,7 +79,7 @@ def _gain_table(task: Slice) -> Table | None:
             "gain_low": gain.low,
             "gain_high": gain.high,
             "median": gain.median,
-            "largest": gain.largest_share if abs(gain.largest_share) >= NAMED_SHARE else None,
+            "largest": gain.largest_share if abs(gain.largest_share) >= MIN_NAMED_SHARE else None,
         }
         for (name, n), gain in by_contestant.items()
     )
@@ -83,7 +87,7 @@ def _gain_table(task: Slice) -> Table | None:
         name=f"{task.id}-related-gains",
         title="Gains from related datasets",
         caption="Gain in log-likelihood per target (nats) from related datasets, paired over episodes, with 95 % "
-        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {NAMED_SHARE:.0%}.",
+        f"intervals. One episode: share of the sum due to the largest gain or loss, if at least {MIN_NAMED_SHARE:.0%}.",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -100,13 +104,13 @@ def _likelihoods(task: Slice, contestant: str, n_related: int) -> pd.Series | No
     """The log-likelihood of each episode, averaged over runs."""
     likelihoods = over_all_episodes(task.targets_by_run, "log_likelihood")
     runs = likelihoods.loc[(likelihoods["shift"] == "none") & (likelihoods["contestant"] == contestant), "run"].unique()
-    prompt_set = task.target_prompts
+    prompt_set = task.target_prompt_set
     if prompt_set is None:
         return None
     return task.results.errors.targets(sorted(runs), prompt_set, "log_likelihood", n_related)
 
 
-def _published(task: Slice) -> pd.DataFrame:
+def _published_likelihoods(task: Slice) -> pd.DataFrame:
     """Published log-likelihoods of all presets; `n_related` is 0 for models without related datasets."""
     rows = task.results.rows
     rows = rows[(rows["kind"] == "published") & (rows["task"] == task.task) & rows["axis"].isna()]
@@ -115,15 +119,15 @@ def _published(task: Slice) -> pd.DataFrame:
     return rows.assign(note=suffix, level=False, n_related=rows["n_related"].fillna(0))
 
 
-def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) -> Table:
-    """A row per shift and contestant, a column per number of related datasets."""
-    theirs = published.assign(contestant=published["contestant"] + published["note"])
+def _likelihood_table(task: Slice, rows: pd.DataFrame, published_rows: pd.DataFrame) -> Table:
+    """A table with a row per shift and contestant, and a column per number of related datasets."""
+    theirs = published_rows.assign(contestant=published_rows["contestant"] + published_rows["note"])
     theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
     theirs = theirs[theirs["shift"].isin(rows["shift"])]
-    adjusted = over_all_episodes(task.targets, "log_likelihood_adjusted")
-    adjusted = adjusted[adjusted["shift"].isin(theirs["shift"])]
-    adjusted = adjusted.assign(contestant=adjusted["contestant"] + ", ceiling-adjusted")
-    all_rows = pd.concat([rows, adjusted, theirs], ignore_index=True)
+    adjusted_rows = over_all_episodes(task.targets, "log_likelihood_adjusted")
+    adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(theirs["shift"])]
+    adjusted_rows = adjusted_rows.assign(contestant=adjusted_rows["contestant"] + ", ceiling-adjusted")
+    all_rows = pd.concat([rows, adjusted_rows, theirs], ignore_index=True)
     n_related = related_counts(all_rows)
     keys = ["shift", "kind", "contestant"]
     frame = all_rows[keys].drop_duplicates()
@@ -138,7 +142,7 @@ def _likelihood_table(task: Slice, rows: pd.DataFrame, published: pd.DataFrame) 
         name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(n_related) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats) with 95 % intervals over episodes, by prompts and number of related "
-        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED}" if len(adjusted) else ""),
+        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED_NOTE}" if len(adjusted_rows) else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

@@ -14,13 +14,13 @@ import pandas as pd
 from iclbench.core.formats import fixed, integer, slug
 from iclbench.report.blocks import Block, Column, Figure, Section, Table
 from iclbench.report.data import Slice
-from iclbench.report.drawn_episodes import one_run
+from iclbench.report.drawn_episodes import first_run_rows
 from iclbench.report.figures import curves, learning
 from iclbench.report.style import DASHES, INK, STRONG, Look
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
-TRUE = "true feature"
-# The widest line is drawn last.
+TRUE_FEATURE = "true feature"
+# The true feature has the widest line, which is drawn last.
 _TRUE_LOOK = Look(INK, (4, 6), 2.8)
 
 
@@ -31,7 +31,7 @@ def section(task: Slice) -> Section | None:
         return None
     blocks: list[Block] = [_table(task, rows)]
     if (task.features["role"] == "predicted").any():
-        examples = one_run(task.features)
+        examples = first_run_rows(task.features)
         blocks.append(_feature_figure(task, examples))
         blocks += [
             _dimension_figure(task, str(name), dimensions, examples[examples["role"] == "function"])
@@ -41,9 +41,9 @@ def section(task: Slice) -> Section | None:
 
 
 def _table(task: Slice, rows: pd.DataFrame) -> Table:
-    """A row per contestant and shift, a column per true feature."""
+    """A table with a row per contestant and shift, and a column per true feature."""
     keys = ["shift", "kind", "contestant"]
-    means = over_seeds(rows, [*keys, "axis", "axis_value"])
+    means = means_over_seeds(rows, [*keys, "axis", "axis_value"])
     frame = means.groupby(keys, as_index=False).agg(runs=("runs", "max"))
     overall = means[means["axis"].isna()]
     groups = {"mean": ("all features", overall)} if len(overall) else {}
@@ -69,16 +69,19 @@ def _table(task: Slice, rows: pd.DataFrame) -> Table:
 
 
 def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
-    """A panel per feature: the true feature and its linear reconstruction, against the input."""
-    true, fitted = examples[examples["role"] == "function"], examples[examples["role"] == "predicted"]
-    lines = pd.concat([fitted.assign(kind="backbone"), true.assign(contestant=TRUE, kind="oracle")], ignore_index=True)
-    scale = true.groupby("output")["value"].agg(["mean", "std"]).astype(float)
+    """A figure with a panel per feature: the true feature and its linear reconstruction, against the input."""
+    true_rows, fitted_rows = examples[examples["role"] == "function"], examples[examples["role"] == "predicted"]
+    lines = pd.concat(
+        [fitted_rows.assign(kind="backbone"), true_rows.assign(contestant=TRUE_FEATURE, kind="oracle")],
+        ignore_index=True,
+    )
+    scale = true_rows.groupby("output")["value"].agg(["mean", "std"]).astype(float)
     centre, spread = lines["output"].map(scale["mean"]), lines["output"].map(scale["std"]).replace(0.0, 1.0)
-    names = sorted(fitted["contestant"].unique())
-    looks = {name: task.looks[name] for name in names} | {TRUE: _TRUE_LOOK}
-    scaled = {column: (lines[column].astype(float) - centre) / spread for column in ("value", "low", "high")}
+    names = sorted(fitted_rows["contestant"].unique())
+    looks = {name: task.looks[name] for name in names} | {TRUE_FEATURE: _TRUE_LOOK}
+    scaled_columns = {column: (lines[column].astype(float) - centre) / spread for column in ("value", "low", "high")}
     data = lines.assign(
-        **scaled,
+        **scaled_columns,
         label=lines["contestant"],
         series=lines["contestant"],
         sparse=False,
@@ -92,8 +95,8 @@ def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
         curves.extent(data["x1"]),
         _domain(data["value"]),
         field="x1",
-        unit="input",
-        band="90 % of inputs",
+        x_name="input",
+        band_name="90 % of inputs",
     )
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],
@@ -108,17 +111,22 @@ def _feature_figure(task: Slice, examples: pd.DataFrame) -> Figure:
     )
 
 
-def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, true: pd.DataFrame) -> Figure:
-    """A panel per feature: all dimensions of one representation and the true feature, along the feature's direction."""
+def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, true_rows: pd.DataFrame) -> Figure:
+    """A figure with a panel per feature: all dimensions of one representation and the true feature, along the feature's
+    direction."""
     names = [f"dimension {int(k) + 1}" for k in sorted(dimensions["output"].unique())]
     looks = {name: Look(STRONG[k % len(STRONG)], ((), *DASHES)[k // len(STRONG)], 2.2) for k, name in enumerate(names)}
-    looks[TRUE] = _TRUE_LOOK
+    looks[TRUE_FEATURE] = _TRUE_LOOK
     labels = [names[int(k)] for k in dimensions["output"]]
     dimensions = dimensions.assign(kind="backbone", contestant=labels, feature=dimensions["set"])
-    true = true[true["run"].eq(true["run"].iloc[0])].assign(kind="oracle", contestant=TRUE, feature=true["output"])
-    lines = pd.concat([dimensions, true], ignore_index=True)
-    # A dimension has the same scale in all panels: it is flat in the panel of a feature that it ignores.
-    scale = lines["contestant"].where(lines["contestant"].ne(TRUE), TRUE + lines["feature"].astype("string"))
+    true_rows = true_rows[true_rows["run"].eq(true_rows["run"].iloc[0])].assign(
+        kind="oracle", contestant=TRUE_FEATURE, feature=true_rows["output"]
+    )
+    lines = pd.concat([dimensions, true_rows], ignore_index=True)
+    # A dimension has the same scale in all panels, so it is flat in the panel of a feature that it ignores.
+    scale = lines["contestant"].where(
+        lines["contestant"].ne(TRUE_FEATURE), TRUE_FEATURE + lines["feature"].astype("string")
+    )
     spread = lines.groupby(scale)["value"].transform("std").astype(float).replace(0.0, 1.0)
     data = lines.assign(
         value=(lines["value"].astype(float) - lines.groupby(scale)["value"].transform("mean").astype(float)) / spread,
@@ -132,7 +140,12 @@ def _dimension_figure(task: Slice, contestant: str, dimensions: pd.DataFrame, tr
     ).sort_values(["contestant", "x1"], ignore_index=True)
     titles = [_feature_title(int(index) + 1) for index in sorted(lines["feature"].unique())]
     axes = curves.Axes(
-        "input", "dimension (standardised)", curves.extent(data["x1"]), _domain(data["value"]), field="x1", unit="input"
+        "input",
+        "dimension (standardised)",
+        curves.extent(data["x1"]),
+        _domain(data["value"]),
+        field="x1",
+        x_name="input",
     )
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "x1", "panel"]],

@@ -9,15 +9,15 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure, Section, Text
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
-from iclbench.tables.means import over_seeds
+from iclbench.tables.means import means_over_seeds
 
 EVALUATOR = "solutions"
 _INTRODUCTION = (
-    "KL divergence of each model from known solutions of the task, against the training step: a model that has found a "
-    "solution has the divergence 0 from it."
+    "KL divergence of each model from known solutions of the task, against the training step. It is 0 for a model that "
+    "predicts like the solution."
 )
 _KEYS = ["evaluator", "metric", "kind", "contestant", "axis_value"]
-# Divergences below this one are drawn at it, since 0 has no logarithm.
+# Smaller divergences are drawn at this one, since the axis is logarithmic.
 _SMALLEST = 1e-4
 
 
@@ -29,15 +29,15 @@ def section(task: Slice) -> Section | None:
 
 
 def trajectory(task: Slice) -> pd.DataFrame:
-    """The divergences, averaged over runs, at steps at which every run of a model was measured."""
+    """The divergences, averaged over runs, at the steps at which every run of a model was measured."""
     rows = task.rows[task.rows["evaluator"].eq(EVALUATOR) & task.rows["axis"].eq("train_step").fillna(False)]
-    steps = over_seeds(rows, _KEYS)
+    steps = means_over_seeds(rows, _KEYS)
     all_runs = steps.groupby(["metric", "contestant"])["runs"].transform("max")
     return steps[steps["runs"] == all_runs].reset_index(drop=True)
 
 
 def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
-    """One panel per solution and a line per model, with the range over its runs as a band."""
+    """A figure with one panel per solution and a line per model, with the range over its runs as a band."""
     steps = steps.assign(
         low=steps["lowest"].where(steps["runs"] > 1, steps["low"]),
         high=steps["highest"].where(steps["runs"] > 1, steps["high"]),
@@ -55,14 +55,14 @@ def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
         "KL divergence (nats)",
         curves.extent(data["axis_value"]),
         (float(data["value"].min()) / 1.3, float(data["value"].max()) * 1.3),
-        log=True,
+        log_y=True,
         field="axis_value",
-        unit="step",
-        band="seeds or interval",
+        x_name="step",
+        band_name="seeds or interval",
     )
-    stored = task.rows.loc[task.rows["evaluator"].eq(EVALUATOR), "metric"]
-    panels = [metric(str(name)).label for name in stored.drop_duplicates()]  # in the order of the task card
-    looks = learning.by_line_ends(looks, data, "axis_value")
+    metrics = task.rows.loc[task.rows["evaluator"].eq(EVALUATOR), "metric"]
+    panels = [metric(str(name)).label for name in metrics.drop_duplicates()]  # in the order of the task card
+    looks = learning.sorted_by_line_ends(looks, data, "axis_value")
     return learning.panel_figure(
         data[[*curves.COLUMNS, "run", "axis_value", "panel"]],
         panels,

@@ -12,21 +12,21 @@ from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import Difference
 from iclbench.core.formats import fixed, plural
 from iclbench.core.metrics import BASELINES_GIVEN_TRUTH, GUESSING_BASELINES
-from iclbench.report.blocks import Glance, Section, Tile
+from iclbench.report.blocks import FirstScreen, Section, Tile
 from iclbench.report.data import Results
-from iclbench.report.figures.heat_map import MARKS, NO_SCORE, colour, label, white_beyond
+from iclbench.report.figures.heat_map import NO_SCORE_COLOUR, STATUS_MARKS, score_colour, score_label, white_text_limits
 from iclbench.report.sections import missing
 from iclbench.report.sections.heat_map import (
-    BEST,
+    BEST_BASELINE,
     best_baselines,
-    cells_of,
+    heat_map_cells,
     main_scores,
     ordered_backbones,
     split_by_coverage,
     trained_contests,
 )
 
-# These fit on a screen of 1280 x 800.
+# The largest numbers that fit on a screen of 1280 x 800.
 MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
 
 
@@ -36,24 +36,24 @@ def section(results: Results) -> Section:
     # The heat map and the findings are those of the preset with the most scores.
     preset = max(presets, key=lambda name: sum(len(c.scores) for c in by_preset[name]), default="")
     contests = by_preset.get(preset, [])
-    columns, rows = heat_map(results, contests)
-    glance = Glance(
+    columns, rows = tiles_by_family(results, contests)
+    first_screen = FirstScreen(
         name="summary",
         scope=tuple(scope_sentences(results)),
         preset=preset,
         columns=columns,
         rows=rows[:MAX_ROWS],
-        hidden_rows=max(0, len(rows) - MAX_ROWS),
+        hidden_row_count=max(0, len(rows) - MAX_ROWS),
         findings=tuple(findings(results, contests)),
-        missing=tuple(missing_results(results)),
+        missing=tuple(missing_sentences(results)),
     )
-    return Section("summary", "Summary", (glance,))
+    return Section("summary", "Summary", (first_screen,))
 
 
 def scope_sentences(results: Results) -> Iterator[str]:
     """The numbers of compared models, methods and tasks: a sentence per preset and one for language models."""
-    measured = results.rows[results.rows["kind"] != "published"]
-    for preset, rows in measured.groupby("preset"):
+    measured_rows = results.rows[results.rows["kind"] != "published"]
+    for preset, rows in measured_rows.groupby("preset"):
         backbones = rows[rows["kind"] == "backbone"]
         n_seeds = backbones.groupby(["task", "contestant"])["seed"].nunique()
         n_methods = rows.loc[rows["kind"].isin(["baseline", "oracle"]), "contestant"].nunique()
@@ -68,20 +68,20 @@ def scope_sentences(results: Results) -> Iterator[str]:
         yield f"{plural(n_models, 'language model')} on {plural(cells['task'].nunique(), 'language task')}."
 
 
-def heat_map(
+def tiles_by_family(
     results: Results, contests: Sequence[Contest]
 ) -> tuple[tuple[str, ...], tuple[tuple[str, list[Tile]], ...]]:
-    """The names of contestants, and for each family a tile per contestant."""
+    """The names of contestants, and the tiles of each family, one per contestant."""
     contests = trained_contests(contests)
     if not contests:
         return (), ()
     scores = main_scores(results, contests)
     main_backbones, _ = split_by_coverage(scores, ordered_backbones(results, contests, scores))
     names = main_backbones[:MAX_COLUMNS]
-    names += [BEST] if scores["kind"].eq("baseline").any() and results.hidden.empty else []
+    names += [BEST_BASELINE] if scores["kind"].eq("baseline").any() and results.hidden_rows.empty else []
     scores = pd.concat([scores, best_baselines(scores)], ignore_index=True)
     tiles: dict[str, list[Tile]] = {}
-    for cell in cells_of(results, contests, scores, names).to_dict("records"):  # in the order of `names`
+    for cell in heat_map_cells(results, contests, scores, names).to_dict("records"):  # in the order of `names`
         tiles.setdefault(str(cell["row"]), []).append(_tile(cell))
     return tuple(names), tuple(tiles.items())
 
@@ -90,12 +90,16 @@ def _tile(cell: Mapping[Any, Any]) -> Tile:
     score, name, row = cell["score"], cell["contestant"], cell["row"]
     if pd.isna(score):
         status = str(cell["status"])
-        return Tile(MARKS.get(status, "?"), NO_SCORE, "#000", f"{name} on {row}: {status}: {cell['reason']}")
-    low, high = white_beyond()
+        return Tile(
+            STATUS_MARKS.get(status, "?"), NO_SCORE_COLOUR, "#000", f"{name} on {row}: {status}: {cell['reason']}"
+        )
+    low, high = white_text_limits()
     ink = "#fff" if float(score) < low or float(score) > high else "#000"
-    red, green, blue = colour(score)
+    red, green, blue = score_colour(score)
     reason_text = f" ({cell['reason']})" if cell["reason"] else ""
-    return Tile(label(score), f"#{red:02x}{green:02x}{blue:02x}", ink, f"{name} on {row}: {fixed(score)}{reason_text}")
+    return Tile(
+        score_label(score), f"#{red:02x}{green:02x}{blue:02x}", ink, f"{name} on {row}: {fixed(score)}{reason_text}"
+    )
 
 
 def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
@@ -118,7 +122,7 @@ def findings(results: Results, contests: Sequence[Contest]) -> Iterator[str]:
 
 def _pairs(results: Results, contest: Contest) -> Iterator[tuple[str, str, tuple[str, str]]]:
     """Pairs of contestants for `findings`, and the roles of both in words."""
-    best = "the best" if results.hidden.empty else "the best selected"
+    best = "the best" if results.hidden_rows.empty else "the best selected"
     scores = contest.scores.sort_values(["score", "contestant"], ascending=[False, True])
     scores = scores[~scores["contestant"].isin(GUESSING_BASELINES | BASELINES_GIVEN_TRUTH)]
     backbones = scores.loc[scores["kind"] == "backbone", "contestant"]
@@ -140,9 +144,9 @@ def _sentence(contest: Contest, first: str, second: str, roles: tuple[str, str],
     )
 
 
-def missing_results(results: Results) -> Iterator[str]:
-    """Sentences on failed, skipped and missing results, one per reason; none if all results are complete."""
-    failures = missing.failed(results)
+def missing_sentences(results: Results) -> Iterator[str]:
+    """Sentences on failed, skipped and missing results, one per reason."""
+    failures = missing.failure_table(results)
     for status, phrase in {"failed": "failed", "skipped": "with more examples than the model supports"}.items():
         if failures is not None and (count := int(failures.frame["status"].eq(status).sum())):
             yield f"{plural(count, 'evaluation')} {phrase}."
@@ -155,7 +159,7 @@ def missing_results(results: Results) -> Iterator[str]:
     for status, phrase in phrases.items():
         if counts.get(status, 0):
             yield f"{plural(int(counts[status]), 'cell')} {phrase}."
-    if gaps := missing.gaps(results):
+    if gaps := missing.missing_results(results):
         yield f"{plural(len(gaps), 'evaluation')} not computed yet."
     if results.skipped_files:
         yield f"{plural(len(results.skipped_files), 'file')} could not be read."

@@ -8,13 +8,20 @@ from typing import Any
 import pandas as pd
 
 from iclbench import tables
-from iclbench.analysis.scores import for_display, leaderboard
+from iclbench.analysis.scores import displayed_columns, leaderboard
 from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.core.formats import fixed, number
 from iclbench.core.metrics import METRICS, metric
 from iclbench.report.blocks import Column, Section, Table, Text
 from iclbench.report.data import Slice
-from iclbench.report.sections.leaderboard import cost_column, meanings, paper_tables, remarks, shown_columns, with_costs
+from iclbench.report.sections.leaderboard import (
+    column_meanings,
+    cost_column,
+    paper_tables,
+    remarks,
+    shown_columns,
+    with_costs,
+)
 
 _METRICS = ("log_likelihood", "log_likelihood_gaussian", "squared_error", "covered_50", "covered_90")
 _METRICS_OF_OTHER_SECTIONS = ("gap", "gap_joint", "score", "log_likelihood_adjusted")
@@ -27,11 +34,11 @@ def section(task: Slice) -> Section | None:
         return None
     has_areas = task.summaries["metric"].eq("auc") & task.summaries["shift"].eq("none")
     paper = () if has_areas.any() else paper_tables(task)  # the leaderboard by area includes them
-    notes = (*_without_likelihood(rows), *remarks(task, "targets"))
-    return Section(f"{task.id}-targets", "Leaderboard", (board(task, rows), *paper, *notes))
+    notes = (*_no_likelihood_text(rows), *remarks(task, "targets"))
+    return Section(f"{task.id}-targets", "Leaderboard", (leaderboard_table(task, rows), *paper, *notes))
 
 
-def _without_likelihood(rows: pd.DataFrame) -> tuple[Text, ...]:
+def _no_likelihood_text(rows: pd.DataFrame) -> tuple[Text, ...]:
     """A line with the methods that have no log-likelihood; empty if all or none have it."""
     has_likelihood = rows["metric"].eq("log_likelihood").groupby(rows["contestant"]).any()
     names = ", ".join(sorted(has_likelihood.index[~has_likelihood]))
@@ -40,7 +47,7 @@ def _without_likelihood(rows: pd.DataFrame) -> tuple[Text, ...]:
     return (Text(f"Without a log-likelihood, because they predict values and not distributions: {names}."),)
 
 
-def board(task: Slice, rows: pd.DataFrame) -> Table:
+def leaderboard_table(task: Slice, rows: pd.DataFrame) -> Table:
     """The leaderboard: a row per contestant and number of related datasets (none, one and the most)."""
     other_names = other_metrics(rows["metric"])
     if "log_likelihood_joint" in other_names and not has_joint(rows):
@@ -50,7 +57,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
     comparisons = ("rank", "behind", "behind_low", "behind_high")
     ranking = ranking.assign(**{name: ranking[name].where(has_likelihood) for name in comparisons})
     values = _by_metric(rows, (*_METRICS, *other_names))
-    frame = with_costs(task, for_display(ranking).merge(values, "left", ["contestant", "n_related"]))
+    frame = with_costs(task, displayed_columns(ranking).merge(values, "left", ["contestant", "n_related"]))
     columns = shown_columns(
         frame,
         _metric_column("log_likelihood", "log-likelihood", fixed),
@@ -67,7 +74,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
         name=f"{task.id}-leaderboard-targets",
         title=f"{task.task}: leaderboard",
         caption="Models and baselines by log-likelihood per target (nats, higher is better), with squared error and "
-        f"the share of targets in the central 50 % and 90 % intervals.{meanings(columns)}",
+        f"the share of targets in the central 50 % and 90 % intervals.{column_meanings(columns)}",
         frame=frame,
         columns=columns,
         group="rank",
@@ -75,7 +82,7 @@ def board(task: Slice, rows: pd.DataFrame) -> Table:
 
 
 def has_joint(rows: pd.DataFrame) -> bool:
-    """Whether a joint likelihood of all targets differs from the marginal likelihood."""
+    """Whether the joint likelihood of any contestant differs from its marginal likelihood."""
     keys = ["run", "n_related"] if "run" in rows else ["contestant", "n_related"]
     likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
     values = likelihoods.pivot_table(values="value", index=keys, columns="metric").astype(float)
@@ -93,7 +100,7 @@ def other_metrics(measured: Iterable[str]) -> list[str]:
 
 
 def _metric_column(key: str, header: str, show: Callable[[Any], str]) -> Column:
-    """A column with intervals. A value on fewer episodes than the others has its number of episodes."""
+    """A column with intervals, and with the number of episodes of values on fewer episodes than others."""
     return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
 
 

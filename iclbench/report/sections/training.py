@@ -19,7 +19,7 @@ def section(task: Slice) -> Section | None:
         if not group.duplicated("run").any():
             continue  # a single step per run is not a curve
         measure = metric(str(name))
-        # A negative log-likelihood can be negative, and then it has no logarithmic axis.
+        # A negative log-likelihood that is below 0 has no logarithmic axis.
         measure = replace(measure, logarithmic=measure.logarithmic and bool((group["value"] > 0).all()))
         looks = {name: task.looks[name] for name in sorted(group["contestant"].unique())}
         widths = group["contestant"].map({name: look.width for name, look in looks.items()}).astype(float)
@@ -32,9 +32,9 @@ def section(task: Slice) -> Section | None:
             measure.label,
             curves.extent(data["axis_value"]),
             curves.domain(data, measure),
-            log=measure.logarithmic,
+            log_y=measure.logarithmic,
             field="axis_value",
-            unit="step",
+            x_name="step",
         )
         make_static, make_live = curves.specifications([("", data)], axes, looks)
         blocks.append(
