@@ -15,7 +15,7 @@ from iclbench.registry import FAMILIES
 # Maximum number of published numbers, so that a task fits on one screen.
 _MAX_PUBLISHED = 8
 _QUESTIONS = {
-    "next": "the next output after each example (question next)",
+    "next": "the next output after each example, or the next element of a stream (question next)",
     "targets": "several outputs from one context (question targets)",
 }
 
@@ -43,6 +43,7 @@ def print_task(values: dict[str, Any], typed_name: str) -> None:
         ["oracles", ", ".join(values["oracles"]) or "none"],
         ["shifts", ", ".join(values["shifts"]) or "none on the card"],
         ["tests", ", ".join(values["evaluators"])],
+        ["solutions", ", ".join(values["solutions"])],
         ["source", values["source"]],
     ]
     print_table("", ["task", values["task"]], [row for row in properties if row[1]])
