@@ -37,8 +37,6 @@ _NUMBER_OF_PAIRS = "the number of pairs"
 # Keys of one length are drawn by sorting all keys if there are fewer than this number times the square of the number of
 # pairs. Otherwise, repeated keys are drawn again: since all keys are exchangeable, all results are equally likely.
 _SORTED_BELOW = 0.5
-# Largest numbers of pairs of the strata of results.
-STRATA = (8, 16, 32, 64, 128)
 
 
 class RecallParameters(BaseSettings):
@@ -158,15 +156,6 @@ class Recall(Family):
         except ValueError as error:
             raise UsageError(f"shift '{name}': {error}", code="bad-value") from None
         return shift
-
-    def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Episodes by number of pairs."""
-        pairs, low = episodes.truth["pairs"], 0
-        strata = {}
-        for high in STRATA:
-            strata[f"up-to-{high}-pairs"] = (pairs > low) & (pairs <= high)
-            low = high
-        return {name: rows for name, rows in strata.items() if bool(rows.any())}
 
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator

@@ -140,13 +140,6 @@ def test_shifts_set_pairs_and_overwriting() -> None:
     assert max(len(row.unique()) for row in y) < 16
 
 
-def test_strata_are_episodes_by_number_of_pairs() -> None:
-    episodes = sample(family())
-    strata = family().strata(episodes)
-    assert list(strata) == ["up-to-8-pairs", "up-to-16-pairs", "up-to-32-pairs"]
-    assert sum(int(rows.sum()) for rows in strata.values()) == len(episodes)
-
-
 @pytest.mark.parametrize(
     ("parameters", "name"),
     [
