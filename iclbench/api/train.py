@@ -143,9 +143,10 @@ def train(
     log: str | Sequence[str] = (),
     **training: Any,
 ) -> Run:
-    """Train a run in a results folder, like `iclbench train`. Call it again with the same arguments
-    to continue after an interruption; a finished run is returned unchanged. Unlike in `fit`, warm-up and curriculum are
-    not scaled with `steps`.
+    """Train a run in a results folder, like `iclbench train`.
+
+    To continue after an interruption, repeat the call with the same arguments. A finished run is returned unchanged.
+    Unlike in `fit`, warm-up and curriculum are not scaled with `steps`.
 
     Args:
         task: the task at a preset.

@@ -44,7 +44,7 @@ class BundleFiles:
     | `.outcomes.json` | the outcomes so far |
     | `.ended.json` | the result; the job has finished |
     | `.cancelled` | empty; the sweep was stopped |
-    | `.left` | empty; the worker no longer works on the bundle, finished or not |
+    | `.left` | empty; the worker has left the bundle, whether or not it is finished |
     """
 
     folder: Path

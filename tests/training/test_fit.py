@@ -51,7 +51,7 @@ def test_training_in_memory_gives_the_weights_of_a_run(card_path: Path, tmp_path
 
 
 def test_parameter_groups_have_their_factors_of_the_learning_rate() -> None:
-    """In S4, the parameters of the state-space systems have a smaller rate, as in the authors' code."""
+    """In S4, the parameters of the state-space systems have a smaller learning rate, as in the authors' code."""
     settings = S4.Settings(layers=1, width=8, state=4, rate_factor=0.25)
     training = Training(
         S4(settings, TaskShape(x_dim=FAMILY.x_dim, points=6)),
