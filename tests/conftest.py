@@ -43,7 +43,7 @@ WORKER_GROUPS = (
 
 
 def worker_group(module: str) -> str:
-    """The name of the group of a module, which one worker runs; the module itself without a group."""
+    """The name of a module's group, all of whose modules run in one worker; the module itself if it has no group."""
     return next((" ".join(group) for group in WORKER_GROUPS if module.startswith(group)), module)
 
 
@@ -73,8 +73,8 @@ def restore_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def raise_code(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: str = "code") -> None:
-    """Raise the code of a registered class."""
+def increase_code_version(monkeypatch: pytest.MonkeyPatch, registry: Registry, name: str, code: str = "code") -> None:
+    """Increase the code version of a registered class by 1."""
     entry = registry.entry(name)
     monkeypatch.setitem(registry.entries, name, replace(entry, **{code: getattr(entry, code) + 1}))
 

@@ -74,7 +74,7 @@ def gaps(results: Path) -> list[float]:
     return icl.next_event(icl.load("mine", results), [0.5, 1.5, 2.0], [0, 1, 0])["gap"].tolist()
 
 
-def streamed(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+def stream_predictions(results: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     events = results / "events.csv"
     events.write_text("time,mark\n0.5,0\n1.5,1\n?,?\n")
     capsys.readouterr()
@@ -93,9 +93,9 @@ def test_a_run_stores_the_fingerprint_and_the_unit_of_its_data(trained_folder: P
 @pytest.mark.parametrize("change", [grow, Path.unlink])
 def test_predictions_do_not_depend_on_the_file_after_training(change, results, tmp_path, capsys) -> None:
     state = results / "state"
-    predictions = gaps(results), streamed(results, capsys, "--save", str(state))
+    predictions = gaps(results), stream_predictions(results, capsys, "--save", str(state))
     change(tmp_path / "log.jsonl")
-    assert (gaps(results), streamed(results, capsys)) == predictions
+    assert (gaps(results), stream_predictions(results, capsys)) == predictions
     (results / "query.csv").write_text("time,mark\n?,?\n")
     capsys.readouterr()
     words = ["stream", "mine", "--results", str(results), "--csv", str(results / "query.csv"), "--state", str(state)]
@@ -227,15 +227,15 @@ def test_evaluating_a_model_in_memory_on_changed_data_is_an_error(tmp_path) -> N
         icl.evaluate(model, icl.task("events", "smoke", path=str(file), time_scale="mean-gap"))
 
 
-def tabular(folder: Path, rows: int) -> list[str]:
+def write_table(folder: Path, rows: int) -> list[str]:
     (folder / "tabular").mkdir(exist_ok=True)
     values = np.random.default_rng(1).normal(size=(rows, 4))
     pd.DataFrame(values, columns=list("abcy")).to_csv(folder / "tabular" / "mine.csv", index=False)
     return ["tabular", "cnp", "-o", "task.dim=3", "-o", "task.tables=[]"]
 
 
-def images(folder: Path, brightness: int) -> list[str]:
-    """Write the four files of MNIST with a few images of noise."""
+def write_images(folder: Path, brightness: int) -> list[str]:
+    """Write the four files of MNIST with a few images of noise; returns the arguments of `iclbench train`."""
     rng = np.random.default_rng(2)
     (folder / "mnist").mkdir(exist_ok=True)
     for name, count in (("train", 200), ("t10k", 100)):
@@ -248,7 +248,7 @@ def images(folder: Path, brightness: int) -> list[str]:
     return ["image-completion-mnist", "cnp"]
 
 
-@pytest.mark.parametrize(("write_data", "sizes"), [(tabular, (80, 90)), (images, (255, 99))])
+@pytest.mark.parametrize(("write_data", "sizes"), [(write_table, (80, 90)), (write_images, (255, 99))])
 def test_using_a_run_on_changed_tables_or_images_is_an_error(write_data, sizes, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ICLBENCH_DATA", str(tmp_path))
     results = ["--results", str(tmp_path / "results"), "--name", "mine"]
@@ -272,7 +272,7 @@ def test_on_data_does_not_change_tasks_without_data() -> None:
 
 
 def grid_card(folder: Path, *files: Path) -> Path:
-    """A grid of one run and a baseline on each file."""
+    """Write the card of a grid with one run and one baseline on each file; returns its path."""
     card, tiny = folder / "grid.toml", [word for word in TINY if word != "-o"]
     grid = {
         "summary": "events",

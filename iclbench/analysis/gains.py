@@ -41,9 +41,10 @@ class Gain(Difference):
         return f"{signed(self.value)} [{signed(self.low)}, {signed(self.high)}], median {signed(self.median)}{share}"
 
 
-def gain(more: pd.Series, less: pd.Series) -> Gain | None:
-    """The mean of more - less, paired by episode; None for fewer than two common episodes or equal scores."""
-    by_episode = score_gaps(more, less)
+def gain(with_related: pd.Series, without_related: pd.Series) -> Gain | None:
+    """The mean gain from related datasets, paired by episode; None for fewer than two common episodes or if all gains
+    are 0."""
+    by_episode = score_gaps(with_related, without_related)
     if by_episode is None or not by_episode.any():
         return None
     mean, total = mean_with_interval(by_episode), by_episode.sum()

@@ -57,8 +57,7 @@ def curve_gaps(a: pd.DataFrame, b: pd.DataFrame) -> np.ndarray | None:
 
 
 def score_difference(a: pd.Series, b: pd.Series, level: float = 0.95) -> Difference | None:
-    """The mean of a - b, paired by episode, for one score per episode (question `targets`); None for fewer than two
-    common episodes."""
+    """The mean of a - b, paired by episode, for one score per episode; None for fewer than two common episodes."""
     gaps = score_gaps(a, b)
     return None if gaps is None else mean_with_interval(gaps, level)
 
@@ -86,7 +85,7 @@ def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference
     from scipy.stats import ttest_ind  # slow to import
 
     value = float(a.mean() - b.mean())
-    if a.std() == b.std() == 0:  # equal values in both samples: an interval without width
+    if a.std() == b.std() == 0:  # no variance in either sample: the interval has width 0
         return Difference(value, value, value), float(value == 0)
     test = ttest_ind(a, b, equal_var=False)
     interval = test.confidence_interval(level)
@@ -123,7 +122,7 @@ def ranks(
 
     Args:
         order: the contestants from best to worst.
-        episodes: scores of single episodes, as `compare` takes them; None if unknown.
+        episodes: scores of single episodes, in the form that `compare` takes; None if unknown.
         compare: the difference of two contestants.
     """
     rank_of: dict[str, int] = {}

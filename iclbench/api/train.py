@@ -143,8 +143,10 @@ def train(
     log: str | Sequence[str] = (),
     **training: Any,
 ) -> Run:
-    """Train a run in a results folder, like `iclbench train`. The same call continues after an interruption, and does
-    nothing if the run is finished. Unlike in `fit`, warm-up and curriculum are not scaled with `steps`.
+    """Train a run in a results folder, like `iclbench train`.
+
+    To continue after an interruption, repeat the call with the same arguments. A finished run is returned unchanged.
+    Unlike in `fit`, warm-up and curriculum are not scaled with `steps`.
 
     Args:
         task: the task at a preset.
@@ -205,11 +207,11 @@ def train_run(
         Interrupted: on Ctrl-C, after writing a checkpoint.
     """
     if not processes.is_first:
-        run = Run(context.results / "runs" / processes.agree())
+        run = Run(context.results / "runs" / processes.broadcast())
         train_with_reports(run, context, lambda step, text: None, processes=processes)
         return run
     run = create(context.results, config, name, context.data_dir)
-    processes.agree(run.name)
+    processes.broadcast(run.name)
     if not run.finished or not processes.is_single:
         with make_bar(run.name, run.config.train.steps) as update:
             train_with_reports(run, context, update, trackers, processes)

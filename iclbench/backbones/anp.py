@@ -13,7 +13,7 @@ class ANPSettings(AttentiveSettings, LatentNPSettings):
 
 
 class ANP(LatentNP[ANPSettings]):
-    """Published sizes have 348,418 parameters for Gaussian processes, 431,490 for EMNIST and 482,054 for CelebA.
+    """The published models have 348,418 parameters for Gaussian processes, 431,490 for EMNIST and 482,054 for CelebA.
 
     Differences from the released code are those of `canp` in the encoders (masks, no context, two depths), and of `np`
     in training and predictions.

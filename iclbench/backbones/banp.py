@@ -12,7 +12,7 @@ class BANPSettings(AttentiveSettings, BootstrapSettings):
 
 
 class BANP(BootstrapNP[BANPSettings]):
-    """Published sizes have 364,674 parameters for Gaussian processes, 447,746 for EMNIST and 498,310 for CelebA.
+    """The published models have 364,674 parameters for Gaussian processes, 447,746 for EMNIST and 498,310 for CelebA.
 
     Differences from the released code are those of `canp` in the encoders (masks, no context, two depths), and of `bnp`
     in bootstraps and training.

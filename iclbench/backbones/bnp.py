@@ -6,7 +6,7 @@ from iclbench.backbones.bootstrap_np import BootstrapNP, BootstrapSettings
 
 
 class BNP(BootstrapNP[BootstrapSettings]):
-    """Published sizes have 248,450 parameters for Gaussian processes, 331,394 for EMNIST and 381,958 for CelebA.
+    """The published models have 248,450 parameters for Gaussian processes, 331,394 for EMNIST and 381,958 for CelebA.
 
     Differences from the released code:
 

@@ -12,7 +12,7 @@ from iclbench.layers.encoder_pairs import AttentivePair
 
 
 class CANP(TwoPathNP[AttentiveSettings]):
-    """Published sizes have 331,906 parameters for Gaussian processes, 414,978 for EMNIST and 465,542 for CelebA.
+    """The published models have 331,906 parameters for Gaussian processes, 414,978 for EMNIST and 465,542 for CelebA.
 
     Differences from the released code:
 

@@ -295,6 +295,6 @@ class CoQE(Backbone[CoQESettings]):
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
         """The task encoder's outputs at the labels of further points, and its cache after them."""
         pairs = None if mask is None else mask.repeat_interleave(2, 1)
-        hidden, cache = self.task_encoder.follow(state.cache, self._tokens(points), pairs, OUTPUT_TOKENS)
+        hidden, cache = self.task_encoder.resume_with_hidden(state.cache, self._tokens(points), pairs, OUTPUT_TOKENS)
         assert hidden is not None
         return hidden, cache

@@ -8,7 +8,7 @@ from iclbench.backbones.pooled_np import PooledNP
 
 
 class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
-    """Published sizes have 232,194 parameters for Gaussian processes, 315,138 for EMNIST and 365,702 for CelebA.
+    """The published models have 232,194 parameters for Gaussian processes, 315,138 for EMNIST and 365,702 for CelebA.
 
     Differences from the released code:
 

@@ -23,6 +23,6 @@ class TNP(TransformerNP[TransformerNPSettings]):
 
     def memories(self, context: Points, related: Points | None) -> Iterator[KeysAndValues]:
         z = self.embed(context)
-        for among, target in zip(self.context, self.targets, strict=True):
-            z = among(z, mask=context.mask)
-            yield target.keys(z, context.mask)
+        for context_layer, target_layer in zip(self.context, self.targets, strict=True):
+            z = context_layer(z, mask=context.mask)
+            yield target_layer.keys(z, context.mask)

@@ -8,7 +8,7 @@ from iclbench.backbones.two_path_np import TwoPathSettings
 
 
 class TwoPathCNP(PooledNP[TwoPathSettings]):
-    """Published sizes have 215,682 parameters for Gaussian processes, 298,626 for EMNIST and 349,190 for CelebA.
+    """The published models have 215,682 parameters for Gaussian processes, 298,626 for EMNIST and 349,190 for CelebA.
 
     Differences from the released code:
 

@@ -52,7 +52,7 @@ def measure_all(
             except UsageError as error:
                 if len(runs) == 1:
                     raise
-                failed_count += 1  # the other runs are measured
+                failed_count += 1  # continue with the other runs
                 say(f"skipped run '{run.name}': {error}")
             update(number, run.name)
     requests = list(_baselines(runs, baseline, context.data_dir))
@@ -64,7 +64,7 @@ def measure_all(
             except UsageError as error:
                 if len(requests) == 1:
                     raise
-                failed_count += 1  # the other baselines are measured
+                failed_count += 1  # continue with the other baselines
                 say(f"skipped baseline '{name}' on {run.config.task.name}, {run.config.preset}: {error}")
     finally:  # print the measurements even if a baseline is not applicable
         print_costs(written_paths, json)
@@ -75,13 +75,13 @@ def _baselines(
     runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
 ) -> Iterator[tuple[Run, PromptSet, str]]:
     """The named baselines for every task and preset of the runs: a run, the prompts, and the name or path."""
-    typed_names = {load_baseline(name)[0]: name for name in names if name != "all"}
+    requested_names = {load_baseline(name)[0]: name for name in names if name != "all"}
     for run in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
         prompts = PromptSet(run.config.task, run.config.preset, data_dir=data_dir)
-        yield from ((run, prompts, name) for name in typed_names.values())
+        yield from ((run, prompts, name) for name in requested_names.values())
         if "all" in names:
             card_names = dict.fromkeys([*run.config.task.oracles, *run.config.task.baselines])
-            yield from ((run, prompts, name) for name in card_names if load_baseline(name)[0] not in typed_names)
+            yield from ((run, prompts, name) for name in card_names if load_baseline(name)[0] not in requested_names)
 
 
 def print_costs(written_paths: Sequence[Path], json: bool) -> None:
@@ -104,11 +104,11 @@ def print_costs(written_paths: Sequence[Path], json: bool) -> None:
             )
             episodes = batch["n_episodes"].dropna()
             scope = f"; all other values are per episode, in batches of {episodes.iloc[0]}" if len(episodes) else ""
-            out.print(f"Training steps are per batch{scope}.\n")
+            out.print(f"Values of training steps are per batch{scope}.\n")
         call_costs = Table("", "", "", call_cost_table(group), CALL_COLUMNS)
         if len(call_costs.frame):
             print_table(
-                "several in one call, total per episode",
+                "several queries or new points in one call, total per episode",
                 [column.header for column in CALL_COLUMNS],
                 [[cell.text for cell in row] for row in call_costs.rows()],
                 range(2, len(CALL_COLUMNS)),

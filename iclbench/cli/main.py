@@ -177,7 +177,7 @@ def _report_error(error: BaseException) -> int:
     if hasattr(error, "format_message"):  # the command-line parser's own errors
         text, code = error.format_message(), int(getattr(error, "exit_code", 2))
     elif isinstance(error, PluginError):
-        hint = f"; for more: iclbench check {error.target}" if error.target else ""
+        hint = f"; for details: iclbench check {error.target}" if error.target else ""
         text, code = f"{error} (for a traceback use --debug){hint}", error.exit_code
     elif isinstance(error, IclbenchError):
         text, code = str(error), error.exit_code

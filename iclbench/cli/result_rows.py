@@ -29,7 +29,7 @@ def print_packed_sources(results: Path, values: pd.DataFrame) -> None:
 
 
 def print_failures(values: pd.DataFrame) -> None:
-    """Print one line for every contestant and reason of a failure."""
+    """Print one line for each contestant and reason for failure."""
     failures = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
     for _, row in failures.iterrows():
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")
@@ -54,14 +54,14 @@ def styled_name(run: str, kind: str) -> str:
     return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
 
 
-def short_score(error: Any) -> str:
+def short_score(score: Any) -> str:
     """A score with three decimals, or `failed` if it is missing. Small positive scores are "<.0005", so that only an
     exact 0 is "0"."""
-    if pd.isna(error):
+    if pd.isna(score):
         return "failed"
-    if error == 0:
+    if score == 0:
         return "0"
-    return "<.0005" if 0 < error < 5e-4 else fixed(error)
+    return "<.0005" if 0 < score < 5e-4 else fixed(score)
 
 
 def value_with_half_width(row: Any) -> str:

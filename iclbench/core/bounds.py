@@ -95,7 +95,7 @@ def _limited_size(description: str) -> Iterator[None]:
 
     def refuse(excess: str) -> None:
         raise limits.TooLargeError(
-            f"{description}: {excess} with these settings; make layers, width or the like smaller, or {limits.ADVICE}"
+            f"{description}: these settings give {excess}; use fewer layers or a smaller width, or {limits.ADVICE}"
         )
 
     def count_tensor(module: nn.Module, name: str, value: Any) -> None:
@@ -104,7 +104,7 @@ def _limited_size(description: str) -> Iterator[None]:
             elements = value.numel()
             size, weights = size + elements * value.element_size(), weights + elements
             if size > max_size:
-                refuse(f"at least {count(weights)} weights, beyond {nbytes(max_size)},")
+                refuse(f"at least {count(weights)} weights, more than {nbytes(max_size)}")
 
     def count_module(module: nn.Module, name: str, value: Any) -> None:
         nonlocal modules
@@ -138,6 +138,6 @@ def check_task(shape: TaskShape, batch: int, episodes: int, description: str) ->
         if 4 * n_episodes * numbers_per_episode > limits.max_bytes():
             raise UsageError(
                 f"{description}: {name}={n_episodes:,} episodes of {shape.points:,} points take "
-                f"{nbytes(4 * n_episodes * numbers_per_episode)}; make one of them smaller, or {limits.ADVICE}",
+                f"{nbytes(4 * n_episodes * numbers_per_episode)}; use fewer episodes or points, or {limits.ADVICE}",
                 code="too-large",
             )

@@ -30,7 +30,7 @@ from iclbench.core.predictions import (
     normal,
 )
 
-_SETTINGS = HeadSettings()
+_DEFAULT_SETTINGS = HeadSettings()
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class _JointPrediction(Prediction):
         raise NotImplementedError
 
     @classmethod
-    def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+    def raw_dim(cls, outputs: int, settings: HeadSettings = _DEFAULT_SETTINGS) -> NoReturn:
         raise NotImplementedError("a joint prediction is not read from the network's outputs at single positions")
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _DEFAULT_SETTINGS) -> NoReturn:
         raise NotImplementedError("a joint prediction is not read from the network's outputs at single positions")
 
     def log_likelihood(self, y: Float[Tensor, "B Q dy"]) -> Float[Tensor, "B Q"]:
@@ -146,7 +146,7 @@ class Samples(_JointPrediction):
         return log_mean_exp(masked_sum(log_likelihoods, mask.unsqueeze(1)))
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
-        """Each sample is drawn from one function, which is drawn for each episode."""
+        """Each sample of an episode is drawn from one of its functions, which is selected at random."""
         batch, positions, count = self.means.shape[:3]
         function = torch.randint(count, (n, batch, 1, 1, 1, 1), generator=generator, device=self.means.device)
 
@@ -167,7 +167,7 @@ class Paths(Samples):
     (`Predictor.joint_scores`).
 
     Attributes:
-        drawn_outputs: the drawn outputs.
+        drawn_outputs: the outputs drawn at each position of each path.
     """
 
     drawn_outputs: Float[Tensor, "B Q S dy"]
@@ -194,11 +194,11 @@ class SampledEvent(EventPrediction):
     predictions: EventPrediction
 
     @classmethod
-    def raw_dim(cls, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+    def raw_dim(cls, outputs: int, settings: HeadSettings = _DEFAULT_SETTINGS) -> NoReturn:
         raise NotImplementedError("a mixture of sampled predictions is not read from a network's outputs")
 
     @classmethod
-    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _SETTINGS) -> NoReturn:
+    def from_raw(cls, raw: Tensor, outputs: int, settings: HeadSettings = _DEFAULT_SETTINGS) -> NoReturn:
         raise NotImplementedError("a mixture of sampled predictions is not read from a network's outputs")
 
     def log_density(self, gap: Tensor) -> Tensor:
@@ -224,7 +224,8 @@ class SampledEvent(EventPrediction):
         return self.predictions.mean().mean(-1)
 
     def quantile(self, level: float) -> Tensor:
-        """By bisection between the smallest and the largest quantile of the S distributions."""
+        """The quantile of the mixture, by bisection between the smallest and the largest quantile of the S
+        distributions."""
         ends = self.predictions.quantile(level)
         return bisect(lambda gap: -torch.expm1(self.log_survival(gap)) < level, ends.amin(-1), ends.amax(-1))
 

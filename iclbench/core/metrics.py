@@ -27,8 +27,8 @@ class Metric:
         is_share: whether the mean is between 0 and 1.
         show: formats a value.
         per_event: whether it is a sum over a sequence, divided by the mean number of scored positions.
-        is_for_sequences: whether its curves are those of streams. These may differ in length or score some positions
-            only, so each scored position has the same weight.
+        is_for_sequences: whether its learning curves come from streams, which may differ in length or score only some
+            positions. All scored positions then have the same weight.
         includes_open_interval: whether its sum over a sequence includes the open interval at the end of an observation
             window.
         describes_intervals: whether it describes predictive intervals. It is not reported for observation windows: the
@@ -153,17 +153,17 @@ METRICS = {entry.name: entry for entry in _ENTRIES}
 GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guessing_baselines)
 # Baselines with access to the truth that are not optimal: they have no rank and are never the best baseline.
 BASELINES_GIVEN_TRUTH = frozenset({"periodic-mean"})
-# Likelihoods come first, because events have squared errors, too.
+# Likelihoods come first, because event tasks also have squared errors.
 _CURVES = tuple(entry.name for entry in _ENTRIES if entry.area)
 
 
-def curve_metric(measured: Iterable[str]) -> str:
-    """The metric among `measured` whose learning curve has its mean height in the metric `auc`.
+def curve_metric(metric_names: Iterable[str]) -> str:
+    """The metric, among those of a result, that has the learning curve summarised by `auc`.
 
     >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["log_likelihood"])
     ('nll', 'squared_error')
     """
-    names = set(measured)
+    names = set(metric_names)
     return next((name for name in _CURVES if name in names), "squared_error")
 
 
@@ -171,7 +171,7 @@ def metric(name: str) -> Metric:
     """The metric of this name.
 
     An unknown name that ends in "error" or "loss" is better when lower; one that begins with "accuracy" is a share of
-    right answers, and one that begins with "kl_to_" a divergence.
+    correct answers, and one that begins with "kl_to_" is a divergence.
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)

@@ -1,8 +1,8 @@
 """Deep-Thinking for causal Transformer backbones: several passes over the context before a query is answered.
 
 A query uses the state of the backbone with the updated keys and values. After one pass the state is causal in the
-context; from the second pass on it is not, because the keys of an early point are then computed after later points. So
-every prefix of the question `next` has separate passes, which do not include the query point.
+context; from the second pass on it is not, because the keys of an early point are then computed after later points. To
+predict the next point at every prefix (question `next`), the passes are repeated for each prefix, without the query.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ThinkingBackbone(Predictor):
         """The state after all passes.
 
         Raises:
-            UsageError: the context is longer than the positions.
+            UsageError: the context has more points than the positions of the backbone allow.
         """
         if reason := self.too_long(int(context.counts.max())):
             raise UsageError(reason, code="not-applicable")
@@ -115,7 +115,8 @@ class ThinkingBackbone(Predictor):
                 return Memory(plain.keys, plain.values)
             state = KeyValueCache(history.keys, history.values, plain.mask)
             for tokens in segments:
-                state = self.backbone.follow(state, tokens, start=self._start(state.mask, history.length))[1]
+                start = self._start(state.mask, history.length)
+                _, state = self.backbone.resume_with_hidden(state, tokens, start=start)
             return Memory(state.keys, state.values).last(history.length)
 
         *_, final = think(read, self.settings, self.passes)
@@ -123,7 +124,7 @@ class ThinkingBackbone(Predictor):
 
     def _start(self, mask: Bool[Tensor, "B T"], history_length: int) -> Tensor | None:
         """The position of the next token: with positions=reuse, the number of tokens of this pass so far; otherwise
-        None, which stands for the position after all tokens."""
+        None, which means the position after all tokens."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
         return mask[:, history_length:].sum(1, keepdim=True) if reuse else None
 

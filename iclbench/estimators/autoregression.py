@@ -29,7 +29,7 @@ class AutoregressionSettings(BaseSettings):
 
 
 class Autoregression(VectorStreamEstimator[AutoregressionSettings]):
-    """Coefficients are fitted after every element, without intercept."""
+    """Autoregression whose coefficients are refitted after every element, without intercept."""
 
     Settings = AutoregressionSettings
 

@@ -25,7 +25,8 @@ from iclbench.store.runs import write_errors
 
 
 def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
-    """The tables of one contestant for the question `targets`, or for the family's own test of the prompts."""
+    """The tables of one contestant for the question `targets`, or for a family's own test
+    (`prompts.evaluator`)."""
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         result = target_scores(contestant.predictor, prompts, contestant.device, contestant.episodes)

@@ -117,7 +117,7 @@ class Shift:
         return "+".join(part.text for part in self.parts) or "none"
 
     def part(self, *kinds: str) -> Part | None:
-        """The first part of one of these kinds; None if the shift has no such part."""
+        """The first part that has one of these kinds; None if the shift has no such part."""
         return next((part for part in self.parts if part.kind in kinds), None)
 
     def value(self, kind: str, default: float) -> float:
@@ -165,23 +165,23 @@ def _parse_part(text: str, shift: str, kinds: Kinds) -> Part:
         raise UsageError(
             f"the shift {shorten(kind)!r} does not apply to this task; known: {names}", code="not-applicable"
         )
-    number_kind = kinds[kind].number
+    number_rule = kinds[kind].number
     if number is None:
-        if number_kind is None:
+        if number_rule is None:
             return Part(kind, text=kind)
-        if number_kind.default is None:
+        if number_rule.default is None:
             raise UsageError(f"shift '{kind}' requires a number, like {kind}-2", code="missing-value")
-        return _part_with_number(kind, number_kind.default)
-    if number_kind is None:
+        return _part_with_number(kind, number_rule.default)
+    if number_rule is None:
         kinds_with_number = ", ".join(sorted(name for name, entry in kinds.items() if entry.number))
         raise UsageError(f"shift '{shift}': only {kinds_with_number} have a number; write '{kind}'", code="bad-syntax")
     value = _parse_positive(number)
-    if value is None or (number_kind.is_integer and not value.is_integer()):
-        expected = "a positive integer" if number_kind.is_integer else "a positive number"
+    if value is None or (number_rule.is_integer and not value.is_integer()):
+        expected = "a positive integer" if number_rule.is_integer else "a positive number"
         raise UsageError(f"shift '{shift}': expected {expected} after '{kind}-', got '{number}'", code="bad-value")
-    if value > number_kind.largest:
+    if value > number_rule.largest:
         raise UsageError(
-            f"shift '{shift}': expected at most {number_kind.largest:g} after '{kind}-', got '{number}'",
+            f"shift '{shift}': expected at most {number_rule.largest:g} after '{kind}-', got '{number}'",
             code="bad-value",
         )
     return _part_with_number(kind, value)
@@ -228,8 +228,8 @@ class FunctionKind(Kind):
     """A kind for functions of a vector.
 
     Attributes:
-        transform: maps context and queries to shifted ones; the query after the first n points is row n; None if they
-            do not change.
+        transform: maps inputs to shifted inputs, where row n of the queries follows the first n points; None if the
+            inputs do not change.
         isotropic: whether the inputs are drawn from N(0, I) instead of the distribution of the task.
     """
 

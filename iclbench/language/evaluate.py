@@ -113,9 +113,9 @@ class _Contestants:
         self.main = contestant(model, method, overlength, compared_methods)
         self.plain_icl = contestant(model, icl, overlength, compared_methods) if controls else self.main
         control_contestants = [
-            contestant(model, each, overlength, compared_methods)
-            for each in control_methods
-            if each.hash != method.hash
+            contestant(model, control, overlength, compared_methods)
+            for control in control_methods
+            if control.hash != method.hash
         ]
         self.others = (*control_contestants, majority_baseline()) if controls else ()
 
@@ -183,7 +183,7 @@ def _cell(
     prompts: LanguagePrompts,
     compute_tables: Callable[[], tuple[cells.Tables, str]],
 ) -> CellResult:
-    """The cell from the results folder, or computed if it is not there."""
+    """Read a cell from the results folder, or compute it if the folder does not have it."""
     if cells.is_done(results, model, prompts):
         return CellResult(model, prompts, True, None, _cached_note(results, model, prompts))
     notes = [""]

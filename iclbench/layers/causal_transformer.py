@@ -162,9 +162,9 @@ class CausalTransformer(nn.Module):
         return self._extend(state, tokens, token_positions, mask, visible, before=before)[1]
 
     def resume(self, state: KeyValueCache, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> KeyValueCache:
-        return self.follow(state, tokens, mask)[1]
+        return self.resume_with_hidden(state, tokens, mask)[1]
 
-    def follow(
+    def resume_with_hidden(
         self,
         state: KeyValueCache,
         tokens: Float[Tensor, "B T D"],

@@ -92,8 +92,8 @@ class CellStore:
         return self._missing_metrics[cell.hash]
 
     def metrics(self, cell: GridCell) -> set[str]:
-        """The metrics that the code of a finished evaluation computes: those of its row, or of the values in its files
-        if the row does not have them."""
+        """The metrics that a finished evaluation computed: those in its row, or those of the values in its files if the
+        row has none."""
         recorded_metrics = self.rows["metrics"].get(cell.hash)
         if not pd.isna(recorded_metrics):
             return set(str(recorded_metrics).split())
@@ -138,12 +138,12 @@ class CellStore:
         is_likelihood = values["metric"].isin(tables.LIKELIHOODS)
         oracle_prompts = set(values.loc[is_likelihood & values["kind"].eq("oracle"), "prompt_set"])
         is_of_cell = values["run"].eq(cell.run) & values["prompt_set"].isin(oracle_prompts)
-        is_only_error = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(
+        is_error_without_likelihood = values["metric"].eq("squared_error") & ~values["prompt_set"].isin(
             values.loc[is_of_cell & is_likelihood, "prompt_set"]
         )
         errors = self._rows_of("errors", cell)
         keys = pd.MultiIndex.from_frame(errors.loc[errors["run"].eq(cell.run), ["prompt_set", "metric"]])
-        is_required = is_of_cell & (is_likelihood | is_only_error)
+        is_required = is_of_cell & (is_likelihood | is_error_without_likelihood)
         required_keys = pd.MultiIndex.from_frame(values.loc[is_required, ["prompt_set", "metric"]])
         return len(required_keys) > 0 and bool(required_keys.isin(keys).all())
 
@@ -189,7 +189,7 @@ class CellStore:
 
 
 def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
-    """Write the row of a cell, from any process."""
+    """Write the row of a cell to its own file, so that several processes can write at the same time."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
     with write_errors(results):
         tables.write("cells", [cell_row(cell, outcome, context)], path, {})

@@ -3,7 +3,7 @@
 A line has the columns x1, ..., y1, ... of the task, separated by commas. It is a point, or a query if all outputs are
 empty or `?`:
 
-    x1,x2,y1        an optional header: a first line without numbers; unknown names are reported, and their columns are
+    x1,x2,y1        an optional header: a first line without numbers; unknown names are reported, and the columns are
                     taken by position
     0.5,1,2.25      a point
     0.5,2,?         a query
@@ -97,7 +97,7 @@ class LineFormat:
         expected = [*self.inputs, *self.outputs]
         names = [field.casefold() for field in fields]
         if any(word in expected and word != expected_name for word, expected_name in zip(names, expected, strict=True)):
-            raise DataError(f"the columns are in another order; write them as {','.join(expected)}")
+            raise DataError(f"the columns are in the wrong order; write them as {','.join(expected)}")
         if unknown := [field for field, expected_name in zip(names, expected, strict=True) if field != expected_name]:
             log.info(
                 f"{name}: the header has unknown names ({', '.join(map(as_one_line, unknown[:6]))}); columns are taken "

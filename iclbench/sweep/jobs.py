@@ -40,11 +40,11 @@ class BundleFiles:
     | --- | --- |
     | `.json` | the bundle |
     | `.job` | the id of its job |
-    | `.began` | start time and node; the job has found the folder |
+    | `.began` | start time and node; the job can read the folder |
     | `.outcomes.json` | the outcomes so far |
     | `.ended.json` | the result; the job has finished |
     | `.cancelled` | empty; the sweep was stopped |
-    | `.left` | empty; the worker no longer works on the bundle, finished or not |
+    | `.left` | empty; the worker has left the bundle, whether or not it is finished |
     """
 
     folder: Path
@@ -52,7 +52,7 @@ class BundleFiles:
 
     @classmethod
     def of(cls, bundle: str) -> BundleFiles:
-        """The files of the bundle in a file."""
+        """The files of the bundle that is stored at this path."""
         path = Path(bundle)
         return cls(path.parent, path.stem)
 
@@ -89,8 +89,7 @@ class BundleFiles:
 
     @classmethod
     def new(cls, folder: Path, bundle: str) -> BundleFiles:
-        """The files of a bundle that is submitted now. Their names differ from those of earlier jobs of the same
-        cells."""
+        """The files of a new submission of a bundle. Their names differ from those of earlier submissions."""
         return cls(folder, f"{bundle}-{uuid.uuid4().hex[:8]}")
 
     def result(self) -> dict[str, Outcome] | IclbenchError:
@@ -122,7 +121,7 @@ class BundleFiles:
 
 
 def result_of(content: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
-    """The outcomes in the content of an end file; raises `ValueError` if it is something else."""
+    """The outcomes in the content of an end file; raises `ValueError` for any other content."""
     try:
         error, unfit, outcomes = content["error"], content["unfit"], outcomes_of(content["outcomes"])
     except (TypeError, KeyError) as damage:
@@ -133,7 +132,7 @@ def result_of(content: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
 
 
 def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
-    """Compute the cells of a bundle in a job, after those of an earlier job, and write the end file.
+    """Compute the cells of a bundle in a job, except those that an earlier job finished, and write the end file.
 
     Args:
         bundle: file of the bundle.

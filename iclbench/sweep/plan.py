@@ -1,4 +1,4 @@
-"""The cells of a grid that are still to do, each after the cells that it needs."""
+"""The cells of a grid that remain to be computed, each after the cells that it needs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Plan:
 def make_plan(cells: Sequence[GridCell], store: CellStore) -> Plan:
     """Compare cells with the results folder.
 
-    Failed cells are tried again. A cell that is not applicable is to do until its row is written, which takes no time.
-    A cell that needs a diverged training run is to do if that run is to do again or its state has changed.
+    Failed cells are tried again. A cell that is not applicable is in `todo` until its row is written, which takes no
+    time. A cell that needs a diverged training run is in `todo` if that run is repeated or its state has changed.
     """
     states = {cell.hash: store.state(cell) for cell in cells}
     todo = {cell.hash for cell in cells if states[cell.hash] in ("todo", "failed") or not store.has_row(cell)}
@@ -50,7 +50,7 @@ def make_plan(cells: Sequence[GridCell], store: CellStore) -> Plan:
             todo.add(cell.hash)
     by_hash = {cell.hash: cell for cell in cells}
     for cell in cells:
-        # A summary changes with every contestant.
+        # A summary is recomputed if any of its contestants is.
         if cell.is_summary and (cell.hash in todo or todo & set(cell.needs)):
             todo.add(cell.hash)
             if is_compared_by_episode(cell.task_config):
@@ -65,7 +65,8 @@ def make_plan(cells: Sequence[GridCell], store: CellStore) -> Plan:
 
 def select_cells(plan: Plan, store: CellStore, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
     """The plan restricted to cells of these kinds and contestants (default: all contestants), without cells that need
-    excluded cells. A summary then covers all evaluations that are done by then."""
+    excluded cells. A summary of selected contestants covers only the evaluations that are finished when it is
+    computed."""
     excluded, waiting, partial_summaries = set[str](), list[GridCell](), dict[str, GridCell]()
     contestant_hashes = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
     for cell in plan.todo:
@@ -95,7 +96,7 @@ def select_cells(plan: Plan, store: CellStore, kinds: Sequence[str], contestants
 
 
 def is_compared_by_episode(task: TaskConfig) -> bool:
-    """Whether the summary of a task compares episode by episode, for which values are not enough."""
+    """Whether the summary of a task compares contestants episode by episode, which needs more than mean values."""
     return task.question == "targets" and bool(task.oracles)
 
 

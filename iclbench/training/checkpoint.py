@@ -155,20 +155,20 @@ def _check_possible(progress: Progress, steps: int) -> None:
     """Raise `ValueError` if a training run of this many steps cannot have this progress."""
     logged_steps = [0, *progress.steps]
     if not 0 < progress.step <= steps:
-        raise ValueError(f"it has step {progress.step} of {steps}")
+        raise ValueError(f"its step is {progress.step}, but the training has {steps} steps")
     if not (math.isfinite(progress.seconds) and progress.seconds >= 0):
-        raise ValueError(f"it has {progress.seconds} seconds")
+        raise ValueError(f"its training time is {progress.seconds} seconds")
     if len(progress.steps) != len(progress.losses) or any(a >= b for a, b in pairwise(logged_steps)):
         raise ValueError("its logged steps do not increase")
     if logged_steps[-1] > progress.step:
-        raise ValueError(f"it has step {progress.step}, but logged step {logged_steps[-1]}")
+        raise ValueError(f"its step is {progress.step}, but its last logged step is {logged_steps[-1]}")
     if progress.pending.shape != () or not all(map(math.isfinite, [float(progress.pending), *progress.losses])):
         raise ValueError("its losses are not finite")
     rows = progress.scored
     if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise ValueError("its scores are not rows of a table")
     if not (progress.bytes is None or (type(progress.bytes) is int and progress.bytes >= 0)):
-        raise ValueError(f"it has {progress.bytes} bytes")
+        raise ValueError(f"its peak memory is {progress.bytes} bytes")
 
 
 def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -181,12 +181,12 @@ def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str,
     # Check everything before anything is overwritten.
     model_state = model.state_dict()
     if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in model_state.items()}:
-        raise ValueError("its weights have other names or shapes")
+        raise ValueError("the names or shapes of its weights differ from those of the model")
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     for index, moments in state.items():
         if not 0 <= index < len(parameters) or moments.keys() != _MOMENTS:
-            raise ValueError("the state of its optimiser belongs to other weights")
+            raise ValueError("its optimiser state belongs to different weights")
         if any(moments[name].shape not in ((), parameters[index].shape) for name in _MOMENTS):
-            raise ValueError("the state of its optimiser has other shapes")
+            raise ValueError("the shapes of its optimiser state differ from those of the weights")
     model.load_state_dict(weights)
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

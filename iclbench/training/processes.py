@@ -94,9 +94,9 @@ class Processes:
             dist.all_reduce(values)
         return values[0], bool(values[1] > 0)
 
-    def agree(self, word: str | None = None) -> str:
-        """Return the word of the first process in all processes."""
-        return str(self.from_first(lambda: word))
+    def broadcast(self, text: str | None = None) -> str:
+        """Send a text from the first process to all processes; returns it in all of them."""
+        return str(self.from_first(lambda: text))
 
     def from_first(self, compute: Callable[[], Any]) -> Any:
         """A value that the first process computes for all processes. The others may see changes of files too late."""

@@ -69,19 +69,19 @@ def train(
         raise ValueError(f"run '{run.name}' has train.evaluate_every: give train(run, monitor=Monitor)")
     context = context or Context()
     if not processes.is_first:
-        if processes.agree() == "train":
+        if processes.broadcast() == "train":
             _train(run, None, context, None, None, None, processes)
         return
     with run.lock(wait) as run_lock, memory_advice(TRAINING_REMEDY):
         if run.finished:
-            processes.agree("finished")
+            processes.broadcast("finished")
             return
         if (error := run.recorded_divergence) is not None:
             raise error
         run_lock.store_config()
         run.forget_divergence()
         (run.path / run.UNPACKED).unlink(missing_ok=True)
-        processes.agree("train")
+        processes.broadcast("train")
         _train(run, run_lock, context, report, monitor, report_branch, processes)
 
 

@@ -12,8 +12,8 @@ from tests.backbones.small_np import batch, build, default_parameters, mlp_param
 # (dx, dy) of the Gaussian processes, EMNIST and CelebA.
 @pytest.mark.parametrize(("dx", "dy", "expected"), [(1, 1, 492_354), (2, 1, 492_482), (2, 3, 493_126)])
 def test_published_sizes(dx: int, dy: int, expected: int) -> None:
-    """Two embeddings of four layers, five layers of the context, and six of the targets, which also have a norm for
-    data."""
+    """The count has two embeddings of four layers, five layers for the context, and six for the targets, each with an
+    additional layer norm for the context."""
     layer = 4 * 64 * 64 + 64 + mlp_parameters(64, 256) + mlp_parameters(128, 64) + 2 * 2 * 64
     read_out = 2 * 64 + mlp_parameters(64, 128, 2 * dy)
     count = (
@@ -42,11 +42,11 @@ def test_targets_attend_to_the_output_of_each_layer_of_the_context(residual: str
         heads = [softmax(q[:, h] @ k[:, h].T / 2, -1) @ v[:, h] for h in (slice(0, 4), slice(4, 8))]
         mixed = np.concatenate(heads, 1) @ w[f"{name}.out.weight"].T + w[f"{name}.out.bias"]
         rows = (normed if residual == "normed" else rows) + mixed
-        fed = layer_norm(w, f"{name}.norm_feed", rows)
-        value, gate = np.split(fed @ w[f"{name}.feed.up.weight"].T + w[f"{name}.feed.up.bias"], 2, 1)
+        feed_input = layer_norm(w, f"{name}.norm_feed", rows)
+        value, gate = np.split(feed_input @ w[f"{name}.feed.up.weight"].T + w[f"{name}.feed.up.bias"], 2, 1)
         inner = value * gate * 0.5 * (1 + erf(gate / np.sqrt(2)))
         out = inner @ w[f"{name}.feed.down.weight"].T + w[f"{name}.feed.down.bias"]
-        return (fed if residual == "normed" else rows) + out
+        return (feed_input if residual == "normed" else rows) + out
 
     actual = model.predict_targets(episodes.context, episodes.queries.x)
     for b in range(3):

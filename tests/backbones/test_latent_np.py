@@ -39,7 +39,7 @@ def test_every_sample_equals_numpy_loops(name: str) -> None:
 
 
 @torch.no_grad()
-def test_np_with_one_sample_and_no_variance_is_the_two_path_cnp_of_the_same_weights() -> None:
+def test_np_with_one_sample_and_no_variance_is_the_two_path_cnp_with_the_same_weights() -> None:
     latent, plain, episodes = build("np", samples=1), build("two-path-cnp"), batch()
     latent.normals.zero_()
     weights = latent.state_dict()

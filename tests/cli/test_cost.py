@@ -90,7 +90,7 @@ def test_several_queries_and_updates_in_one_call_have_a_table(
     words = ("cost", "plain", *SMALL[:2], *SMALL[-2:], "--queries", "5", "--queries", "9", "--update", "4")
     code, out, _ = run(*words, "--results", results, capsys=capsys)
     assert code == 0
-    lines = out.partition("several in one call")[2].splitlines()
+    lines = out.partition("several queries or new points in one call")[2].splitlines()
     rows = [line.split()[:4] for line in lines if line.startswith("plain")]
     assert rows == [["plain", "query", "3", n] for n in "159"] + [["plain", "update", "3", n] for n in "14"]
     code, out, _ = run("cost", "plain", *SMALL[:2], *SMALL[-2:], "--results", results, "--json", capsys=capsys)

@@ -1,4 +1,4 @@
-"""Locks of the system, and folders as locks on file systems where they do not reach other machines."""
+"""File locks, and folders as locks on file systems whose file locks do not reach other machines."""
 
 import errno
 import json
@@ -104,7 +104,7 @@ def test_only_one_process_takes_a_stale_lock(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path / "lock"), FolderLock(tmp_path / "lock")
     assert first._is_stale() and second._is_stale()
     first.acquire(wait=False)
-    second._remove_if_stale()  # after its check
+    second._remove_if_stale()  # `second` found the lock stale before `first` acquired it
     assert first.is_held and not second.is_held and is_blocked(second)
     first.release()
 
@@ -122,7 +122,7 @@ def test_a_lock_has_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     beating_lock.release()
 
 
-REACHES = {
+REACHES_ALL_MACHINES = {
     "/x": True,
     "/home/me": True,
     "/old/x": False,
@@ -133,8 +133,8 @@ REACHES = {
 }
 
 
-@pytest.mark.parametrize(("path", "reaches"), REACHES.items())
-def test_mount_options_say_whether_a_lock_reaches_all_machines(path: str, reaches: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "reaches"), REACHES_ALL_MACHINES.items())
+def test_mount_options_determine_whether_a_lock_reaches_all_machines(path: str, reaches: bool, tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
     assert flock_reaches_all_machines(Path(path), mounts) is reaches

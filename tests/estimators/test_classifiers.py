@@ -61,7 +61,7 @@ def test_majority_predicts_the_first_of_equally_frequent_labels(context: Points,
         assert set(prediction[b].tolist()) == {Counter(y).most_common(1)[0][0]}
 
 
-def test_of_equal_images_the_first_is_the_nearest() -> None:
+def test_the_first_of_several_equal_images_is_the_nearest() -> None:
     image = torch.rand(1, 1, 784, generator=torch.Generator().manual_seed(2))
     images = torch.cat([1 - image, *[image] * 7], 1)
     context = Points.full(images, torch.tensor([[0, 7, 3, 1, 2, 3, 4, 0]]))

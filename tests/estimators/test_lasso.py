@@ -20,7 +20,7 @@ def draw(kind: str, episodes: int = 16, points: int = 41, dim: int = 20) -> tupl
         w[:, 3:] = 0
     if kind == "subspace":
         x[..., dim // 2 :] = 0
-    if kind == "ties":  # few distinct values, equal columns: several events at one alpha
+    if kind == "ties":  # few distinct values and equal columns: several weights enter or leave at one alpha
         x = x.round()
         x[..., 4] = x[..., 3]
     if kind == "skewed":
@@ -102,7 +102,7 @@ def test_solutions_that_fail_the_check_are_recomputed_by_scikit_learn(
 
 
 def test_coordinate_descent_on_one_point_and_on_no_points() -> None:
-    """For one point, the minimum of |y - wx|²/2 + alpha |w|_1 has all its weight on the largest input."""
+    """For one point, the minimiser of |y - wx|²/2 + alpha |w|_1 is non-zero only at the largest input."""
     x, y = torch.tensor([[0.5, -2.0, 1.0]], dtype=torch.float64), torch.tensor([3.0], dtype=torch.float64)
     actual = lasso._coordinate_descent(x, y, 0.1)
     expected = torch.tensor([0.0, -(2 * 3 - 0.1) / 2**2, 0.0], dtype=torch.float64)

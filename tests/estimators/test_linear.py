@@ -44,7 +44,8 @@ def lstsq(x: np.ndarray, y: np.ndarray, query: np.ndarray) -> float:
 
 
 def in_a_random_subspace(points: Points) -> Points:
-    """Inputs computed in float32, as by the shift, with rounding errors in the other directions."""
+    """The points in a random subspace. As in the shift, inputs are computed in float32, so rounding errors leave the
+    subspace."""
     basis = torch.linalg.qr(torch.randn(len(points), 12, 6, generator=torch.Generator().manual_seed(5))).Q
     return Points.full((points.x[..., :6].float() @ basis.mT).double(), points.y)
 
@@ -62,10 +63,10 @@ DATA = {
     "nearly repeated rows": lambda: _with(
         draw(4, 30, 12), lambda x: torch.cat([x[:, :1] + 1e-5 * x[:, 1:2], x[:, 1:]], 1)
     ),
-    "a first input of rounding errors": lambda: _with(
+    "first input at the size of rounding errors": lambda: _with(
         draw(4, 30, 5), lambda x: torch.cat([4.8e-16 * x[:, :1], x[:, 1:]], 1)
     ),
-    "a first input of one number far smaller than the others": lambda: _with(
+    "one dimension, first input far smaller than the others": lambda: _with(
         draw(4, 30, 1), lambda x: torch.cat([1e-7 * x[:, :1].sign(), x[:, 1:]], 1)
     ),
     "large repeated rows": lambda: _with(draw(8, 4, 4), lambda x: 1e13 * x[:, [0, 0, 1, 0]]),
@@ -178,7 +179,7 @@ def test_ridge_without_noise_is_least_squares() -> None:
 
 
 def test_ridge_on_features_equals_scikit_learn() -> None:
-    """For the features of the family combination."""
+    """The features are those of the family `combination`."""
     from sklearn.linear_model import Ridge as Reference
 
     def features(x: np.ndarray) -> np.ndarray:
@@ -218,8 +219,8 @@ def sparse(noise: float, dim: int = 5, sparsity: int = 2) -> tuple[SparseLinear,
 
 
 @pytest.mark.slow
-def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
-    """The reference has, for each support, the normal density of all labels and the posterior mean in closed form."""
+def test_sparse_answers_are_averages_over_supports_weighted_by_the_density_of_the_labels() -> None:
+    """The reference computes the normal density of all labels and the posterior mean of each support in closed form."""
     from scipy.stats import multivariate_normal
 
     sigma = 0.7
@@ -239,7 +240,7 @@ def test_sparse_weights_are_averaged_by_the_density_of_the_labels() -> None:
     torch.testing.assert_close(prediction, each_prefix(data, average), rtol=1e-8, atol=1e-8)
 
 
-def test_sparse_weights_without_noise_are_known_after_one_more_point_than_their_number() -> None:
+def test_noiseless_sparse_weights_are_recovered_from_one_point_more_than_their_number() -> None:
     """With one point, each support explains the label; its weight is the density of the label under N(0, |x|²)."""
     family, data = sparse(0.0)
     prediction = SpikeAndSlab(facts=TaskFacts(family=family)).predict_next(data).mean

@@ -1,4 +1,4 @@
-"""The Gaussian over all targets: its density against SciPy's and PyTorch's, its bounds, its mask."""
+"""The density of the Gaussian over all targets against SciPy and PyTorch, with bounds and masks."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def vectors() -> tuple[Tensor, Tensor, Tensor]:
     return hidden, mean, y
 
 
-def columns(model: CovarianceNet, hidden: Tensor) -> Tensor:
+def factor_rows(model: CovarianceNet, hidden: Tensor) -> Tensor:
     """The rows P of all targets and outputs, computed with PyTorch's layers, `(B, Q dy, 20)`."""
     for layer in model.layers:
         hidden = torch_layer(layer)(hidden)
@@ -55,7 +55,7 @@ def test_tril_is_used_as_the_cholesky_factor(head: dict[str, Any], bound: Any) -
     model, (hidden, mean, y) = net(**head), vectors()
     answer = model(hidden, mean)
     actual = model.log_likelihood(answer, y, torch.ones(BATCH, TARGETS, dtype=torch.bool))
-    for b, p in enumerate(columns(model, hidden).numpy()):
+    for b, p in enumerate(factor_rows(model, hidden).numpy()):
         factor = np.tril(p @ p.T)
         factor[np.diag_indices(len(factor))] = bound(np.diag(factor))
         covariance = factor @ factor.T
@@ -67,7 +67,7 @@ def test_tril_is_used_as_the_cholesky_factor(head: dict[str, Any], bound: Any) -
 @pytest.mark.parametrize(
     ("head", "variance"),
     [
-        ({"spread": "exp"}, np.exp),  # a variance, not a standard deviation, as released
+        ({"spread": "exp"}, np.exp),  # a variance, not a standard deviation, as in the released code
         ({"floor": 0.3}, lambda raw: np.log1p(np.exp(raw)) + 0.3**2),
         ({"spread": "bounded-0.05"}, lambda raw: (0.05 + 0.95 * np.log1p(np.exp(raw))) ** 2),
     ],
@@ -77,7 +77,7 @@ def test_low_rank_covariance_is_products_plus_a_diagonal(head: dict[str, Any], v
     model, (hidden, mean, y) = net("low-rank", **head), vectors()
     assert model.diagonal is not None
     actual = model.log_likelihood(model(hidden, mean), y, torch.ones(BATCH, TARGETS, dtype=torch.bool))
-    for b, p in enumerate(columns(model, hidden).numpy()):
+    for b, p in enumerate(factor_rows(model, hidden).numpy()):
         covariance = p @ p.T + np.diag(variance(model.diagonal(hidden[b]).flatten().numpy()))
         expected = multivariate_normal.logpdf(y[b].flatten().numpy(), mean[b].flatten().numpy(), covariance)
         assert actual[b].item() == pytest.approx(expected, rel=1e-6)

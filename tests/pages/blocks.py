@@ -35,7 +35,7 @@ class Block:
         lines: the lines between the fences.
         line: index of the first of these lines in the page.
         caption: name of the file that the block defines; empty for other blocks.
-        mark: "long", "not run", or empty.
+        mark: "long" or "not run", from an HTML comment above the block; empty without one.
     """
 
     language: str
@@ -71,9 +71,9 @@ def blocks(markdown: str) -> Iterator[Block]:
     while index < len(lines):
         if not (fence := _FENCE.match(lines[index])):
             other_fence = re.match(r" *(```+)", lines[index])
-            index = _end(lines, index + 1, other_fence[1]) + 1 if other_fence else index + 1
+            index = _closing_fence(lines, index + 1, other_fence[1]) + 1 if other_fence else index + 1
             continue
-        start, end = index + 1, _end(lines, index + 1, fence["fence"])
+        start, end = index + 1, _closing_fence(lines, index + 1, fence["fence"])
         caption = ""
         while option := re.match(r"\s*:(\w+): (.*)", lines[start]):
             caption, start = option[2] if option[1] == "caption" else caption, start + 1
@@ -91,5 +91,6 @@ def blocks(markdown: str) -> Iterator[Block]:
         index = end + 1
 
 
-def _end(lines: list[str], start: int, fence: str) -> int:
+def _closing_fence(lines: list[str], start: int, fence: str) -> int:
+    """The index of the closing fence; the last line if there is none."""
     return next((n for n in range(start, len(lines)) if lines[n].strip() == fence), len(lines) - 1)

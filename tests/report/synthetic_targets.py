@@ -1,4 +1,4 @@
-"""A synthetic results folder with tasks of the question `targets`.
+"""A synthetic results folder with tasks that are evaluated on targets (question `targets`).
 
 `gp-mixture` has related datasets, oracles, strata, shifts and one input; `image-completion` has images of 8 x 8 pixels.
 """
@@ -64,7 +64,7 @@ def run_of(task: str, contestant: str) -> str:
 
 
 def context_sizes(task: str) -> np.ndarray:
-    """Context points of each episode."""
+    """The number of context points of each episode."""
     rng = np.random.default_rng(len(task))
     return rng.integers(1, 65 if task == "gp-mixture" else SIDE * SIDE // 2, EPISODES)
 
@@ -73,7 +73,7 @@ def log_likelihoods(task: str, contestant: str, shift: str = "none") -> dict[int
     """The log-likelihood of each episode, by number of related datasets."""
     _, uses_related, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     assert level is not None
-    # The difficulty of episodes is the same for all contestants, so that paired intervals are narrower.
+    # All contestants have the same difficulties, so that paired intervals are narrower than unpaired ones.
     difficulty = np.random.default_rng(len(shift)).normal(0, 0.5, EPISODES) + 0.1 * np.log(context_sizes(task))
     noise = np.random.default_rng([ord(c) for c in contestant]).normal(0, 0.02, EPISODES)
     gain = -0.2 if shift == "mismatch-far" else 0.0 if contestant == "oracle-kernel" else 0.1
@@ -109,7 +109,7 @@ def _row(task: str, contestant: str, kind: str, run: str, shift: str, **columns:
 
 
 def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
-    """Groups of episodes, each with a row of its mean: the columns of this row, and a mask of the episodes."""
+    """The groups of episodes over which scores are averaged: the columns that describe a group, and its mask."""
     sizes, groups = context_sizes(task), [({}, np.ones(EPISODES, dtype=bool))]
     for low, end in ((1, 4), (5, 16), (17, 64)):
         groups.append(({"axis": "n_context", "axis_value": float(end)}, (sizes >= low) & (sizes <= end)))
@@ -120,7 +120,7 @@ def episode_groups(task: str) -> list[tuple[dict[str, object], np.ndarray]]:
 
 
 def _scores(task: str, contestant: str, shift: str) -> tuple[list[dict[str, object]], pd.DataFrame]:
-    """Rows of values and of errors."""
+    """Rows of the tables `values` and `errors`."""
     kind, _, level = (GP if task == "gp-mixture" else IMAGES)[contestant]
     run = run_of(task, contestant)
     metrics: dict[str, dict[int, np.ndarray]] = {"squared_error": {0: np.full(EPISODES, 0.7)}}

@@ -1,4 +1,4 @@
-"""Examples of episodes: bands of predictions and of the oracle, completed images, and the page with both."""
+"""Examples of episodes: bands of predictions and of the oracle, completed images, and the report with both."""
 
 import base64
 import re
@@ -71,7 +71,7 @@ def test_joint_samples_begin_with_those_of_oracles(targets_blocks: dict[str, Blo
     assert set(samples["set"]) == set(range(synthetic.DRAWS)) and "5 samples" in figure.title
     last_sample = samples[samples["set"] == 4].sort_values("x1")
     assert last_sample["value"].tolist() == pytest.approx(np.sin(np.linspace(-4, 4, 33)) + 0.4)
-    assert (figure.data["part"] == "context").any(), "in every panel"
+    assert (figure.data["part"] == "context").any(), "context points are shown with the samples"
 
 
 def test_mismatched_related_datasets_are_ordered_by_distance(targets_blocks: dict[str, Block]) -> None:
@@ -124,7 +124,7 @@ def test_only_complete_grids_are_images() -> None:
     assert pixel_count(grid.assign(x2=None)) is None
 
 
-def test_sheet_names_rows_and_columns(gallery: Gallery) -> None:
+def test_exported_gallery_names_rows_and_columns(gallery: Gallery) -> None:
     gallery_svg = ElementTree.fromstring(exports.gallery_svg(gallery))
     texts = {node.text for node in gallery_svg.iter("{http://www.w3.org/2000/svg}text")}
     assert {*gallery.columns, *(title for title, _ in gallery.rows)} == texts
@@ -159,7 +159,7 @@ def test_section_is_absent_without_examples(targets_results: Path, tmp_path: Pat
 
 
 def test_section_is_absent_without_points_of_episodes(targets_results: Path, tmp_path: Path) -> None:
-    """A stopped evaluation can have predictions without the points of their episodes."""
+    """An evaluation that was stopped can have written predictions without the points of their episodes."""
     values = tables.read_all("values", targets_results).query("task == 'image-completion' and shift == 'none'")
     tables.write("values", values, tmp_path / "r" / "a.values.parquet", {})
     predicted = tables.read_all("examples", targets_results).query("role == 'predicted'")

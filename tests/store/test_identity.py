@@ -17,7 +17,7 @@ from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Re
 from iclbench.store import identity
 from iclbench.store.runs import Run
 from iclbench.sweep.cells import GridCell, grid_cells
-from tests.conftest import raise_code, small_card
+from tests.conftest import increase_code_version, small_card
 from tests.refusals import refused
 
 
@@ -78,7 +78,7 @@ def test_a_raised_code_of_a_class_changes_these_kinds_of_cells(
 ) -> None:
     cells = grid(tmp_path)
     assert {cell.hash for cell in cells} and changed_kinds(cells, tmp_path) == set()
-    raise_code(monkeypatch, registry, name, code)
+    increase_code_version(monkeypatch, registry, name, code)
     assert changed_kinds(cells, tmp_path) == changed
 
 
@@ -113,7 +113,7 @@ def identities(run: RunConfig) -> dict[str, str]:
 )
 def test_a_family_has_three_codes(code: str, changed: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     old_ids = identities(resolve_run("linear", "gpt2", "smoke"))
-    raise_code(monkeypatch, FAMILIES, "linear", code)
+    increase_code_version(monkeypatch, FAMILIES, "linear", code)
     new_ids = identities(resolve_run("linear", "gpt2", "smoke"))
     assert {name for name in old_ids if old_ids[name] != new_ids[name]} == changed
 

@@ -16,7 +16,7 @@ from iclbench.store.outcome import Outcome
 from iclbench.sweep.bundle import Bundle, commit_mismatch, read_outcomes, work_through, write_outcomes
 from iclbench.sweep.cells import GridCell, grid_cells
 from iclbench.sweep.language_grids import language_cells
-from tests.conftest import raise_code
+from tests.conftest import increase_code_version
 from tests.refusals import refused
 from tests.sweep.test_engine import DONE
 from tests.sweep.test_engine import cell as make_cell
@@ -64,9 +64,9 @@ def test_a_file_of_other_code_is_refused(
     bundle.write(path)
     assert Bundle.read(path) == bundle
     with monkeypatch.context() as patch:
-        raise_code(patch, BACKBONES, "mamba")
+        increase_code_version(patch, BACKBONES, "mamba")
         assert Bundle.read(path) == bundle, "the cell does not use this backbone"
-    raise_code(monkeypatch, registry, component)
+    increase_code_version(monkeypatch, registry, component)
     with refused("code-changed", name, exit_code=1):
         Bundle.read(path)
 

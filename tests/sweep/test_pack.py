@@ -35,7 +35,7 @@ from iclbench.sweep.cells import SUMMARY, GridCell, grid_cells
 from iclbench.sweep.pack import _cell_kinds, _PairedErrors, _weights_to_pack, pack, value_rows
 from iclbench.sweep.plan import make_plan
 from iclbench.sweep.work import work
-from tests.conftest import raise_code, small_card
+from tests.conftest import increase_code_version, small_card
 from tests.prototypes import prototype_card
 from tests.refusals import refused
 
@@ -469,7 +469,7 @@ def test_packing_fewer_cells_does_not_remove_finished_ones(swept: tuple[Path, li
 def test_replace_removes_cells_whose_code_changed_and_they_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raise_code(monkeypatch, ESTIMATORS, "decision-tree")
+    increase_code_version(monkeypatch, ESTIMATORS, "decision-tree")
     cells = [replace(cell) for cell in swept[1]]  # copies compute their hashes with the new code
     new_hashes = {old.hash: new.hash for old, new in zip(swept[1], cells, strict=True)}
     cells = [replace(cell, needs=tuple(new_hashes[need] for need in cell.needs)) for cell in cells]

@@ -15,15 +15,15 @@ ACCURACIES = [0.91, 0.99, 0.98]
 def runs(**columns: list[object]) -> pd.DataFrame:
     """Two runs of one contestant and one of another."""
     rows = {"contestant": ["gpt2", "gpt2", "s4"], "run": ["gpt2-s1", "gpt2-s0", "s4-s0"], "value": [3.0, 1.0, 5.0]}
-    ends = {"low": [2.0, 0.5, 4.0], "high": [4.0, 1.5, 6.0], "n_episodes": [64, 32, 64]}
-    return pd.DataFrame(rows | ends | columns)
+    intervals = {"low": [2.0, 0.5, 4.0], "high": [4.0, 1.5, 6.0], "n_episodes": [64, 32, 64]}
+    return pd.DataFrame(rows | intervals | columns)
 
 
-def sets(values: list[float], **columns: object) -> pd.DataFrame:
-    """The accuracy of a language model with several sets of demonstrations."""
+def scores_by_set(values: list[float], **columns: object) -> pd.DataFrame:
+    """The scores of a language model on several sets of demonstrations."""
     rows = {"metric": "accuracy", "demo_seed": range(len(values)), "value": values}
-    ends = {"low": np.subtract(values, 0.3), "high": np.add(values, 0.3), "n_episodes": 40, "run": "lm"}
-    return pd.DataFrame(rows | ends | columns)
+    intervals = {"low": np.subtract(values, 0.3), "high": np.add(values, 0.3), "n_episodes": 40, "run": "lm"}
+    return pd.DataFrame(rows | intervals | columns)
 
 
 def test_a_mean_over_runs_has_the_envelope_of_their_intervals() -> None:
@@ -49,31 +49,36 @@ def test_missing_values_are_keys_and_costs_have_no_interval() -> None:
     assert means_over_seeds(costs.drop(columns="n_episodes"), ["n_points"])["value"].tolist() == [2.0, 5.0]
 
 
-def test_a_mean_over_sets_of_demonstrations_has_students_interval_limited_for_shares() -> None:
-    (row,) = means_over_seeds(sets(ACCURACIES), ["metric"], "demo_seed").to_dict("records")
+def test_a_mean_over_sets_of_demonstrations_has_students_t_interval_clipped_to_1_for_shares() -> None:
+    (row,) = means_over_seeds(scores_by_set(ACCURACIES), ["metric"], "demo_seed").to_dict("records")
     expected = stats.ttest_1samp(ACCURACIES, 0).confidence_interval(0.95)
     assert expected.high > 1
     assert (row["value"], row["low"], row["high"]) == pytest.approx((np.mean(ACCURACIES), expected.low, 1.0))
     assert row["demo_seeds"] == 3
-    (loss,) = means_over_seeds(sets(ACCURACIES, metric="cross_entropy"), ["metric"], "demo_seed").to_dict("records")
+    (loss,) = means_over_seeds(scores_by_set(ACCURACIES, metric="cross_entropy"), ["metric"], "demo_seed").to_dict(
+        "records"
+    )
     assert (loss["low"], loss["high"]) == pytest.approx(tuple(expected))
 
 
 def test_a_single_set_has_its_interval_over_queries() -> None:
-    two_metrics = pd.concat([sets(ACCURACIES), sets([0.5]).assign(metric="accuracy_first_token")], ignore_index=True)
-    for rows in (two_metrics, sets([0.5])):
+    two_metrics = pd.concat(
+        [scores_by_set(ACCURACIES), scores_by_set([0.5]).assign(metric="accuracy_first_token")],
+        ignore_index=True,
+    )
+    for rows in (two_metrics, scores_by_set([0.5])):
         row = means_over_seeds(rows, ["metric"], "demo_seed").iloc[-1]
         assert (row["low"], row["high"]) == pytest.approx((0.2, 0.8))
 
 
 def test_figures_and_tables_have_the_same_interval() -> None:
     values = [0.3, 0.7, 0.45, 0.1]
-    mean = means_over_seeds(sets(values, metric="cross_entropy"), ["metric"], "demo_seed").iloc[0]
+    mean = means_over_seeds(scores_by_set(values, metric="cross_entropy"), ["metric"], "demo_seed").iloc[0]
     assert mean[["value", "low", "high"]].to_dict() == pytest.approx(student_interval(np.array(values)), rel=1e-14)
 
 
 def test_a_mean_has_the_smallest_number_of_episodes() -> None:
-    rows = sets(ACCURACIES, n_episodes=[40, 16, 40])
+    rows = scores_by_set(ACCURACIES, n_episodes=[40, 16, 40])
     assert means_over_seeds(rows, ["metric"], "demo_seed")["n_episodes"].tolist() == [16]
 
 

@@ -51,7 +51,7 @@ def test_training_in_memory_gives_the_weights_of_a_run(card_path: Path, tmp_path
 
 
 def test_parameter_groups_have_their_factors_of_the_learning_rate() -> None:
-    """In S4, the parameters of the state-space systems, as in the code of its authors."""
+    """In S4, the parameters of the state-space systems have a smaller learning rate, as in the authors' code."""
     settings = S4.Settings(layers=1, width=8, state=4, rate_factor=0.25)
     training = Training(
         S4(settings, TaskShape(x_dim=FAMILY.x_dim, points=6)),
@@ -72,7 +72,7 @@ def test_callbacks_are_called_after_every_step_in_order() -> None:
     assert calls == [(name, step, logged_count) for step, logged_count in ((1, 0), (2, 1), (3, 2)) for name in "ab"]
 
 
-def test_time_in_a_pause_does_not_count_and_the_model_is_in_eval_mode() -> None:
+def test_in_a_pause_time_is_not_counted_and_the_model_is_in_eval_mode() -> None:
     model = tiny_model()
     modes: list[bool] = []
 
@@ -87,7 +87,7 @@ def test_time_in_a_pause_does_not_count_and_the_model_is_in_eval_mode() -> None:
     assert 1000 < progress.seconds < 1100
 
 
-def test_a_divergence_names_the_step_and_the_value() -> None:
+def test_the_error_of_a_divergence_names_the_step_and_the_weight() -> None:
     diverging = {"lr": 1e30, "clip": 0.0, "schedule": "constant", "warmup": 0, "log_every": 1}
     with refused("diverged", "step", exit_code=1):
         fit(tiny_model(), FAMILY, SETTINGS.model_copy(update=diverging), points=6)

@@ -41,7 +41,7 @@ def command(
 
 
 def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
-    """The accuracy of the saved model on a few queries of each task, with the usual loader."""
+    """The accuracy of the saved model on a few queries of each task, after loading it like any other model."""
     from iclbench import tables
     from iclbench.cli.terminal import step_bar
     from iclbench.core.context import Context

@@ -94,7 +94,7 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Score language models on in-context tasks. The same command continues after an interruption."""
+    """Score language models on in-context tasks. Run the same command again to continue after an interruption."""
     from iclbench.cli.terminal import say
     from iclbench.core.context import Context
     from iclbench.deep_thinking.methods import parse_method
@@ -123,7 +123,7 @@ def command(
     }
     named_tasks = language_tasks(tasks)
     if not named_tasks:
-        raise UsageError("--tasks has no task; iclbench lm tasks lists them", code="missing-value")
+        raise UsageError("--tasks is empty; iclbench lm tasks lists the tasks", code="missing-value")
     references_by_name: dict[str, str] = {}
     for model_reference in model:  # check the models before large packages are imported
         source = loading.find(model_reference, revision=revision, trust_remote_code=trust_remote_code, offline=offline)
@@ -155,11 +155,13 @@ def command(
                 Context(results, data_dir), language_model, available_tasks, context_method, cells, options
             )
         except KeyboardInterrupt:
-            raise Interrupted("interrupted; finished prompts are stored, and the same command continues") from None
+            raise Interrupted(
+                "interrupted; finished prompts are stored; run the same command again to continue"
+            ) from None
         except UsageError as error:
             if len(model) == 1:
                 raise
-            failed_count += 1  # the other models are evaluated
+            failed_count += 1  # continue with the other models
             say(f"skipped model '{model_reference}': {error}")
     print_language(results, cells, json)
     if failed_count:

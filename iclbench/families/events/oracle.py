@@ -132,7 +132,7 @@ class EventOracle(Oracle):
 def last_marks(
     initial: Int[Tensor, " B"], marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"]
 ) -> Int[Tensor, "B N_and_1"]:
-    """The mark of the last valid event after the first 0, 1, ..., N events; `initial` before the first."""
+    """The mark of the last valid event among the first 0, 1, ..., N events; `initial` if there is none."""
     positions = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~valid, 0)
     return torch.cat([initial.unsqueeze(1), marks], 1).gather(1, F.pad(positions, (1, 0)).cummax(1).values)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from iclbench.core.meaning import Meaning
 
-_ONE_LABEL = "1 / training labels"
+_CHANCE_OF_TRAINING_LABELS = "1 / training labels"
 
 ICL = Meaning(
     "ICL",
-    "four images of each of two held-out classes, labelled at random: only the context has the labels",
+    "four images of each of two held-out classes, labelled at random: the labels are only in the context",
     0.5,
     "1/2",
 )
@@ -25,12 +25,21 @@ ICL_PAIRED = Meaning(
     "1/4",
     finer=True,
 )
-IWL = Meaning("IWL", "no context image has the class of the query: only the weights have the label", None, _ONE_LABEL)
-IWL_MACRO = Meaning("IWL, macro", "IWL with all classes equally frequent as queries", None, _ONE_LABEL, finer=True)
-IWL_COMMON = Meaning("IWL, common", "IWL of the most frequent classes", None, _ONE_LABEL, finer=True)
-IWL_RARE = Meaning("IWL, rare", "IWL of all other classes", None, _ONE_LABEL, finer=True)
+IWL = Meaning(
+    "IWL",
+    "no context image has the class of the query: the label is only in the weights",
+    None,
+    _CHANCE_OF_TRAINING_LABELS,
+)
+IWL_MACRO = Meaning(
+    "IWL, macro", "IWL with all classes equally frequent as queries", None, _CHANCE_OF_TRAINING_LABELS, finer=True
+)
+IWL_COMMON = Meaning("IWL, common", "IWL of the most frequent classes", None, _CHANCE_OF_TRAINING_LABELS, finer=True)
+IWL_RARE = Meaning(
+    "IWL, rare", "IWL of all except the most frequent classes", None, _CHANCE_OF_TRAINING_LABELS, finer=True
+)
 IWL_NEW_DRAWINGS = Meaning(
-    "IWL, new drawings", "IWL on drawings that were not used in training", None, _ONE_LABEL, finer=True
+    "IWL, new drawings", "IWL on drawings that were not used in training", None, _CHANCE_OF_TRAINING_LABELS, finer=True
 )
 FLIP = Meaning(
     "flip",

@@ -7,10 +7,11 @@ predicts with the Kalman filter, which is exact.
 filters of a grid of systems, the midpoints of equal intervals of radius and angle, with their posterior weights. On
 average no predictor without access to the system has a better density or a smaller error, up to the error of the grid.
 
-For the default systems and grid, over 200 sequences of 64 elements, twice the angles change the log-density of no
-element by more than 3e-5 nats. Twice the radii change that of single elements by up to 0.04 nats and the mean by 2e-5.
-The grid is coarser in comparison to the posterior if there is little process noise: at a standard deviation of 0.05,
-twice the angles change single elements by up to 0.08 nats and the mean by 1e-4.
+For the default systems and grid, over 200 sequences of 64 elements, doubling the number of angles changes no
+log-density of an element by more than 3e-5 nats. Doubling the number of radii changes single log-densities by up to
+0.04 nats and their mean by 2e-5. With less process noise, the posterior is narrower and the error of the grid is
+larger: at a standard deviation of 0.05, doubling the number of angles changes single log-densities by up to 0.08 nats
+and their mean by 1e-4.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ class OracleKalman(_SystemOracle[NoSettings], Oracle):
 
 
 class BayesKalmanSettings(BaseSettings):
-    """The grid of `oracle-bayes-kalman`: numbers of radii and of angles. A range of length 0 has one of them."""
+    """The grid of `oracle-bayes-kalman`: numbers of radii and of angles. A range of length 0 has one grid point."""
 
     radii: Annotated[int, Field(gt=0, le=1000)] = 12
     angles: Annotated[int, Field(gt=0, le=10_000)] = 192
@@ -181,7 +182,7 @@ class OracleBayesKalman(_SystemOracle[BayesKalmanSettings]):
 
     @cached_property
     def _rotations(self) -> tuple[Float[Tensor, "1 S"], Float[Tensor, "1 S"]]:
-        """The entries (a, b) of the matrices of the grid."""
+        """The entries (a, b) of the rotation matrices of all systems in the grid."""
         radius_range, angle_range = self.family.ranges(self.facts.shift)
         radius, angle = torch.meshgrid(
             _midpoints(radius_range, self.settings.radii), _midpoints(angle_range, self.settings.angles), indexing="ij"

@@ -42,7 +42,10 @@ def forward_chunk(
     BLOCK_T: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Compute y for the tokens from `start` to `stop`, and the state after them, from the state `h0` before them."""
+    """Compute the outputs `y` of the tokens from `start` to `stop`, and the state `last` after them.
+
+    `h0` is the state before the tokens.
+    """
     blocks = tl.cdiv(D, BLOCK_D)
     b = (tl.program_id(0) // blocks).to(tl.int64)
     d = tl.program_id(0) % blocks * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -61,9 +64,9 @@ def forward_chunk(
         column = tl.load(B + row * S + s, token, 0.0).to(tl.float32)
         readout = tl.load(C + row * S + s, token, 0.0).to(tl.float32)
         state = (b * S + s) * D + d
-        before = tl.load(h0 + state, channel, 0.0)
+        initial_state = tl.load(h0 + state, channel, 0.0)
         decay = tl.exp2(step * rate[None, :])
-        added = x * column[:, None] + tl.where(first, decay * before[None, :], 0.0)
+        added = x * column[:, None] + tl.where(first, decay * initial_state[None, :], 0.0)
         _, h = tl.associative_scan((decay, added), 0, _combine)
         out += h * readout[:, None]
         tl.store(last + state, tl.sum(tl.where(final, h, 0.0), 0), channel)
@@ -132,14 +135,14 @@ def backward_chunk(
         column_previous = tl.load(B + (row - 1) * S + s, follows, 0.0).to(tl.float32)[:, None]
         readout = tl.load(C + row * S + s, token, 0.0).to(tl.float32)[:, None]
         state = (b * S + s) * D + d
-        before = tl.load(h0 + state, channel, 0.0)[None, :]
-        after = tl.load(grad_last + state, channel, 0.0)[None, :]
+        initial_state = tl.load(h0 + state, channel, 0.0)[None, :]
+        grad_last_state = tl.load(grad_last + state, channel, 0.0)[None, :]
 
         decay = tl.exp2(step * rate)
-        entering = x_previous * column_previous + tl.where(first, before, 0.0)
-        _, decayed = tl.associative_scan((decay, decay * entering), 0, _combine)
-        arriving = dy * readout + tl.where(final, after, 0.0)
-        _, g = tl.associative_scan((tl.exp2(step_next * rate), arriving), 0, _combine, reverse=True)
+        undecayed_input = x_previous * column_previous + tl.where(first, initial_state, 0.0)
+        _, decayed = tl.associative_scan((decay, decay * undecayed_input), 0, _combine)
+        added_grad = dy * readout + tl.where(final, grad_last_state, 0.0)
+        _, g = tl.associative_scan((tl.exp2(step_next * rate), added_grad), 0, _combine, reverse=True)
 
         partial = ((b * blocks + block) * T + t) * S + s
         tl.store(grad_B + partial, tl.sum(g * step * value, 1), token)

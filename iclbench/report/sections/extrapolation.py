@@ -86,7 +86,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
 def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
     """A sentence that names the models that support fewer examples than the figure shows; empty if there are none."""
     names = size_limited_contestants(task, rows)
-    return f" Shorter lines: models that support no more examples ({', '.join(names)})." if names else ""
+    return f" Lines end early for models that support fewer examples ({', '.join(names)})." if names else ""
 
 
 def _extrapolated_lines(task: Slice) -> pd.DataFrame:
@@ -100,5 +100,5 @@ def _extrapolated_lines(task: Slice) -> pd.DataFrame:
 def _curves(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
     """The curves of these rows, averaged over runs."""
     curves, first = task.curves, rows.iloc[0]
-    of_line = curves["shift"].eq(first["shift"]) & curves["evaluator"].eq(first["evaluator"])
-    return curves[of_line & curves["metric"].eq(first["metric"])]
+    has_same_prompts = curves["shift"].eq(first["shift"]) & curves["evaluator"].eq(first["evaluator"])
+    return curves[has_same_prompts & curves["metric"].eq(first["metric"])]

@@ -9,7 +9,7 @@ from iclbench.core.metrics import metric
 from iclbench.report.blocks import Column, Table
 from iclbench.report.language import ACCURACY, LanguageResults
 
-# Number of characters of the end of a prompt in a table.
+# Number of characters at the end of a prompt that a table shows.
 _END_LENGTH = 90
 
 
@@ -24,8 +24,8 @@ def samples(language: LanguageResults) -> Table | None:
     return Table(
         name="language-samples",
         title="Sample answers",
-        caption="The first queries of each task: end of the prompt (⏎ is a line break), right answer and answer of the "
-        "model.",
+        caption="The first queries of each task, with the end of the prompt (⏎ is a line break), the right answer and "
+        "the answer of the model.",
         frame=frame[["task", "contestant", "episode", "end", "target", "predicted", "mark", "prompt_set"]],
         columns=(
             Column("task", "task"),
@@ -33,7 +33,7 @@ def samples(language: LanguageResults) -> Table | None:
             Column("end", "end of the prompt"),
             Column("target", "right answer"),
             Column("predicted", "answer"),
-            Column("mark", "judged"),
+            Column("mark", "right or wrong"),
         ),
         group="task",
         folded=True,
@@ -69,7 +69,7 @@ def notes(language: LanguageResults) -> Table | None:
             Column("contestant", "contestant"),
             Column("n_context", "demonstrations", integer, numeric=True),
             Column("shift", "shift"),
-            Column("reason", "how"),
+            Column("reason", "note"),
             Column("cells", "cells", integer, numeric=True),
         ),
         group="task",
@@ -91,8 +91,8 @@ def prompt_sets(language: LanguageResults) -> Table:
     return Table(
         name="language-prompt-sets",
         title="Prompt sets",
-        caption="Prompt sets by task, number of demonstrations and shift. Answers: a choice among candidates by "
-        "log-probability, or greedy decoding.",
+        caption="Prompt sets by task, number of demonstrations and shift. Answers are chosen among candidates by "
+        "log-probability, or decoded greedily.",
         frame=frame.sort_values(keys, ignore_index=True),
         columns=(
             Column("task", "task"),

@@ -53,7 +53,7 @@ def section(task: Slice) -> Section | None:
 def _with_adjusted_likelihoods(
     rows: pd.DataFrame, likelihoods: pd.DataFrame, published_rows: pd.DataFrame
 ) -> pd.DataFrame:
-    """The log-likelihoods. Under shifts with published numbers, they are replaced by ceiling-adjusted ones."""
+    """The log-likelihoods, ceiling-adjusted under the shifts that have published numbers."""
     adjusted_rows = over_all_episodes(rows, "log_likelihood_adjusted")
     adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(published_rows["shift"])]
     if adjusted_rows.empty:
@@ -121,13 +121,13 @@ def _published_likelihoods(task: Slice) -> pd.DataFrame:
 
 def _likelihood_table(task: Slice, rows: pd.DataFrame, published_rows: pd.DataFrame) -> Table:
     """A table with a row per shift and contestant, and a column per number of related datasets."""
-    theirs = published_rows.assign(contestant=published_rows["contestant"] + published_rows["note"])
-    theirs = theirs.drop_duplicates(["shift", "contestant", "n_related"])
-    theirs = theirs[theirs["shift"].isin(rows["shift"])]
+    labelled_rows = published_rows.assign(contestant=published_rows["contestant"] + published_rows["note"])
+    labelled_rows = labelled_rows.drop_duplicates(["shift", "contestant", "n_related"])
+    labelled_rows = labelled_rows[labelled_rows["shift"].isin(rows["shift"])]
     adjusted_rows = over_all_episodes(task.targets, "log_likelihood_adjusted")
-    adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(theirs["shift"])]
+    adjusted_rows = adjusted_rows[adjusted_rows["shift"].isin(labelled_rows["shift"])]
     adjusted_rows = adjusted_rows.assign(contestant=adjusted_rows["contestant"] + ", ceiling-adjusted")
-    all_rows = pd.concat([rows, adjusted_rows, theirs], ignore_index=True)
+    all_rows = pd.concat([rows, adjusted_rows, labelled_rows], ignore_index=True)
     n_related = related_counts(all_rows)
     keys = ["shift", "kind", "contestant"]
     frame = all_rows[keys].drop_duplicates()
@@ -135,14 +135,15 @@ def _likelihood_table(task: Slice, rows: pd.DataFrame, published_rows: pd.DataFr
         names = {"value": f"r{n}", "low": f"r{n}_low", "high": f"r{n}_high", "n_episodes": f"r{n}_episodes"}
         with_n = all_rows.loc[all_rows["n_related"] == n, [*keys, *names]]
         frame = frame.merge(with_n.rename(columns=names), "left", keys)
-    places = {kind: i for i, kind in enumerate(KINDS)} | {shift: i for i, shift in enumerate(shifts(rows))}
-    frame = frame.sort_values(keys, key=lambda c: c.map(places).fillna(0) if c.name != "contestant" else c)
+    positions = {kind: i for i, kind in enumerate(KINDS)} | {shift: i for i, shift in enumerate(shifts(rows))}
+    frame = frame.sort_values(keys, key=lambda c: c.map(positions).fillna(0) if c.name != "contestant" else c)
     frame = frame.reset_index(drop=True)
     return Table(
         name=f"{task.id}-related-numbers",
         title="Numbers behind the figure" if len(n_related) > 1 else "Log-likelihood under shifts",
         caption="Log-likelihood per target (nats) with 95 % intervals over episodes, by prompts and number of related "
-        "datasets. A dash: not used, or not evaluated." + (f" {ADJUSTED_NOTE}" if len(adjusted_rows) else ""),
+        "datasets. A dash means that related datasets are not used or were not evaluated."
+        + (f" {ADJUSTED_NOTE}" if len(adjusted_rows) else ""),
         frame=frame,
         columns=(
             Column("contestant", "contestant"),

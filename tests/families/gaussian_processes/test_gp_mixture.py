@@ -1,4 +1,4 @@
-"""Episodes of gp-mixture against the distributions of the protocol."""
+"""Episodes of gp-mixture compared with the distributions of its kernels, lengthscales, sizes and inputs."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_the_ceilings_of_the_task_are_those_of_an_independent_prototype() -> Non
 def test_stratified_episodes_have_the_distribution_of_independent_episodes() -> None:
     family = build_family(targets=1, max_related=0)
     draws = [family.sample_prompts(Request(6, 64, torch.Generator().manual_seed(seed))) for seed in range(400)]
-    for position in (0, 5):  # every position of a block has the distribution
+    for position in (0, 5):  # all positions of a block have the same distribution
         episodes = [d[position : position + 1] for d in draws]
         assert_mean(np.array([d.truth["kernel"].item() for d in episodes], float), 0.5)
         scales = [math.log(d.truth["lengthscale"].item() / 0.25) / math.log(16) for d in episodes]
@@ -103,7 +103,7 @@ def test_stratified_episodes_have_the_distribution_of_independent_episodes() -> 
     assert ood["kernel"].sum() == 32 and ((ood["lengthscale"] < 0.25) | (ood["lengthscale"] > 4)).all()
 
 
-def test_kernels_and_lengthscales_have_their_distribution() -> None:
+def test_kernels_and_lengthscales_have_the_documented_distributions() -> None:
     truth = draw().truth
     assert_mean(truth["kernel"].double().numpy(), 0.5)
     expected = stats.uniform(math.log(0.25), math.log(16))
@@ -117,7 +117,7 @@ def test_kernels_and_lengthscales_have_their_distribution() -> None:
     assert stats.kstest(outside[outside > 0], stats.uniform(math.log(4), math.log(2.5)).cdf).pvalue > 1e-3
 
 
-def test_sizes_and_inputs_have_their_distribution() -> None:
+def test_sizes_and_inputs_have_the_documented_distributions() -> None:
     episodes = draw()
     sizes = episodes.context.counts
     assert stats.chisquare(torch.bincount(sizes, minlength=65)[1:]).pvalue > 1e-3
@@ -130,7 +130,7 @@ def test_sizes_and_inputs_have_their_distribution() -> None:
         assert stats.kstest(x, stats.uniform(low, high - low).cdf).pvalue > 1e-3
 
 
-def test_per_batch_shares_kernel_and_sizes() -> None:
+def test_with_per_batch_all_episodes_share_kernel_and_sizes() -> None:
     episodes = draw(16, family=build_family(per_batch=True, targets=4))
     for values in (
         episodes.truth["kernel"],

@@ -156,7 +156,7 @@ def test_pad_selects_a_random_subset_of_many_features():
         assert features == sorted(set(features))
         np.testing.assert_allclose(x, rows[:, features], atol=1e-4)
         subsets.add(tuple(features))
-    assert len(subsets) > 20, "out of 56"
+    assert len(subsets) > 20, "there are 56 subsets of 5 of 8 features"
 
 
 @pytest.mark.parametrize("features", [3, 8])

@@ -63,13 +63,13 @@ def test_the_low_rank_kernel_equals_scipys_bilinear_discretisation(length: int) 
     period, C = 83, random(len(STEPS), ORDER)
     A, B = (t.numpy() for t in kernels.hippo_legs(ORDER))
     w, P, b, V = kernels.normal_low_rank(ORDER)
-    expected, tilde = [], []
+    expected, transformed_C = [], []
     for row, dt in zip(C.numpy(), STEPS, strict=True):
         A_dt, B_dt = discrete(A, B, dt, "bilinear")
         expected.append(impulse_response(A_dt, B_dt, row, length))
-        tilde.append(torch.tensor(row - row @ np.linalg.matrix_power(A_dt, period)))
+        transformed_C.append(torch.tensor(row - row @ np.linalg.matrix_power(A_dt, period)))
     steps = torch.tensor(STEPS, dtype=torch.float64)
-    actual = kernels.low_rank_kernel(w, P, b, torch.stack(tilde).to(V.dtype) @ V, steps, period)[:, :length]
+    actual = kernels.low_rank_kernel(w, P, b, torch.stack(transformed_C).to(V.dtype) @ V, steps, period)[:, :length]
     torch.testing.assert_close(actual, torch.stack(expected), atol=1e-12, rtol=1e-12)
 
 
@@ -131,7 +131,7 @@ def test_the_kernel_equals_the_recurrence(index: int, length: int) -> None:
 
 @pytest.mark.parametrize("index", [0, 1], ids=["diagonal", "low rank"])
 def test_unrolled_steps_compose(index: int) -> None:
-    """37 steps equal 20 steps and then 17, in outputs and states, also beyond the longest kernel."""
+    """37 steps equal 20 steps and then 17, in outputs and states. The longest kernel has fewer than 37 steps."""
     system, state, u = systems()[index], random(5, 2, 16), random(5, 2, 37)
 
     def run(length: int, state: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +148,7 @@ def test_unrolled_steps_compose(index: int) -> None:
 
 
 def test_kernels_of_float32_are_close_to_float64() -> None:
-    """At the paper's length and order, over the complete range of steps."""
+    """The length, the order and the range of step sizes are those of the paper."""
     torch.manual_seed(0)
     for single in (DiagonalStateSpace(64, 64, (1e-3, 1e-1), "lin"), LowRankStateSpace(64, 64, (1e-3, 1e-1), 82)):
         kernel = single.kernel(82)
