@@ -148,7 +148,7 @@ def score_notes(values: pd.DataFrame) -> list[str]:
 
 
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the area under their curve, with their accuracy on class labels, and the
+    """Column names and rows: contestants by the area under their curve, with their accuracy on tokens, and the
     error at about `size_count` context sizes. Contestants without an area, because some of their predictions are not
     finite, come last."""
     if values["evaluator"].eq("targets").any():
@@ -158,7 +158,7 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     curves = ok_rows[ok_rows["metric"].eq(curve_metric(ok_rows["metric"].unique())) & ok_rows["n_context"].notna()]
     areas = ok_rows[ok_rows["metric"].eq("auc")].set_index("run")[["value", "low", "high"]]
     scores = ok_rows[ok_rows["metric"].eq("score")].set_index("run")["value"]
-    accuracies = ok_rows[ok_rows["metric"].eq("accuracy") & ok_rows["n_context"].isna()].set_index("run")["value"]
+    accuracies = _accuracies(ok_rows)
     sizes = _shared_sizes(curves[curves["run"].isin(areas.index)], size_count)
     ranking = run_leaderboard(values, "next", by="auc")
     kinds = dict(zip(ranking["contestant"], ranking["kind"], strict=True))
@@ -189,6 +189,12 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
     accuracy = ["accuracy"] if len(accuracies) else []
     columns = ["contestant", "area", "score", *accuracy, *[f"n={n}" for n in sizes]]
     return with_terminal_columns(columns, rows, ranking)
+
+
+def _accuracies(rows: pd.DataFrame) -> pd.Series:
+    """The accuracies on a stream of tokens by run. Events have accuracies of their marks, which are not listed."""
+    is_listed = rows["metric"].eq("accuracy") & rows["n_context"].isna() & rows["metric"].eq("cross_entropy").any()
+    return rows[is_listed].set_index("run")["value"]
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

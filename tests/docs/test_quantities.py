@@ -151,7 +151,7 @@ def test_only_pairs_that_were_named_beforehand_are_compared_over_runs(
         linear.pair("mamba", "s4d", "linear")
     assert linear.holding() == []
     a, b = np.random.default_rng(0).normal(size=(2, 5)) * [[1], [3]]
-    monkeypatch.setattr(named_pairs, "scores", lambda pair, contest: pd.DataFrame({"a": a, "b": b}, pair.seeds))
+    monkeypatch.setattr(named_pairs, "scores_by_seed", lambda pair, contest: pd.DataFrame({"a": a, "b": b}, pair.seeds))
     difference = linear.pair("mamba", "s4d", "linear")
     interval = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert [difference.value, difference.low, difference.high] == pytest.approx(
@@ -213,7 +213,7 @@ def test_best_rates_are_those_of_the_packed_trials() -> None:
     trials = pd.read_parquet(reference.packed / "sparse-linear-grid.trials.parquet").query("contestant == 'gpt2'")
     means = trials.groupby("lr")["value"].mean()
     rates = reference.rates("sparse-linear")
-    assert rates.best("gpt2") == means.idxmin() and rates.expected("gpt2", 1) == pytest.approx(means.mean())
+    assert rates.best_rate("gpt2") == means.idxmin() and rates.expected_score("gpt2", 1) == pytest.approx(means.mean())
     with pytest.raises(LookupError, match="tabular has no trials"):
         reference.rates("tabular")
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from iclbench import tables
+from iclbench.cli.summary import leaderboard as board
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import baselines
@@ -97,3 +98,12 @@ def test_training_measures_distances_without_changing_the_weights(tmp_path: Path
     (last,) = rows[rows["axis_value"].eq(4) & rows["metric"].eq("kl_to_bigram")]["value"]
     distances = Solutions(prompts_of("markov"), ["bigram"]).distances(run.load())
     assert last == pytest.approx(distances["bigram"].mean())
+
+
+def test_only_boards_of_tokens_list_accuracies(values: pd.DataFrame) -> None:
+    """Events have accuracies of their marks, and no cross-entropy."""
+    columns, rows = board(values)
+    assert {"accuracy", "score"} <= set(columns)
+    assert all(len(row) == len(columns) for row in rows)
+    of_events = values.assign(metric=values["metric"].replace("cross_entropy", "nll"))
+    assert "accuracy" not in board(of_events)[0]

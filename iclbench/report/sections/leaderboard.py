@@ -116,7 +116,8 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
     name = metric_of_curves(task, evaluator)
     ranking = leaderboard(task, evaluator, by="auc")
     frame = displayed_columns(ranking).merge(_metric_values(summaries, "auc"), "left", "contestant")
-    for summary_metric in ("score", "accuracy"):
+    # Events have accuracies of their marks, which are not listed.
+    for summary_metric in ("score", *(["accuracy"] if name == "cross_entropy" else [])):
         frame = frame.merge(_metric_values(summaries, summary_metric).drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
     frame = with_costs(task, frame)
@@ -125,7 +126,11 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
         Column("auc", "area under curve", fixed, True, "auc_low", "auc_high"),
         *(Column(f"n{n}", f"n = {n}", number, numeric=True) for n in sizes),
         Column("score", "score", fixed, True, "score_low", "score_high"),
-        Column("accuracy", "accuracy", fixed, True, "accuracy_low", "accuracy_high"),
+        *(
+            [Column("accuracy", "accuracy", fixed, True, "accuracy_low", "accuracy_high")]
+            if "accuracy" in frame
+            else []
+        ),
         *map(cost_column, COST_COLUMNS),
     )
     return Table(
