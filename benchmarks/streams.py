@@ -106,7 +106,7 @@ def main() -> int:
     ]
     title = (
         "# Samplers of streams\n\nCPU time of one batch of sequences, in one thread, against a loop over sequences "
-        "with the algorithms of\nthe released code of Zoology and MAD (`benchmarks/streams.py`).\n\n"
+        "that draws like the\nreleased code of Zoology and MAD (`benchmarks/streams.py`).\n\n"
     )
     OUT.write_text(title + "\n".join(table) + "\n")
     sys.stdout.write("\n".join(table) + "\n")

@@ -193,8 +193,9 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
 
 def _accuracies(rows: pd.DataFrame) -> pd.Series:
     """The accuracies on a stream of tokens by run. Events have accuracies of their marks, which are not listed."""
-    is_listed = rows["metric"].eq("accuracy") & rows["n_context"].isna() & rows["metric"].eq("cross_entropy").any()
-    return rows[is_listed].set_index("run")["value"]
+    are_tokens = bool(rows["metric"].eq("cross_entropy").any())
+    accuracies = rows[rows["metric"].eq("accuracy") & rows["n_context"].isna()].set_index("run")["value"]
+    return accuracies if are_tokens else accuracies.iloc[:0]
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

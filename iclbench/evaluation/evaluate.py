@@ -121,10 +121,16 @@ OnStart = Callable[[PredictorContestant, PromptSet], None]
 
 
 def canonical_shifts(task: TaskConfig, names: Sequence[str]) -> list[str]:
-    """The canonical names of these shifts; `all` means all shifts of the card."""
+    """The canonical names of these shifts; `all` means all shifts of the card.
+
+    Raises:
+        UsageError: the family has no such shift, or it does not fit the number of points.
+    """
     family = task.build()
-    shifts = (shift for name in names for shift in (task.shifts if name == "all" else [name]))
-    return list(dict.fromkeys(family.parse_shift(shift).name for shift in shifts))
+    shifts = [family.parse_shift(shift) for name in names for shift in (task.shifts if name == "all" else [name])]
+    for shift in shifts:
+        family.check_shift(shift, task.point_count(shift.examples or task.points))
+    return list(dict.fromkeys(shift.name for shift in shifts))
 
 
 def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task: TaskConfig | None = None) -> list[str]:

@@ -181,6 +181,9 @@ class Family(ABC):
         """
         return self.parse_class_shift(name)
 
+    def check_shift(self, shift: Shift, points: int) -> None:  # noqa: B027 - an optional hook
+        """Raise `UsageError` if no episodes of this many points can be sampled under a parsed shift."""
+
     def noise_to_signal(self, shift: str = "none") -> float:
         """Variance of the label noise over the prior variance of a weight: the Bayes-optimal ridge penalty if functions
         are linear in x or in `features`."""

@@ -61,8 +61,8 @@ class LearnedPositions(AddedPositions):
     def _check(self, last: int) -> None:
         if last >= len(self.weight):
             raise UsageError(
-                f"learned positions end at {len(self.weight) // 2} points, not {last // 2 + 1}; use a model with other "
-                "positions (gpt2, gpt2-rotary, coqe, coqe-rotary)",
+                f"learned positions end at {len(self.weight)} tokens ({len(self.weight) // 2} pairs), not {last + 1}; "
+                "use a model with other positions (gpt2, gpt2-rotary; for pairs also coqe, coqe-rotary)",
                 code="not-applicable",
             )
 

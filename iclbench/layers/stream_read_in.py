@@ -24,7 +24,8 @@ class StreamReadIn(nn.Module, ABC):
 
 
 def linear_start(width: int) -> nn.Parameter:
-    """A start token as large as the output of a linear read-in with PyTorch's default initial weights."""
+    """A start token with the distribution of PyTorch's initial biases of a linear map of two features, which is that of
+    the gap and its logarithm."""
     return nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
 
 

@@ -65,7 +65,7 @@ def probe(
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: the backbone has no `predict_by_layer`, or predicts class labels or events.
+        NotProbedError: the backbone has no `predict_by_layer`, predicts class labels or events, or reads a stream.
         UsageError: the run is not finished.
     """
     model = contestants.backbone(run, context.device, context.data_dir)
@@ -76,6 +76,8 @@ def probe(
     if run.config.task.head in ("categorical", "event"):
         predicted = "class labels" if run.config.task.head == "categorical" else "events"
         raise NotProbedError(f"run '{run.name}' predicts {predicted}; the probe needs a regression task")
+    if not model.predictor.shape.x_dim:
+        raise NotProbedError(f"run '{run.name}' reads a stream, whose queries have no inputs; probe another run")
     shift = run.config.task.shift_name(shift)
     sizes = list(dict.fromkeys(contexts or [run.config.task.points]))
     for size in sizes:

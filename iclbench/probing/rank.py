@@ -94,7 +94,8 @@ def probe_rank(
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: a classification family has no sequences of two labels, or the run predicts events.
+        NotProbedError: a classification family has no sequences of two labels, or the run predicts events or reads a
+            stream.
         UsageError: the run is not finished, or `sizes` differs from the size of the classification test.
     """
     model = contestants.backbone(run, "cpu", context.data_dir)
@@ -103,6 +104,8 @@ def probe_rank(
     task, categorical = run.config.task, run.config.task.head == "categorical"
     if task.head == "event":
         raise NotProbedError(f"run '{run.name}' predicts events, whose queries have no inputs")
+    if not model.predictor.shape.x_dim:
+        raise NotProbedError(f"run '{run.name}' reads a stream, whose queries have no inputs; probe another run")
     context_sizes, shift = list(dict.fromkeys(sizes or [task.points])), task.shift_name(shift)
     if categorical:
         family = task.build(context.data_dir)

@@ -19,6 +19,7 @@ from iclbench.evaluation.cells import CellResult
 from iclbench.evaluation.evaluate import evaluate_run
 from iclbench.probing import probe as module
 from iclbench.probing.probe import probe
+from iclbench.probing.rank import probe_rank
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
 from tests.refusals import refused
@@ -192,6 +193,15 @@ def test_a_run_without_layers_is_refused(card: Path, tmp_path: Path) -> None:
     train(run)
     with refused("not-applicable", "'flat'", "predict_by_layer"):
         list(probe(Context(tmp_path), run, **SIZES))
+
+
+def test_a_run_that_reads_a_stream_is_refused(tmp_path: Path) -> None:
+    run = create(tmp_path, resolve_run("linear-system", "gru", "smoke", 0, ["train.steps=1"]), "filter")
+    train(run)
+    with refused("not-applicable", "'filter'", "stream"):
+        list(probe(Context(tmp_path), run, **SIZES))
+    with refused("not-applicable", "'filter'", "stream"):
+        list(probe_rank(Context(tmp_path), run))
 
 
 @pytest.mark.slow

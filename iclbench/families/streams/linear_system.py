@@ -26,7 +26,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import Kind, Number
+from iclbench.families.shifts import Kind, Number, Shift
 
 _Value = TypeVar("_Value")
 Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
@@ -151,6 +151,15 @@ class LinearSystems(Family):
             parsed.value("noisy", self.parameters.observation_noise),
         )
 
+    def check_shift(self, shift: Shift, points: int) -> None:
+        largest = self.ranges(shift.name)[0][1]
+        if points * math.log(max(1.0, largest)) > math.log(LARGEST_GROWTH):
+            raise UsageError(
+                f"with a radius of {largest:g}, the elements of {points} points exceed the range of float32; request "
+                "fewer points or a smaller radius",
+                code="bad-value",
+            )
+
     def sample(self, request: Request) -> Episodes:
         generator, episodes, points = request.generator, request.episodes, request.points
         # The systems are drawn before the states, so that they do not depend on the length of the sequences.
@@ -174,12 +183,7 @@ class LinearSystems(Family):
         """Systems of a request. Those of all shifts are made from the same random numbers."""
         shift, device = self.parse_shift(request.shift), request.generator.device
         radius_range, angle_range = self.ranges(request.shift)
-        if max(1.0, radius_range[1]) ** request.points > LARGEST_GROWTH:
-            raise UsageError(
-                f"with a radius of {radius_range[1]:g}, the elements of {request.points} points exceed the range of "
-                "float32; request fewer points or a smaller radius",
-                code="bad-value",
-            )
+        self.check_shift(shift, request.points)
         shape = (2, request.episodes)
         quantiles = torch.rand((2, *shape), generator=request.generator, dtype=torch.float64, device=device)
         radius = radius_range[0] + (radius_range[1] - radius_range[0]) * quantiles[0]

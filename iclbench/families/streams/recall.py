@@ -7,11 +7,12 @@ is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927)
 - `overwrite`: a pair repeats the key of an earlier pair with another value, and the last value counts;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
 - fuzzy recall (`key_tokens` and `value_tokens` from 1 to 3; Poli et al. 2024, MAD, arXiv 2403.17844);
-- `gap_power`: fillers between queries, as in the released code of Zoology. Every key is queried once, and the distances
-  of queries have a power law.
+- `gap_power`: fillers between queries, as in the released code of Zoology. Every pair has one query if there is space,
+  and the distances of queries from the end of the pairs have a power law.
 
-Keys, values and the filler are different tokens, and no filler is ever a key. In the released code of Zoology, random
-fillers can overwrite keys of the context, and the value of a query is only a label, not an element of the sequence.
+Keys, values and the filler are different tokens, and no filler is ever a key. In the released code of Zoology, fillers
+are random tokens by default, which can overwrite keys of the context; the value of a query is only a label, not an
+element of the sequence; and the values of a sequence differ.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class RecallParameters(BaseSettings):
         value_tokens: number of tokens of a value.
         pairs: number of pairs of an episode.
         overwrite: probability that a pair repeats an earlier key with another value.
-        gap_power: exponent of the power law of the distances of queries; by default, queries follow without gaps.
+        gap_power: exponent of the power law of the distances of queries from the pairs; by default, queries follow
+            without gaps.
     """
 
     keys: Annotated[int, Field(ge=2, le=100_000)] = 128
@@ -156,6 +158,9 @@ class Recall(Family):
         except ValueError as error:
             raise UsageError(f"shift '{name}': {error}", code="bad-value") from None
         return shift
+
+    def check_shift(self, shift: Shift, points: int) -> None:
+        numbers_of_pairs(self.parameters.pairs, shift, points, self.parameters.longest_pair)
 
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator

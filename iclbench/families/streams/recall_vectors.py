@@ -19,7 +19,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
-from iclbench.families.shifts import Kind, Number
+from iclbench.families.shifts import Kind, Number, Shift
 from iclbench.families.streams.recall import Count, numbers_of_pairs
 
 
@@ -61,6 +61,9 @@ class RecallVectors(Family):
     def normaliser(self) -> float:
         """The squared norm of a value."""
         return float(self.parameters.dim)
+
+    def check_shift(self, shift: Shift, points: int) -> None:
+        numbers_of_pairs(self.parameters.pairs, shift, points, 2)
 
     def sample(self, request: Request) -> Episodes:
         generator, batch, dim = request.generator, request.episodes, self.parameters.dim

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from iclbench.config.resolution import resolve_task
 from iclbench.core.episodes import Episodes
 from iclbench.core.settings import validate
 from iclbench.core.task import TaskFacts
+from iclbench.evaluation.evaluate import canonical_shifts
 from iclbench.families.request import Request
 from iclbench.families.streams.recall import Recall, RecallParameters
 from iclbench.families.streams.recall_oracle import RecallOracle, RecallVectorOracle
@@ -138,6 +140,16 @@ def test_shifts_set_pairs_and_overwriting() -> None:
     assert (sample(family(), points=160, shift="pairs-64").truth["pairs"] == 64).all()
     y = sample(family(pairs=[32, 32]), shift="overwrite-0.9").context.y[:, :64:2]
     assert max(len(row.unique()) for row in y) < 16
+
+
+def test_a_shift_that_does_not_fit_the_prompts_is_refused_before_their_evaluation() -> None:
+    for name in ("recall", "recall-vectors"):
+        task = resolve_task(name, "smoke", {})[0]
+        assert canonical_shifts(task, ["pairs-8", "pairs-64+points-159"]) == ["pairs-8", "pairs-64+points-159"]
+        with refused("conflict", "points-129+pairs-64"):
+            canonical_shifts(task, ["pairs-64"])
+    with refused("bad-value", "radius of 1.9", "501 points"):
+        canonical_shifts(resolve_task("linear-system", "smoke", {})[0], ["radius-1.9+points-500"])
 
 
 @pytest.mark.parametrize(
