@@ -59,10 +59,11 @@ class LearnedPositions(AddedPositions):
         return self.weight[token_positions]
 
     def _check(self, last: int) -> None:
-        if last >= len(self.weight):
+        if last >= (rows := len(self.weight)):
             raise UsageError(
-                f"learned positions end at {len(self.weight)} tokens ({len(self.weight) // 2} pairs), not {last + 1}; "
-                "use a model with other positions (gpt2, gpt2-rotary; for pairs also coqe, coqe-rotary)",
+                f"learned positions end at {rows} tokens ({rows // 2} pairs), and the sequence has at least {last + 1} "
+                f"({last // 2 + 1} pairs); use a model with other positions (gpt2, gpt2-rotary; for pairs also coqe, "
+                "coqe-rotary)",
                 code="not-applicable",
             )
 
