@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -233,10 +234,18 @@ class Predictor:
 
 
 class Oracle(Predictor, abstract=True):
-    """A predictor with access to the latent truth of the episodes."""
+    """A predictor with access to the latent truth of the episodes.
 
-    def informed(self, truth: dict[str, Tensor]) -> Predictor:
-        raise NotImplementedError
+    Attributes:
+        truth: the truth of the episodes to predict; None before `informed`.
+    """
+
+    truth: dict[str, Tensor] | None = None
+
+    def informed(self, truth: dict[str, Tensor]) -> Self:
+        informed_copy = copy(self)
+        informed_copy.truth = truth
+        return informed_copy
 
 
 def abstract_methods(cls: type) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ Related datasets are other samples of the weather, which give no information if 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -16,10 +15,10 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictor import Oracle, State
-from iclbench.core.settings import BaseSettings, NoSettings
-from iclbench.core.task import TaskFacts
+from iclbench.core.settings import NoSettings
 from iclbench.families.climate.climate import Climate
 from iclbench.families.climate.weather import Weather, climate
+from iclbench.families.family_predictor import FamilyPredictor
 
 
 @dataclass(frozen=True)
@@ -31,28 +30,12 @@ class WeatherState(State):
     start: Int[Tensor, " B"]
 
 
-class ClimateOracle(Oracle):
+class ClimateOracle(FamilyPredictor[NoSettings], Oracle):
     """The posterior of noisy temperatures given the context; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class, family_name = Climate, "climate"
     heads = ("gaussian",)
-
-    truth: dict[str, Tensor] | None = None
-
-    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings = settings or NoSettings()
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, Climate):
-            raise UsageError(
-                "ClimateOracle requires a task of the family climate; choose another oracle", code="not-applicable"
-            )
-        self.family = self.facts.family
-
-    def informed(self, truth: dict[str, Tensor]) -> ClimateOracle:
-        informed_copy = type(self)(self.settings, self.facts)
-        informed_copy.truth = truth
-        return informed_copy
+    family: Climate
 
     def condition(self, context: Points, related: Points | None = None) -> WeatherState:
         if self.truth is None:

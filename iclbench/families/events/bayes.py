@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -28,16 +27,14 @@ from torch import Tensor
 
 from iclbench.core import limits
 from iclbench.core.episodes import Points
-from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, marks_of
 from iclbench.core.joint import SampledEvent
-from iclbench.core.predictor import Predictor
 from iclbench.core.records import cat
 from iclbench.core.settings import BaseSettings, PositiveInt
-from iclbench.core.task import TaskFacts
 from iclbench.families.events.oracle import NO_MARK, last_marks, next_event
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, SHORTEST_GAP, Processes
+from iclbench.families.family_predictor import FamilyPredictor
 
 _LOG_2PI = math.log(2 * math.pi)
 # Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
@@ -54,24 +51,14 @@ class BayesEventsSettings(BaseSettings):
     components: PositiveInt = 64
 
 
-class BayesEvents(Predictor):
+class BayesEvents(FamilyPredictor[BayesEventsSettings]):
     """The posterior predictive distribution over all processes; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = BayesEventsSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    Settings = BayesEventsSettings
+    family_class, family_name = PointProcess, "point-process"
+    family: PointProcess
     order = "causal"
     heads = ("event",)
-
-    def __init__(
-        self, settings: BayesEventsSettings | None = None, facts: TaskFacts | None = None, seed: int = 0
-    ) -> None:
-        self.settings = settings or BayesEventsSettings()
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, PointProcess):
-            raise UsageError(
-                "BayesEvents requires a task of the family point-process; choose another oracle", code="not-applicable"
-            )
-        self.family = self.facts.family
 
     def predict_next(
         self,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +18,11 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.events import GAP, MARK, HazardEvent, LogNormalEvent, MixedEvent, marks_of
 from iclbench.core.predictor import Oracle, State
-from iclbench.core.settings import BaseSettings, NoSettings
-from iclbench.core.task import TaskFacts
+from iclbench.core.settings import NoSettings
 from iclbench.families.events import hawkes
 from iclbench.families.events.point_process import PointProcess
 from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CORRECTING, Processes
+from iclbench.families.family_predictor import FamilyPredictor
 
 # The mark of the last event of an empty sequence.
 NO_MARK = -1
@@ -71,28 +70,12 @@ class ProcessState(State):
     history: History
 
 
-class EventOracle(Oracle):
+class EventOracle(FamilyPredictor[NoSettings], Oracle):
     """The next gap and mark given the history and the true parameters; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class, family_name = PointProcess, "point-process"
     order = "causal"
     heads = ("event",)
-
-    truth: dict[str, Tensor] | None = None
-
-    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings = settings or NoSettings()
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, PointProcess):
-            raise UsageError(
-                "EventOracle requires a task of the family point-process; choose another oracle", code="not-applicable"
-            )
-
-    def informed(self, truth: dict[str, Tensor]) -> EventOracle:
-        informed_copy = type(self)(self.settings, self.facts)
-        informed_copy.truth = truth
-        return informed_copy
 
     def predict_next(
         self,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Generic, TypeVar, cast
+from typing import Annotated, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,9 +26,10 @@ from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.joint import JointGaussian
 from iclbench.core.predictions import Mixture, Prediction
-from iclbench.core.predictor import Oracle, Predictor, State
+from iclbench.core.predictor import Oracle, State
 from iclbench.core.settings import BaseSettings, NoSettings, PositiveInt
 from iclbench.core.task import TaskFacts
+from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.gaussian_processes.evidence import Evidence, Nodes
 from iclbench.families.gaussian_processes.gp_mixture import GPMixture
 from iclbench.families.gaussian_processes.kernels import PERIODIC, mean_variance
@@ -42,21 +43,14 @@ _NODES_AT_ONCE = 256
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 
-class _GPOracle(Predictor, Generic[_Settings], abstract=True):
+class _GPOracle(FamilyPredictor[_Settings], abstract=True):
     """Base of the oracles; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class, family_name = GPMixture, "gp-mixture"
+    family: GPMixture
 
     def __init__(self, settings: _Settings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings: _Settings = cast(_Settings, self.Settings()) if settings is None else settings
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, GPMixture):
-            raise UsageError(
-                f"{type(self).__name__} requires a task of the family gp-mixture; choose another oracle",
-                code="not-applicable",
-            )
-        self.family = self.facts.family
+        super().__init__(settings, facts, seed)
         self.noise = self.family.parameters.noise
 
 
@@ -73,13 +67,6 @@ class OracleKernel(_GPOracle[NoSettings], Oracle):
     """The exact posterior of noisy outputs under the true kernel."""
 
     heads = ("gaussian",)
-
-    truth: dict[str, Tensor] | None = None
-
-    def informed(self, truth: dict[str, Tensor]) -> OracleKernel:
-        informed_copy = type(self)(self.settings, self.facts)
-        informed_copy.truth = truth
-        return informed_copy
 
     def condition(self, context: Points, related: Points | None = None) -> KernelState:
         if self.truth is None:

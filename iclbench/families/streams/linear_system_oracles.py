@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Generic, TypeVar, cast
+from typing import Annotated, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -30,10 +30,10 @@ from torch import Tensor
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Gaussian, Mixture, Prediction
-from iclbench.core.predictor import Oracle, Predictor, State, join_positions
+from iclbench.core.predictor import Oracle, State, join_positions
 from iclbench.core.records import cat
 from iclbench.core.settings import BaseSettings, NoSettings
-from iclbench.core.task import TaskFacts
+from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.kalman import Filters, KalmanFilter
 from iclbench.families.streams.linear_system import LinearSystems, SwitchedSystems, rotation
 
@@ -51,22 +51,12 @@ class SystemState(State):
     systems: SwitchedSystems | None = None
 
 
-class _SystemOracle(Predictor, Generic[_Settings], abstract=True):
+class _SystemOracle(FamilyPredictor[_Settings], abstract=True):
     """Base of the oracles; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class, family_name = LinearSystems, "linear-system"
+    family: LinearSystems
     order = "causal"
-
-    def __init__(self, settings: _Settings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings: _Settings = cast(_Settings, self.Settings()) if settings is None else settings
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, LinearSystems):
-            raise UsageError(
-                f"{type(self).__name__} requires a task of the family linear-system; choose another oracle",
-                code="not-applicable",
-            )
-        self.family = self.facts.family
 
     @abstractmethod
     def _initial_state(self, episodes: int, device: torch.device) -> SystemState:
@@ -124,13 +114,6 @@ class OracleKalman(_SystemOracle[NoSettings], Oracle):
     """The Kalman filter of the true system."""
 
     heads = ("gaussian",)
-
-    truth: dict[str, Tensor] | None = None
-
-    def informed(self, truth: dict[str, Tensor]) -> OracleKalman:
-        informed_copy = type(self)(self.settings, self.facts)
-        informed_copy.truth = truth
-        return informed_copy
 
     def _initial_state(self, episodes: int, device: torch.device) -> SystemState:
         if self.truth is None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +23,11 @@ from torch import Tensor
 from iclbench.core.episodes import Points, take
 from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical
-from iclbench.core.predictor import Oracle, Predictor, State
-from iclbench.core.settings import BaseSettings, NoSettings
+from iclbench.core.predictor import Oracle, State
+from iclbench.core.settings import NoSettings
 from iclbench.core.task import TaskFacts
 from iclbench.core.tokens import after_same_context, check_tokens, followers
+from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.markov import ChainPrior, MarkovChains
 
 # Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
@@ -44,28 +44,15 @@ class ChainPosition(State):
     count: Int[Tensor, " B"]
 
 
-class ChainOracle(Oracle):
+class ChainOracle(FamilyPredictor[NoSettings], Oracle):
     """The distribution of the next token under the true chain; raises `UsageError` for other families.
 
     It answers only along the sampled sequence: the answer after n tokens is the true distribution of token n + 1.
     """
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class, family_name = MarkovChains, "markov"
     order = "causal"
     heads = ("categorical",)
-
-    truth: dict[str, Tensor] | None = None
-
-    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings = settings or NoSettings()
-        self.facts = facts or TaskFacts()
-        _family_of(self, self.facts)
-
-    def informed(self, truth: dict[str, Tensor]) -> ChainOracle:
-        informed_copy = type(self)(self.settings, self.facts)
-        informed_copy.truth = truth
-        return informed_copy
 
     def predict_next(
         self,
@@ -94,19 +81,17 @@ class ChainOracle(Oracle):
         return self.truth["rows"]
 
 
-class BayesChain(Predictor):
+class BayesChain(FamilyPredictor[NoSettings]):
     """The next token given the tokens so far and the distribution of chains; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
+    family_class, family_name = MarkovChains, "markov"
     order = "causal"
     heads = ("categorical",)
+    family: MarkovChains
 
     def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings = settings or NoSettings()
-        self.facts = facts or TaskFacts()
-        family = _family_of(self, self.facts)
-        self.chain_order, self.prior = family.parameters.order, family.prior(self.facts.shift)
+        super().__init__(settings, facts, seed)
+        self.chain_order, self.prior = self.family.parameters.order, self.family.prior(self.facts.shift)
 
     def predict_next(
         self,
@@ -172,12 +157,3 @@ def _lengths(points: Points, prefixes: Sequence[int] | None) -> Int[Tensor, "B P
 def _categorical(rows: Float[Tensor, "B Q K"], like: Tensor) -> Categorical:
     """Predictions with these probabilities and the dtype of `like`."""
     return Categorical(rows.clamp_min(_SMALLEST).log().to(like.dtype))
-
-
-def _family_of(oracle: Predictor, facts: TaskFacts) -> MarkovChains:
-    if not isinstance(facts.family, MarkovChains):
-        raise UsageError(
-            f"{type(oracle).__name__} requires a task of the family markov; choose another oracle",
-            code="not-applicable",
-        )
-    return facts.family

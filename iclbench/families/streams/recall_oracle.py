@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from iclbench.core.episodes import Points, take
-from iclbench.core.errors import UsageError
 from iclbench.core.predictions import Categorical, Point, Prediction
-from iclbench.core.predictor import Predictor
 from iclbench.core.records import cat
-from iclbench.core.settings import BaseSettings, NoSettings
-from iclbench.core.task import TaskFacts
-from iclbench.families.base import Family
+from iclbench.core.settings import NoSettings
+from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.recall import Recall
 from iclbench.families.streams.recall_vectors import RecallVectors
 
@@ -26,23 +22,10 @@ _CERTAIN = 50.0
 _EPISODES_AT_ONCE = 32
 
 
-class _RecallOracle(Predictor, abstract=True):
+class _RecallOracle(FamilyPredictor[NoSettings], abstract=True):
     """Base of both oracles, which read only the sequence; raises `UsageError` for other families."""
 
-    Settings: ClassVar[type[BaseSettings]] = NoSettings
-    libraries: ClassVar[tuple[str, ...]] = ()
-    family_class: ClassVar[type[Family]]
     order = "causal"
-
-    def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
-        self.settings = settings or NoSettings()
-        self.facts = facts or TaskFacts()
-        if not isinstance(self.facts.family, self.family_class):
-            raise UsageError(
-                f"{type(self).__name__} requires a task of the family {self.family_class.__name__}; choose another "
-                "oracle",
-                code="not-applicable",
-            )
 
     @abstractmethod
     def answer(self, y: Tensor) -> Prediction:
@@ -70,11 +53,11 @@ class RecallOracle(_RecallOracle):
     of a value that continues. It is therefore exact at the scored positions, which are those of values.
     """
 
-    family_class = Recall
+    family_class, family_name = Recall, "recall"
     heads = ("categorical",)
 
     def answer(self, y: Int[Tensor, "B N"]) -> Categorical:
-        parameters = self.facts.family.parameters
+        parameters = self.family.parameters
         classes = parameters.keys + parameters.values + 1
         logits = torch.zeros((*y.shape, classes), device=y.device)
         if y.shape[1] > 2:
@@ -101,7 +84,7 @@ class RecallOracle(_RecallOracle):
 class RecallVectorOracle(_RecallOracle):
     """The value of the nearest earlier key at positions of values, and 0 at positions of keys."""
 
-    family_class = RecallVectors
+    family_class, family_name = RecallVectors, "recall-vectors"
 
     def answer(self, y: Float[Tensor, "B N Dy"]) -> Point:
         mean = torch.zeros_like(y)
