@@ -250,7 +250,7 @@ def _rows_of_metric(values: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
-    """The rows of one task; raises `UsageError` if there is no task, or the task is ambiguous."""
+    """The rows of one task; raises `UsageError` if no task or several tasks are possible."""
     task = None if task is None else canonical(arguments.text("task", task))
     preset = None if preset is None else canonical(arguments.text("preset", preset))
     slices = _results_of(rows, task).slices

@@ -53,6 +53,9 @@ class StreamElements(Elements[_StreamReadIn]):
         """The elements that a model may read."""
         return points
 
+    def pairs_of_positions(self, elements: int) -> int:
+        return -(-elements // 2)  # one position per element
+
     def outputs(
         self,
         model: CausalTrunk[Any],
@@ -104,6 +107,9 @@ class Events(StreamElements[EventReadIn]):
         assert shape.marks is not None
         return EventReadIn(shape.marks, width)
 
+    def pairs_of_positions(self, elements: int) -> int:
+        return elements
+
     def readable(self, points: Points) -> Points:
         return events_of(points)
 
@@ -117,9 +123,6 @@ class Tokens(StreamElements[TokenReadIn]):
         assert shape.classes is not None
         return TokenReadIn(shape.classes, width)
 
-    def pairs_of_positions(self, elements: int) -> int:
-        return _half(elements)
-
 
 class Vectors(StreamElements[VectorReadIn]):
     """Vectors of numbers."""
@@ -128,11 +131,3 @@ class Vectors(StreamElements[VectorReadIn]):
 
     def make_read_in(self, shape: TaskShape, width: int) -> VectorReadIn:
         return VectorReadIn(shape.y_dim, width)
-
-    def pairs_of_positions(self, elements: int) -> int:
-        return _half(elements)
-
-
-def _half(elements: int) -> int:
-    """Half the number of tokens of a sequence, rounded up."""
-    return -(-elements // 2)

@@ -148,6 +148,8 @@ _ENTRIES = (
     _cost("steps", "steps", "", count),
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
+# Beginning of the names of divergences from a baseline or an oracle.
+KL_TO = "kl_to_"
 METRICS = {entry.name: entry for entry in _ENTRIES}
 # Baselines that ignore the context, for any metric.
 GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guessing_baselines)
@@ -180,6 +182,6 @@ def metric(name: str) -> Metric:
         return METRICS[name]
     if name.startswith("accuracy"):
         return _share(name, name.replace("_", " "))
-    if name.startswith("kl_to_"):
-        return Metric(name, f"KL to {name.removeprefix('kl_to_')}", "nats", logarithmic=True)
+    if name.startswith(KL_TO):
+        return Metric(name, f"KL to {name.removeprefix(KL_TO)}", "nats", logarithmic=True)
     return Metric(name, name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import torch
 
+from iclbench.core.episodes import Episodes
 from iclbench.core.events import EventPrediction, open_intervals
 from iclbench.core.metrics import metric
+from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.tables.curves import complete_curve_heights, curve_sums, linearised_ratios
@@ -118,6 +120,19 @@ class Curve:
         return failed if self.open_nll is None else failed | np.isinf(self.open_nll)
 
 
+def answered_blocks(
+    predictor: Predictor, episodes: Episodes, prefixes: Sequence[int] | None = None, device: str = "cpu"
+) -> Iterator[tuple[Episodes, Prediction]]:
+    """The episodes in blocks of single forward passes, on `device`, with the predictions for the question `next`."""
+    size = max(1, _QUERIES_PER_PASS // episodes.context.count)
+    for start in range(0, len(episodes), size):
+        block = episodes[start : start + size].to(device)
+        informed = predictor.informed(block.truth)
+        with torch.inference_mode():
+            prediction = informed.ask(block.without_truth(), "next", prefixes)
+        yield block, prediction
+
+
 def learning_curve(
     predictor: Predictor, prompts: PromptSet, prefixes: Sequence[int] | None = None, device: str = "cpu"
 ) -> Curve:
@@ -137,17 +152,12 @@ def learning_curve(
     if skipped:
         positions = allowed[-1] + 1
         episodes, prefixes = episodes.first_points(positions), None if prefixes is None else allowed
-    chunk = max(1, _QUERIES_PER_PASS // positions)
     normaliser = prompts.family.normaliser
     score_blocks: dict[str, list[np.ndarray]] = {}
     scored_blocks: list[np.ndarray] = []
     open_blocks: list[np.ndarray] = []
     sequence_scores: dict[str, list[np.ndarray]] = {}
-    for start in range(0, len(episodes), chunk):
-        block = episodes[start : start + chunk].to(device)
-        informed = predictor.informed(block.truth)
-        with torch.inference_mode():
-            prediction = informed.ask(block.without_truth(), "next", None if prefixes is None else allowed)
+    for block, prediction in answered_blocks(predictor, episodes, None if prefixes is None else allowed, device):
         y, scored = block.queries.y[:, list(allowed)], block.scored[:, list(allowed)]
         scored_blocks.append(scored.cpu().numpy())
         if isinstance(prediction, EventPrediction):

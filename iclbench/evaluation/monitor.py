@@ -17,14 +17,15 @@ import numpy as np
 from iclbench.backbones.base import Backbone
 from iclbench.config.resolution import RunConfig
 from iclbench.core.errors import NonFiniteError
+from iclbench.core.metrics import KL_TO
 from iclbench.core.predictor import eval_mode
 from iclbench.core.seeds import global_stream
-from iclbench.evaluation import solutions
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.evaluation.scoring import target_scores
 from iclbench.evaluation.solutions import Solutions
 from iclbench.families.base import Family
+from iclbench.tables.evaluators import SOLUTIONS
 from iclbench.training.fit import Training
 
 # The standard error of an accuracy over this many episodes is at most 0.03, so 0.7 is significantly above 0.5.
@@ -110,13 +111,13 @@ class Monitor:
         with eval_mode(backbone):
             distances = self._solutions.distances(backbone, device)
         prompts = self._prompts("", self._task.episodes)
-        shared = {"evaluator": solutions.EVALUATOR, "axis": "train_step", "axis_value": float(step), "n_related": 0}
+        shared = {"evaluator": SOLUTIONS, "axis": "train_step", "axis_value": float(step), "n_related": 0}
         rows = []
         for name, values in distances.items():
             if not np.isfinite(values).all():
                 raise NonFiniteError(f"the KL divergence from {name} is not finite")
             (summary,) = summaries(values[:, None], prompts.seed)
-            rows.append({**shared, "metric": f"{solutions.METRIC}{name}", "prompt_set": prompts.id, **summary})
+            rows.append({**shared, "metric": f"{KL_TO}{name}", "prompt_set": prompts.id, **summary})
         return rows
 
     def _prompts(self, name: str, episodes: int) -> PromptSet:

@@ -61,8 +61,8 @@ def _value_rows(contestant: PredictorContestant, prompts: PromptSet, curve: Curv
             rows += [shared | {"metric": area_metric} | s for s in area_summaries if s["n_episodes"]]
     # Means over the scored elements of a stream. Sequences differ in the number of these elements, so the mean over all
     # sequences is a ratio of sums.
-    is_stream = not prompts.family.x_dim and not curve.skipped
-    if is_stream and curve.scored is not None and not curve.failed.any():
+    is_complete_stream = not prompts.family.x_dim and not curve.skipped
+    if is_complete_stream and curve.scored is not None and not curve.failed.any():
         counts = curve.scored.sum(1)
         sequence_summaries = {name: _summary_over_events(curve, name, prompts) for name in curve.scores}
         for name, scores in curve.sequence_scores.items():

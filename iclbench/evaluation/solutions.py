@@ -16,15 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iclbench.core.errors import UsageError
-from iclbench.core.predictions import Categorical, Prediction
+from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Predictor
 from iclbench.evaluation.contestants import baselines
+from iclbench.evaluation.curves import answered_blocks
 from iclbench.evaluation.prompts import PromptSet
-
-# The evaluator of the rows, and the beginning of the names of their metrics.
-EVALUATOR, METRIC = "solutions", "kl_to_"
-# Number of positions per forward pass, over all its episodes.
-_POSITIONS = 64 * 41
 
 
 class Solutions:
@@ -41,9 +37,7 @@ class Solutions:
     def __init__(self, prompts: PromptSet, names: Sequence[str]) -> None:
         self._prompts = prompts
         self._log_probabilities = {
-            contestant.name: torch.cat(
-                [_log_probabilities(answer) for answer in _answers(contestant.predictor, prompts)]
-            )
+            contestant.name: _log_probabilities(contestant.predictor, prompts)
             for contestant in baselines(prompts, names)
         }
 
@@ -54,8 +48,7 @@ class Solutions:
             model: a model on `device`.
             device: device of the computation.
         """
-        answers = [_log_probabilities(answer).cpu() for answer in _answers(model, self._prompts, device)]
-        model_log, scored = torch.cat(answers), self._prompts.episodes.scored
+        model_log, scored = _log_probabilities(model, self._prompts, device), self._prompts.episodes.scored
         return {
             name: (
                 (expected.exp() * (expected - model_log)).sum(-1).masked_fill(~scored, 0).sum(1) / scored.sum(1)
@@ -64,19 +57,11 @@ class Solutions:
         }
 
 
-def _answers(predictor: Predictor, prompts: PromptSet, device: str = "cpu") -> list[Prediction]:
-    """The predictions of all positions, in blocks of episodes."""
-    episodes = prompts.episodes
-    size = max(1, _POSITIONS // episodes.context.count)
-    answers = []
-    for start in range(0, len(episodes), size):
-        block = episodes[start : start + size].to(device)
-        with torch.inference_mode():
-            answers.append(predictor.informed(block.truth).ask(block.without_truth(), "next"))
-    return answers
-
-
-def _log_probabilities(answer: Prediction) -> Float[Tensor, "B N classes"]:
-    if not isinstance(answer, Categorical):
-        raise UsageError("solutions are compared on streams of tokens only; remove them", code="not-applicable")
-    return answer.logits.double().log_softmax(-1)
+def _log_probabilities(predictor: Predictor, prompts: PromptSet, device: str = "cpu") -> Float[Tensor, "B N classes"]:
+    """The log-probabilities of all tokens at every position, on the CPU."""
+    blocks = []
+    for _, answer in answered_blocks(predictor, prompts.episodes, device=device):
+        if not isinstance(answer, Categorical):
+            raise UsageError("solutions are compared on streams of tokens only; remove them", code="not-applicable")
+        blocks.append(answer.logits.double().log_softmax(-1).cpu())
+    return torch.cat(blocks)

@@ -322,7 +322,7 @@ def _cells(column: Column, frame: pd.DataFrame) -> list[TableCell]:
 
 
 def _values(frame: pd.DataFrame, key: str | None) -> list[Any]:
-    """The values of a column as Python values, or None if they are missing or there is no column."""
+    """The values of a column as Python values, or None for missing values or a missing column."""
     if key is None:
         return [None] * len(frame)
     missing = frame[key].isna().tolist()

@@ -9,7 +9,7 @@ empty or `?`:
     0.5,2,?         a query
 
 Blank lines, and quotation marks around a field, are ignored. In classification, the only output is `label`, an integer
-from 0; in a stream of tokens it is `token`, and there are no inputs. For events, see `event_lines`.
+from 0; in a stream of tokens it is `token`, without inputs. For events, see `event_lines`.
 """
 
 from __future__ import annotations

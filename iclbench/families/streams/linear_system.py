@@ -23,10 +23,10 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.records import TensorRecord
 from iclbench.core.settings import BaseSettings
-from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number, Shift
+from iclbench.families.streams.base import StreamFamily
 
 _Value = TypeVar("_Value")
 Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
@@ -101,7 +101,7 @@ def rotation(
     return radius * angle.cos(), radius * angle.sin()
 
 
-class LinearSystems(Family):
+class LinearSystems(StreamFamily):
     """Sequences of numbers, one element per requested point; the question is `next`.
 
     Shifts: all systems have the radius R (`radius-R`) or the angle T (`angle-T`); the standard deviation of the noise
@@ -110,14 +110,9 @@ class LinearSystems(Family):
     """
 
     Parameters = LinearSystemParameters
-    is_stream = True
     shift_kinds = SYSTEM_KINDS
     oracles = frozenset({"oracle-kalman", "oracle-bayes-kalman"})
     parameters: LinearSystemParameters
-
-    @property
-    def x_dim(self) -> int:
-        return 0
 
     @property
     def normaliser(self) -> float:

@@ -21,9 +21,9 @@ from iclbench.core import limits
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings
-from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
+from iclbench.families.streams.base import StreamFamily
 
 # Smallest and largest parameter of a Dirichlet distribution.
 CONCENTRATIONS = (0.01, 1000.0)
@@ -58,7 +58,7 @@ class ChainPrior(NamedTuple):
     switch: float
 
 
-class MarkovChains(Family):
+class MarkovChains(StreamFamily):
     """Sequences of tokens; the question is `next`.
 
     `truth` has the distribution of each token, and of one further token, given the chain in force and the tokens before
@@ -70,18 +70,12 @@ class MarkovChains(Family):
 
     Parameters = MarkovParameters
     shift_kinds = MARKOV_KINDS
-    questions = frozenset({"next"})
-    is_stream = True
     oracles = frozenset({"oracle-chain", "oracle-bayes-chain"})
     parameters: MarkovParameters
 
     def __init__(self, parameters: MarkovParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self.classes = parameters.symbols
-
-    @property
-    def x_dim(self) -> int:
-        return 0
 
     def parse_shift(self, name: str) -> Shift:
         shift, (smallest, largest) = super().parse_shift(name), CONCENTRATIONS

@@ -28,9 +28,9 @@ from torch import Tensor
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings, PositiveFloat
-from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
+from iclbench.families.streams.base import StreamFamily
 
 Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -117,7 +117,7 @@ class Pairs(NamedTuple):
     latest: Int[Tensor, "B P"]
 
 
-class Recall(Family):
+class Recall(StreamFamily):
     """Tokens of pairs and queries; the question is `next`, and only values of queries are scored.
 
     Tokens 0 to `keys` - 1 are keys, the next `values` tokens are values, and the last token is the filler. `truth` has
@@ -131,18 +131,12 @@ class Recall(Family):
         "pairs": Kind((_NUMBER_OF_PAIRS,), Number(is_integer=True)),
         "overwrite": Kind(("repeated keys",), Number(largest=1.0)),
     }
-    questions = frozenset({"next"})
-    is_stream = True
     oracles = frozenset({"oracle-recall"})
     parameters: RecallParameters
 
     def __init__(self, parameters: RecallParameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
         self.classes = parameters.keys + parameters.values + 1
-
-    @property
-    def x_dim(self) -> int:
-        return 0
 
     @property
     def filler(self) -> int:

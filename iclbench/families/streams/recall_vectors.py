@@ -16,10 +16,10 @@ from pydantic import Field, model_validator
 
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.settings import BaseSettings
-from iclbench.families.base import Family
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number, Shift
+from iclbench.families.streams.base import StreamFamily
 from iclbench.families.streams.recall import Count, numbers_of_pairs
 
 
@@ -36,7 +36,7 @@ class RecallVectorParameters(BaseSettings):
         return self
 
 
-class RecallVectors(Family):
+class RecallVectors(StreamFamily):
     """Vectors of pairs and queries; the question is `next`, and only values of queries are scored.
 
     `truth` has the number of pairs. With the shift `pairs-N` all episodes have N pairs.
@@ -44,14 +44,8 @@ class RecallVectors(Family):
 
     Parameters = RecallVectorParameters
     shift_kinds = {"pairs": Kind(("the number of pairs",), Number(is_integer=True))}
-    questions = frozenset({"next"})
-    is_stream = True
     oracles = frozenset({"oracle-recall-vectors"})
     parameters: RecallVectorParameters
-
-    @property
-    def x_dim(self) -> int:
-        return 0
 
     @property
     def y_dim(self) -> int:  # type: ignore[override]

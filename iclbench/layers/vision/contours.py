@@ -2,8 +2,8 @@
 fixed filter bank, followed by a small trained network.
 
 The first stage is the classical model of complex cells (Adelson and Bergen 1985): pairs of Gabor filters in quadrature,
-and the pooled root of the sum of their squares. It has no parameters and no gradient. There is no BatchNorm, so
-features do not depend on other images.
+and the pooled root of the sum of their squares. It has no parameters and no gradient. Without
+BatchNorm, features do not depend on other images.
 """
 
 from __future__ import annotations

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from iclbench.core.formats import slug
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Figure, Section, Text
 from iclbench.report.data import Slice
 from iclbench.report.figures import curves, learning
+from iclbench.tables.evaluators import SOLUTIONS
 from iclbench.tables.means import means_over_seeds
 
-EVALUATOR = "solutions"
 _INTRODUCTION = (
     "KL divergence of each model from known solutions of the task, against the training step. It is 0 for a model that "
     "predicts like the solution."
@@ -30,7 +29,7 @@ def section(task: Slice) -> Section | None:
 
 def trajectory(task: Slice) -> pd.DataFrame:
     """The divergences, averaged over runs, at the steps at which every run of a model was measured."""
-    rows = task.rows[task.rows["evaluator"].eq(EVALUATOR) & task.rows["axis"].eq("train_step").fillna(False)]
+    rows = task.rows[task.rows["evaluator"].eq(SOLUTIONS) & task.rows["axis"].eq("train_step").fillna(False)]
     steps = means_over_seeds(rows, _KEYS)
     all_runs = steps.groupby(["metric", "contestant"])["runs"].transform("max")
     return steps[steps["runs"] == all_runs].reset_index(drop=True)
@@ -60,7 +59,7 @@ def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
         x_name="step",
         band_name="seeds or interval",
     )
-    metrics = task.rows.loc[task.rows["evaluator"].eq(EVALUATOR), "metric"]
+    metrics = task.rows.loc[task.rows["evaluator"].eq(SOLUTIONS), "metric"]
     panels = [metric(str(name)).label for name in metrics.drop_duplicates()]  # in the order of the task card
     looks = learning.sorted_by_line_ends(looks, data, "axis_value")
     return learning.panel_figure(
@@ -68,7 +67,7 @@ def _figure(task: Slice, steps: pd.DataFrame) -> Figure:
         panels,
         axes,
         looks,
-        name=f"{task.id}-{slug('solutions')}",
+        name=f"{task.id}-solutions",
         title=f"{task.task}: distance from known solutions during training",
         caption="KL(solution || model) in nats per scored element. Bands: range over seeds, or the 95 % interval over "
         "episodes for one seed.",
