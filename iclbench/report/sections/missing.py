@@ -38,7 +38,7 @@ def failure_table(results: Results) -> Table | None:
         metrics=("metric", lambda m: ", ".join(sorted(set(m))))
     )
     caption = (
-        "Evaluations without a result, or without one at some sizes, with the reason. Skipped: more examples than the "
+        "Evaluations that lack results, completely or at some sizes, with the reason. Skipped: more examples than the "
         "model supports."
     )
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
@@ -60,7 +60,7 @@ def _missing_table(results: Results) -> Table | None:
 
 def missing_results(results: Results) -> list[tuple[str, str, str, str, str]]:
     """Task, preset, contestant, missing result and command of the results that are not computed yet."""
-    # A task has a slice per trained length, and the same result can be missing in several of them.
+    # A task has a slice per training length, and the same result can be missing in several of them.
     return list(dict.fromkeys(missing for task in results.slices for missing in _missing_results_of(task)))
 
 
