@@ -155,9 +155,7 @@ def command(
         raise UsageError("--dry-run cannot be used with --detach or --status", code="conflict")
     cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
     if cluster is not None and per_gpu != 1:
-        raise UsageError(
-            f"--per-gpu needs the engine local; each job of engine '{engine}' has one GPU", code="conflict"
-        )
+        raise UsageError(f"--per-gpu needs engine 'local'; each job of engine '{engine}' has one GPU", code="conflict")
     kinds = parsed_names("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
         device_type, gpus = devices(device) if cluster is None else (cluster.device(device), [])

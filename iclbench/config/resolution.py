@@ -41,12 +41,12 @@ ROOTS = ("task", "backbone", "train")
 
 
 def family_class(name: str) -> type[Family]:
-    """The family with a name or target; raises `UsageError` if it is not a family."""
+    """The family with this name or target; raises `UsageError` if it is not a family."""
     return FAMILIES.subclass(name)
 
 
 def backbone_class(name: str) -> type[Backbone]:
-    """The backbone with a name or target; raises `UsageError` if it is not a backbone."""
+    """The backbone with this name or target; raises `UsageError` if it is not a backbone."""
     return BACKBONES.subclass(name)
 
 
@@ -96,7 +96,7 @@ class TaskConfig(BaseSettings):
 
     @property
     def data(self) -> str | None:
-        """The data set of the episodes, as in result tables; None without a data set."""
+        """The data set of the episodes, as in result tables; None if they need no data."""
         return self.data_with()
 
     def data_with(self, **further_assignments: str) -> str | None:

@@ -78,8 +78,8 @@ def budget_settings(
 def nearest_settings(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int | None]:
-    """The settings with the size nearest to a budget, and their number of parameters (None without a search). Arguments
-    as in `budget_settings`."""
+    """The settings with the size nearest to a budget, and their number of parameters (None if no search was needed).
+    Arguments as in `budget_settings`."""
     start = {**cls.at_budget(budget, shape), **fixed}
     growing = [key for key in cls.searched_settings(start) if key in cls.Settings.model_fields]
     if not growing:

@@ -148,7 +148,7 @@ def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
 
 
 def find(results: Path, name: str) -> Run:
-    """The run with a name in a results folder. A run that is only in an archive of the results folder or of the
+    """The run with this name in a results folder. A run that is only in an archive of the results folder or of the
     checkout is unpacked into the folder of runs. The name `FOLDER/NAME` selects a run in an archive in FOLDER.
 
     Raises:

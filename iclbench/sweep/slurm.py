@@ -1,4 +1,4 @@
-"""The engine SLURM, through submitit: bundles of cells are submitted as arrays of jobs.
+"""The SLURM engine, through submitit: bundles of cells are submitted as arrays of jobs.
 
 All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so a sweep can be killed at any time: the
 same command finds its jobs. submitit's files and the logs are in the folder `logs` there.
