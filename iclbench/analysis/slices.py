@@ -1,4 +1,4 @@
-"""Rows of one task, preset and trained length, with rules for seeds and failures.
+"""Rows of one task, preset and training length, with rules for seeds and failures.
 
 A mean over seeds is missing if a seed failed, since a mean over the other seeds would be too good.
 """
@@ -33,7 +33,7 @@ class Results:
         rows: rows of the shown contestants.
         errors: scores of single episodes.
         costs: costs of the shown contestants.
-        hidden_rows: rows of contestants that are not shown, which determine trained lengths and the scores of guessing.
+        hidden_rows: rows of hidden contestants, which determine training lengths and the scores of guessing.
     """
 
     rows: pd.DataFrame
@@ -94,12 +94,12 @@ class Results:
 
     @cached_property
     def slices(self) -> Sequence[Slice]:
-        """One slice per task and preset, sorted by name; several if runs have different trained lengths."""
+        """One slice per task and preset, sorted by name; several if runs have different training lengths."""
         return [Slice(self, *key) for key in self.slice_keys]
 
     @property
     def slice_keys(self) -> list[tuple[str, str, int | None]]:
-        """Task, preset and trained length of every slice."""
+        """Task, preset and training length of every slice."""
         measured_rows = self.rows[self.rows["kind"] != "published"]
         keys: list[tuple[str, str, int | None]] = []
         for (task, preset), rows in measured_rows.groupby(["task", "preset"]):
@@ -132,7 +132,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """The task, with the trained length if runs differ in it: a unique name within the preset."""
+        """The task, with the training length if runs differ in it: a unique name within the preset."""
         return self.task if self.length is None else f"{self.task} ({self.length})"
 
     @cached_property
@@ -299,7 +299,7 @@ class Slice:
 
     @cached_property
     def accuracies_by_run(self) -> pd.DataFrame:
-        """Accuracies of single runs among the admitted labels: on the tests of the family and on fresh sequences
+        """Accuracies of single runs among the allowed labels: on the tests of the family and on fresh sequences
         (evaluator `targets`), after and, with the step in `axis_value`, during training. Contestants with a diverged
         run have no rows, because it has no final accuracy.
 

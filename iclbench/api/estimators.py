@@ -26,7 +26,7 @@ class ContextSizeWarning(UserWarning):
 class _InContext(BaseEstimator):
     """Base class of both estimators: the run, the context, and the standardised inputs.
 
-    A run reads contexts up to its trained length. From a larger training set, `n_contexts` random contexts of that
+    A run reads contexts up to its training length. From a larger training set, `n_contexts` random contexts of that
     length are drawn, and predictions are averaged over them. Features are standardised with the mean and variance of
     the training set, since runs are trained on inputs of mean 0 and variance 1. A feature that is constant in the
     training set becomes 0. If there are fewer features than in training, the missing ones are 0.
@@ -110,7 +110,7 @@ class InContextRegressor(RegressorMixin, _InContext):
     Args:
         run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder.
         results: results folder of a run that is given by name.
-        n_contexts: number of random contexts to average over, if there are more rows than the trained length.
+        n_contexts: number of random contexts to average over, if there are more rows than the training length.
         random_state: seed or generator of the contexts.
         device: device of the model.
 

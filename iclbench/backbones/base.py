@@ -288,5 +288,5 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def encoder_parameter_count(self) -> int:
-        """Number of parameters of the image encoder, which a budget excludes; 0 without an encoder."""
+        """Number of parameters of the image encoder, which a budget excludes; 0 if there is no encoder."""
         return 0

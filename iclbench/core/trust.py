@@ -28,7 +28,7 @@ VARIABLE = "ICLBENCH_TRUST"
 _REGISTRIES = ("backbones", "variants", "mixers", "families", "estimators", "readers")
 GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
-# Asks the user whether a target may be loaded; None without a terminal.
+# Asks the user whether a target may be loaded; None if there is no terminal.
 ask_user: Callable[[str], bool] | None = None
 _refused_packages: set[str] = set()
 

@@ -16,7 +16,7 @@ from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 from iclbench.store import identity
 
-# Increased if a method gives other answers for the same settings.
+# Increased if a method gives different answers for the same settings.
 VERSION = 1
 
 

@@ -46,7 +46,7 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     """The memory after 1, 2, ..., `passes` passes.
 
     Args:
-        read: function that reads the demonstrations after a memory (None: without one) and returns their keys and
+        read: function that reads the demonstrations after a memory, or None for no memory, and returns their keys and
             values.
         settings: gate, momentum and precision.
         passes: number of passes T.

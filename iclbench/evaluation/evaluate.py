@@ -150,7 +150,7 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
         trained = run.config.task.points
         if extrapolate <= trained:
             raise UsageError(
-                f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
+                f"--extrapolate {extrapolate} is not beyond the training length of run '{run.name}' ({trained} "
                 "examples); pass a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )

@@ -64,7 +64,8 @@ def remove_all(run: Run, branch: int) -> None:
 
 
 def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch: int | None = None) -> Progress:
-    """Load the newest valid checkpoint of this run, or of a branch of it; without one, return a progress of 0 steps.
+    """Load the newest valid checkpoint of this run, or of a branch of it; if there is none, return a progress of 0
+    steps.
 
     Checkpoints that are damaged or belong to another run are reported in a warning and renamed to `*.unusable`.
 

@@ -37,7 +37,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
     `read_events`.
 
     Raises:
-        DataError: the file has another format; the message has the array and its indices, from 0.
+        DataError: the file has another format; the message names the array and the zero-based indices of the value.
     """
     arrays = _arrays(path)
     values = arrays["times"].astype(np.float64)
@@ -141,7 +141,7 @@ def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, mark_count: int | None) -> np.ndarray:
-    """The marks as integers from 1 on, 0 for padding."""
+    """The marks as integers starting from 1; 0 is padding."""
     if "marks" not in arrays:
         return mask.astype(np.int64)
     marks = arrays["marks"].astype(np.float64)
