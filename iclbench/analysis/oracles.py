@@ -130,5 +130,5 @@ class _Comparison:
         return sorted(self.rows.loc[self.rows["contestant"] == contestant, "run"].unique())
 
     def _related_counts(self, contestant: str, metric_name: str) -> list[int]:
-        """The numbers of related datasets with which the contestant was evaluated."""
+        """The numbers of related datasets at which the contestant was evaluated."""
         return related_counts(self.rows[(self.rows["contestant"] == contestant) & (self.rows["metric"] == metric_name)])

@@ -151,7 +151,7 @@ def assignments(settings: Mapping[str, object]) -> str:
 
 
 def shared_words(names: Sequence[str]) -> str:
-    """The words, separated by hyphens, with which all names begin.
+    """The hyphen-separated words that all names begin with.
 
     >>> shared_words(["bursty-p09-alpha1", "bursty-p09-alpha0"]), shared_words(["left", "right"])
     ('bursty-p09', '')

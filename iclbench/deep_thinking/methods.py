@@ -54,7 +54,7 @@ class Method:
 
     @property
     def controls(self) -> tuple[Method, ...]:
-        """The methods, in addition to plain ICL, with which an evaluation compares this method."""
+        """The methods, in addition to plain ICL, that an evaluation compares this method with."""
         return tuple(Method(settings.method, settings) for settings in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.report.data import Slice
 
-# Largest number of predictions in a row.
+# Largest number of predictions per row.
 MAX_COLUMNS = 4
 
 

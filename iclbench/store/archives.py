@@ -57,7 +57,8 @@ class PackedWeights:
 
     @property
     def training_id(self) -> str:
-        """The identity of the training, which is equal for settings that are left out and their defaults."""
+        """The identity of the training run. Leaving a setting out and giving its default result in the same
+        identity."""
         return identity.weights_id(self._run_config)
 
     @cached_property

@@ -382,7 +382,7 @@ class RunLock:
         """Restore the folder and its configuration, if it was deleted or moved.
 
         Raises:
-            IclbenchError: another process trains a run of this name, or the folder holds another run.
+            IclbenchError: another process is training a run of this name, or the folder holds another run.
         """
         if not self._lock.is_held:
             self._run.path.mkdir(parents=True, exist_ok=True)
@@ -393,7 +393,7 @@ class RunLock:
             self._is_restored = True
         elif Run(self._run.path).hash != self._run.hash:
             raise IclbenchError(
-                f"{self._run.path} was replaced by a run with other settings while run "
+                f"{self._run.path} was replaced by a run with different settings while run "
                 f"'{self._run.name}' was training, so training stops; train with another --name",
                 code="settings-changed",
             )
@@ -409,7 +409,7 @@ class RunLock:
 
 
 class SettingsChangedError(UsageError):
-    """The run in a folder was trained with other settings.
+    """The run in a folder was trained with different settings.
 
     Attributes:
         run: the run.
@@ -422,7 +422,7 @@ class SettingsChangedError(UsageError):
         self.run = run
         self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
         super().__init__(
-            f"run '{run.name}' was trained with other settings; choose another --name or delete {run.path}. "
+            f"run '{run.name}' was trained with different settings; choose another --name or delete {run.path}. "
             f"I{self.difference[1:]}"
         )
 
@@ -488,8 +488,8 @@ def create(
 def with_rates_of_started_run(
     results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
-    """The configuration with which a run starts or continues. A started run continues with the settings that were in
-    the results folder's table of learning rates when it started, even if the table has changed.
+    """The configuration of a run that starts or continues. A started run continues with the settings that were in the
+    results folder's table of learning rates when it started, even if the table has changed.
 
     Args:
         results: results folder.

@@ -123,7 +123,7 @@ def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) 
     Args:
         bundle: the bundle.
         work: computes one cell.
-        outcomes_path: file of the outcomes so far, from which an interrupted bundle continues.
+        outcomes_path: file with the outcomes so far, which lets an interrupted bundle continue.
 
     Raises:
         Interrupted: on a signal, after writing a checkpoint.

@@ -431,8 +431,8 @@ def _runs(part: GridPart, only_preset: str | None, results: Path | None) -> Iter
 def _first_run(
     part: GridPart, task: str, backbone: str, preset: str, variant: str, settings: list[str], results: Path | None
 ) -> GridRun | None:
-    """The run of the first seed, from which other runs differ only in the seed; None, with a note, if the backbone does
-    not fit."""
+    """The run of the first seed; the other runs differ only in the seed. None, with a note, if the backbone does not
+    fit."""
     name, card = load_task(task)
     if (line := unfit_reason(backbone, card)) is not None:
         log_once(f"task '{name}', backbone '{backbone}': {line} (left out)")

@@ -77,7 +77,8 @@ class Order:
         return all(need in before or self._states.get(need) == "done" for need in cell.needs)
 
     def reserve(self, cells: Iterable[GridCell]) -> bool:
-        """Prevent `take` from returning these cells, which are already running; returns whether any is to do."""
+        """Prevent `take` from returning these cells, which are already running; returns whether any of them has not
+        been computed yet."""
         todo = [self._todo[cell.hash] for cell in cells if cell.hash in self._todo]
         for cell in todo:
             if cell.hash in self._queued:

@@ -373,7 +373,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         files = [BundleFiles.new(self.folder, bundle.name) for _, bundle, _ in group]
         for bundle_files, (_, bundle, _) in zip(files, group, strict=True):
             bundle.write(bundle_files.bundle)
-        # submitit prints the output of sbatch, which is in the error, too.
+        # submitit prints the output of sbatch, which is also in the error.
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [
                 executor.submit(Job(str(bundle_files.bundle), work, settings.cpus))

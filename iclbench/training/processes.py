@@ -302,7 +302,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
-    """End this process if another one has failed and this one does not notice because it waits for an answer."""
+    """End this process if another one has failed, since this one may be waiting for its answer."""
     while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:

@@ -44,7 +44,7 @@ def figure(
     Args:
         task: slice of the figure.
         panels: rows of each panel, from `Slice.curves_by_run`, of one metric.
-        name: name of the figure, without that of the slice.
+        name: name of the figure, to which the name of the slice is added.
         title: title of the figure.
         caption: caption, to which a description of the marks is added.
         slices: the slice of each panel, if panels have different training lengths.

@@ -4,9 +4,9 @@
 without `marks` has one mark, and in a file without `masks` the positions with mark 0 are padding. Object arrays, which
 that code loads as pickles, can run arbitrary code and are refused.
 
-Some published files of this format contain absolute times instead of gaps: users of the code with which Mooc, Reddit
-and Wikipedia were first released reported times that only increase (`mbilos/neural-flows-experiments`, issue 5). Times
-that do not decrease in any sequence are refused unless `-o task.times` is given.
+Some published files of this format contain absolute times instead of gaps: Mooc, Reddit and Wikipedia were first
+released with other code, and its users reported times that only increase (`mbilos/neural-flows-experiments`, issue 5).
+Times that do not decrease in any sequence are refused unless `-o task.times` is given.
 """
 
 from __future__ import annotations
