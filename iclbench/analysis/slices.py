@@ -21,7 +21,7 @@ from iclbench.tables.means import means_over_seeds, without_failed
 
 # Key columns of learning curves.
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant"]
-# Key columns of scores of the question `targets`.
+# Key columns of scores for the question `targets`.
 _TARGET_KEYS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_value", "stratum"]
 
 
@@ -261,7 +261,7 @@ class Slice:
 
     @cached_property
     def targets_by_run(self) -> pd.DataFrame:
-        """Scores of single runs on the question `targets`: over all episodes (no axis), over the episodes in a bin of
+        """Scores of single runs for the question `targets`: over all episodes (no axis), over the episodes in a bin of
         context sizes (axis `n_context`), and over the episodes of a stratum.
 
         Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, stratum, value, low, high, runs,
@@ -271,12 +271,12 @@ class Slice:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """Scores of the question `targets`, averaged over runs, without rows for failed runs."""
+        """Scores for the question `targets`, averaged over runs, without rows for failed runs."""
         means = means_over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGET_KEYS])
         return self.complete_targets(means).reset_index(drop=True)
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed.
+        """The rows for the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed.
         Contestants with a diverged run have no rows."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
         target_failures = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
@@ -292,7 +292,7 @@ class Slice:
 
     @property
     def target_prompt_set(self) -> str | None:
-        """The prompt set of the question `targets` without a shift."""
+        """The prompt set for the question `targets` without a shift."""
         rows = self._target_rows
         prompt_sets = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
         return None if prompt_sets.empty else str(prompt_sets.iloc[0])

@@ -1,4 +1,4 @@
-"""Rows of the question `targets`: over all episodes, and by number of related datasets."""
+"""Rows for the question `targets` (scores at target points): over all episodes, and by number of related datasets."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def leaderboard(
     means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
     if means.empty:
         raise UsageError(
-            f"nothing to rank: all contestants failed on task '{slice_.task}'; the column reason has the reasons",
+            f"nothing to rank: all contestants failed on task '{slice_.task}'; see the column 'reason'",
             code="nothing-to-do",
         )
     title += "" if selection["evaluator"] in QUESTIONS else f" · {meaning(selection['evaluator']).title}"

@@ -32,7 +32,7 @@ def command(
         typer.Option(
             "--engine",
             autocompletion=completion.engines,
-            help="Engine that computes the cells: local (processes on this machine), slurm, ray, or one of a plug-in.",
+            help="Engine that computes cells: local (processes on this machine), slurm, ray, or one from a plug-in.",
             metavar="NAME",
         ),
     ] = "local",
@@ -42,7 +42,7 @@ def command(
             "--jobs",
             min=1,
             help="Maximum number of jobs in the queue or running.",
-            show_default="that of the engine's table, or 100",
+            show_default="from the engine's table, or 100",
         ),
     ] = None,
     detach: Annotated[

@@ -54,7 +54,7 @@ class Order:
         if self._unsettled_trainings <= self._few_trainings:
             queue = queues[-1]
         else:
-            queue = min(queues, key=lambda queue: queue[0][0][0])  # in the same task, the other cell comes first
+            queue = min(queues, key=lambda queue: queue[0][0][0])  # training comes last within a task
         cell = heapq.heappop(queue)[1]
         self._queued.discard(cell.hash)
         self._running.add(cell.hash)
