@@ -51,9 +51,9 @@ class Causes(TensorRecord):
         categorical = uniform((*shape, VALUES), generator) * first(categories, VALUES)
         number = torch.arange(1.0, VALUES + 1, device=mean.device)
         exponent = 2 + 2 * uniform((*shape, 1), generator)
-        # The probability of at least j under a Zipf law, up to a factor: zeta(exponent, j).
-        survival = torch.special.zeta(exponent, number)
-        zipf = survival - torch.nn.functional.pad(survival[..., 1:], (0, 1))
+        zipf = number.pow(-exponent)
+        # All values from the cap on, by the midpoint rule.
+        zipf[..., -1:] = (VALUES - 0.5) ** (1 - exponent) / (exponent - 1)
         weights = torch.where((kind == 1).unsqueeze(-1), categorical, zipf)
         probabilities = weights / weights.sum(-1, keepdim=True)
         centre = (probabilities * number).sum(-1, keepdim=True)

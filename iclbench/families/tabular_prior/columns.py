@@ -92,9 +92,7 @@ class Layout(TensorRecord):
         )
 
 
-def inputs(
-    values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator
-) -> Float[Tensor, "B N C"]:
+def inputs(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator) -> Float[Tensor, "B N C"]:
     """The inputs of tables from the numbers of their columns."""
     size = values.shape[2]
     values = _with_categories(values, layout.categories, generator)
@@ -141,9 +139,7 @@ def _with_categories(
     return values
 
 
-def _missing(
-    values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator
-) -> Bool[Tensor, "B N C"]:
+def _missing(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator) -> Bool[Tensor, "B N C"]:
     """The missing cells."""
     missing = torch.zeros(values.shape, dtype=torch.bool, device=values.device)
     table, column = layout.has_missing.nonzero(as_tuple=True)

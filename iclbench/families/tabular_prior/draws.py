@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 
@@ -57,9 +57,7 @@ def first(count: Int[Tensor, "*shape"], size: int) -> Bool[Tensor, "*shape size"
     return torch.arange(size, device=count.device) < count.unsqueeze(-1)
 
 
-def random_order(
-    count: Int[Tensor, "*shape"], size: int, generator: torch.Generator
-) -> Int[Tensor, "*shape size"]:
+def random_order(count: Int[Tensor, "*shape"], size: int, generator: torch.Generator) -> Int[Tensor, "*shape size"]:
     """A random permutation of 0, ..., `count` - 1, followed by the other numbers below `size` in their order."""
     places = torch.arange(size, device=count.device)
     scores = uniform((*count.shape, size), generator)

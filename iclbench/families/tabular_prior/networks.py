@@ -15,8 +15,8 @@ of three activations.
 - In a Bayesian neural network, the causes are the columns, and the target is one further unit on top of h_L.
 
 All tables of a batch are computed at once. Networks of similar widths form a group, which is padded to the largest
-width with zeros; within a group, networks with more layers come first, so that every layer is one batched product over
-the first tables.
+width with zeros; within a group, networks with more layers come first, so that layer l is one batched product over the
+first tables, those with at least l layers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from iclbench.core.records import TensorRecord
 from iclbench.families.sampling import normal
 from iclbench.families.tabular_prior.causes import Causes
 from iclbench.families.tabular_prior.draws import (
@@ -46,6 +45,7 @@ INIT_STD = (0.01, 10.0)
 NOISE = (1e-4, 0.3)
 MOST_CAUSES = 12
 ACTIVATIONS = ("identity", "tanh", "relu")
+_, TANH, RELU = range(3)
 # The largest widths of all groups except the last.
 _GROUP_WIDTHS = (16, 48)
 _TARGET_IN_LAST_LAYER = 0.5
@@ -54,7 +54,7 @@ _BLOCKS = 0.5
 
 
 @dataclass(frozen=True)
-class Networks(TensorRecord):
+class Networks:
     """Networks of B tables with at most C columns, padded to H units and L layers. The tables are in descending order
     of `layers`.
 
@@ -64,8 +64,9 @@ class Networks(TensorRecord):
         noise: standard deviation of the noise of hidden units.
         activation: the index in `ACTIVATIONS` at the input of layers 2 to L, and of the output.
         units: number of hidden units per layer.
-        first_weights, first_bias: layer 1.
-        weights, biases: layers 2 to L.
+        first_weights: weights of layer 1.
+        weights: weights of layers 2 to L, each for the first tables only, which have this layer.
+        biases: biases of layers 1 to L.
         out_weights, out_bias: the output of a Bayesian neural network.
         target: index of the target among the units of layers 2 to L, counted with padding.
         columns: indices of the columns.
@@ -78,9 +79,8 @@ class Networks(TensorRecord):
     activation: Int[Tensor, "B L"]
     units: Int[Tensor, " B"]
     first_weights: Float[Tensor, "B K H"]
-    first_bias: Float[Tensor, "B H"]
-    weights: Float[Tensor, "B L-1 H H"]
-    biases: Float[Tensor, "B L-1 H"]
+    weights: tuple[Float[Tensor, "deep H H"], ...]
+    biases: Float[Tensor, "B L H"]
     out_weights: Float[Tensor, "B H"]
     out_bias: Float[Tensor, " B"]
     target: Int[Tensor, " B"]
@@ -95,30 +95,29 @@ class Networks(TensorRecord):
         self, causes: Float[Tensor, "B N K"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"]]:
         """Columns and targets of rows with these causes."""
-        tables, rows, width = len(causes), causes.shape[1], self.first_bias.shape[1]
-        is_unit = first(self.units, width).float() * self.noise.unsqueeze(1)
+        tables, rows, width = len(causes), causes.shape[1], self.biases.shape[2]
+        spread = (first(self.units, width) * self.noise.unsqueeze(1)).unsqueeze(1)
         picked = torch.cat([self.target.unsqueeze(1), self.columns], 1)
-        found = causes.new_zeros(tables, rows, picked.shape[1])
+        picked_values = causes.new_zeros(tables, rows, picked.shape[1])
         output = causes.new_zeros(tables, rows)
-        hidden = torch.baddbmm(self.first_bias.unsqueeze(1), causes, self.first_weights)
-        depths = self.layers.tolist()
-        for layer in range(2, depths[0] + 1):
-            deep = sum(depth >= layer for depth in depths)
+        hidden = torch.baddbmm(self.biases[:, :1], causes, self.first_weights)
+        for layer, weights in enumerate(self.weights, 2):
+            deep = len(weights)
             active = _activate(hidden[:deep], self.activation[:deep, layer - 2])
-            hidden = torch.baddbmm(self.biases[:deep, layer - 2].unsqueeze(1), active, self.weights[:deep, layer - 2])
-            hidden = torch.addcmul(hidden, normal(tuple(hidden.shape), generator), is_unit[:deep].unsqueeze(1))
+            hidden = torch.baddbmm(self.biases[:deep, layer - 1 : layer], active, weights)
+            hidden.addcmul_(normal(tuple(hidden.shape), generator), spread[:deep])
             unit = picked[:deep] - (layer - 2) * width
             is_here = ((unit >= 0) & (unit < width)).unsqueeze(1)
             values = hidden.gather(2, unit.clamp(0, width - 1).unsqueeze(1).expand(-1, rows, -1))
-            found[:deep] = torch.where(is_here, values, found[:deep])
-            last = slice(sum(depth > layer for depth in depths), deep)
-            if last.start < deep:
-                active = _activate(hidden[last], self.activation[last, layer - 1])
-                output[last] = torch.bmm(active, self.out_weights[last].unsqueeze(2)).squeeze(2)
+            picked_values[:deep] = torch.where(is_here, values, picked_values[:deep])
+            deeper = len(self.weights[layer - 1]) if layer - 1 < len(self.weights) else 0
+            if deeper < deep:
+                active = _activate(hidden[deeper:], self.activation[deeper:deep, layer - 1])
+                output[deeper:deep] = torch.bmm(active, self.out_weights[deeper:deep].unsqueeze(2)).squeeze(2)
         output = output + self.out_bias.unsqueeze(1) + self.noise.unsqueeze(1) * normal((tables, rows), generator)
         is_causal = self.is_causal.view(-1, 1, 1)
-        columns = torch.where(is_causal, found[..., 1:], causes[..., : self.columns.shape[1]])
-        return columns, torch.where(self.is_causal.unsqueeze(1), found[..., 0], output)
+        columns = torch.where(is_causal, picked_values[..., 1:], causes[..., : self.columns.shape[1]])
+        return columns, torch.where(self.is_causal.unsqueeze(1), picked_values[..., 0], output)
 
 
 def draw_networks(
@@ -139,7 +138,10 @@ def draw_networks(
     order = layers.argsort(descending=True, stable=True)
     groups = [order[group[order] == number] for number in range(len(_GROUP_WIDTHS) + 1)]
     return [
-        (index, _draw_group(is_causal[index], columns[index], layers[index], units[index], causes[index], size, generator))
+        (
+            index,
+            _draw_group(is_causal[index], columns[index], layers[index], units[index], causes[index], size, generator),
+        )
         for index in groups
         if len(index)
     ]
@@ -160,10 +162,13 @@ def _draw_group(
     has_blocks = chance((tables,), _BLOCKS, generator)
     activation = (len(ACTIVATIONS) * uniform((tables, depth), generator)).long()
     first_weights = _weights(causes, units, (inputs, width), std, has_blocks, generator)
-    weights = [_weights(units, units, (width, width), std, has_blocks, generator) for _ in range(depth - 1)]
+    deep = [int((layers >= layer).sum()) for layer in range(2, depth + 1)]
+    weights = [_weights(units[:n], units[:n], (width, width), std[:n], has_blocks[:n], generator) for n in deep]
     is_unit = first(units, width)
     fan_in = torch.cat([causes.unsqueeze(1), units.unsqueeze(1).expand(-1, depth)], 1)
-    biases = (2 * uniform((tables, depth + 1, width), generator) - 1) / fan_in.sqrt().unsqueeze(2) * is_unit.unsqueeze(1)
+    biases = (
+        (2 * uniform((tables, depth + 1, width), generator) - 1) / fan_in.sqrt().unsqueeze(2) * is_unit.unsqueeze(1)
+    )
     target, chosen_columns = _choose_units(columns, layers, units, width, depth, size, generator)
     return Networks(
         is_causal=is_causal,
@@ -172,9 +177,8 @@ def _draw_group(
         activation=activation,
         units=units,
         first_weights=first_weights,
-        first_bias=biases[:, 0],
-        weights=torch.stack(weights, 1),
-        biases=biases[:, 1:depth],
+        weights=tuple(weights),
+        biases=biases[:, :depth],
         out_weights=_weights(units, torch.ones_like(units), (width, 1), std, has_blocks, generator).squeeze(2),
         out_bias=biases[:, depth, 0],
         target=target,
@@ -202,7 +206,7 @@ def _weights(
     row_block = row_block.masked_fill(row_block >= blocks.unsqueeze(1), -1)
     is_kept = row_block.unsqueeze(2) == column_block.unsqueeze(1)
     scale = std * (fan_in * fan_out / (blocks * height * width)).sqrt()
-    return normal((len(std), *shape), generator) * scale.view(-1, 1, 1) * is_kept
+    return normal((len(std), *shape), generator).mul_(scale.view(-1, 1, 1)).masked_fill_(~is_kept, 0)
 
 
 def _choose_units(
@@ -239,6 +243,9 @@ def _choose_units(
 
 
 def _activate(hidden: Float[Tensor, "B N H"], activation: Int[Tensor, " B"]) -> Float[Tensor, "B N H"]:
-    kind = activation.view(-1, 1, 1)
-    curved = torch.where(kind == 1, hidden.tanh(), hidden.relu())
-    return torch.where(kind == 0, hidden, curved)
+    """The activations of each table. tanh, the expensive one, is computed only for the tables with it."""
+    is_tanh = (activation == TANH).nonzero().squeeze(1)
+    smallest = torch.where(activation == RELU, 0.0, -torch.inf).view(-1, 1, 1)
+    active = torch.maximum(hidden, smallest)
+    active[is_tanh] = hidden[is_tanh].tanh_()
+    return active

@@ -58,7 +58,7 @@ from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind
 from iclbench.families.tabular_prior import gaussian_process, labels
 from iclbench.families.tabular_prior.columns import Layout, inputs, standardised
-from iclbench.families.tabular_prior.draws import chance, first, integers, uniform
+from iclbench.families.tabular_prior.draws import chance, first, uniform
 from iclbench.families.tabular_prior.networks import draw_networks
 from iclbench.families.tabular_prior.trees import draw_trees
 
@@ -141,14 +141,10 @@ class TabularPrior(Family):
 
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator
-        limits.check(
-            4 * request.episodes * request.points * (parameters.dim + 1), "the inputs of these tables need"
-        )
+        limits.check(4 * request.episodes * request.points * (parameters.dim + 1), "the inputs of these tables need")
         largest = min(parameters.dim, request.active_dims or parameters.dim)
         kind = self._kinds(request.episodes, self.kind(request.shift), generator)
-        layout = Layout.draw(
-            kind == GP, parameters.dim, largest, parameters.categorical, parameters.missing, generator
-        )
+        layout = Layout.draw(kind == GP, parameters.dim, largest, parameters.categorical, parameters.missing, generator)
         counts = torch.zeros_like(kind)
         if parameters.classes:
             counts = labels.class_counts(len(kind), parameters.classes, generator)

@@ -40,14 +40,16 @@ _THRESHOLD_ROWS = 32
 
 @dataclass(frozen=True)
 class Ensembles(TensorRecord):
-    """U ensembles for each of B tables.
+    """U ensembles for each of B tables, in descending order of depth.
 
     Attributes:
+        depth: depth of the trees of each table.
         variables: index of the variable of each split.
-        thresholds: a row is on the right of a split if its value is larger; infinite beyond the depth of a tree.
+        thresholds: a row is on the right of a split if its value is larger.
         leaves: values of the leaves; 0 for padding.
     """
 
+    depth: Int[Tensor, " B"]
     variables: Int[Tensor, "B U T depth"]
     thresholds: Float[Tensor, "B U T depth"]
     leaves: Float[Tensor, "B U T leaves"]
@@ -68,22 +70,22 @@ class Ensembles(TensorRecord):
         variable = integers(variables.view(-1, 1, 1, 1).expand(shape), generator)
         row = (rows.shape[1] * uniform(shape, generator)).long()
         threshold = rows.flatten(1).gather(1, (row * rows.shape[2] + variable).flatten(1)).view(shape)
-        is_split = first(depth, most_depth).view(tables, 1, 1, -1)
         leaves = normal((*shape[:3], 2**most_depth), generator) / trees.sqrt().view(-1, 1, 1, 1)
         leaves = leaves * first(trees, most_trees).view(tables, 1, -1, 1)
-        return cls(variable, threshold.masked_fill(~is_split, torch.inf), leaves)
+        return cls(depth, variable, threshold, leaves)
 
     def __call__(self, x: Float[Tensor, "B N K"]) -> Float[Tensor, "B N U"]:
         """The values of all ensembles in all rows."""
         tables, units, trees, depth = self.variables.shape
-        leaf = torch.zeros((tables, x.shape[1], units * trees), dtype=torch.long, device=x.device)
+        columns, table = x.mT.contiguous(), torch.arange(tables, device=x.device).unsqueeze(1)
+        leaf = torch.zeros((tables, units * trees, x.shape[1]), dtype=torch.long, device=x.device)
         for level in range(depth):
-            variable = self.variables[..., level].flatten(1).unsqueeze(1).expand(-1, x.shape[1], -1)
-            is_right = x.gather(2, variable) > self.thresholds[..., level].flatten(1).unsqueeze(1)
-            leaf = 2 * leaf + is_right
-        start = self.leaves.shape[3] * torch.arange(units * trees, device=x.device)
-        values = self.leaves.flatten(1).gather(1, (leaf + start).flatten(1))
-        return values.view(tables, x.shape[1], units, trees).sum(3)
+            deep = int((self.depth > level).sum())
+            values = columns[table[:deep], self.variables[:deep, ..., level].flatten(1)]
+            is_right = values > self.thresholds[:deep, ..., level].flatten(1).unsqueeze(2)
+            leaf[:deep].mul_(2).add_(is_right)
+        values = self.leaves.flatten(1, 2).gather(2, leaf)
+        return values.view(tables, units, trees, -1).sum(2).mT
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,12 @@ def draw_trees(
     """
     groups = (is_causal.nonzero().squeeze(1), (~is_causal).nonzero().squeeze(1))
     return [
-        (index, _draw_group(is_causal[index], columns[index], size, size + 1 if bool(is_causal[index[0]]) else 1, generator))
+        (
+            index,
+            _draw_group(
+                is_causal[index], columns[index], size, size + 1 if bool(is_causal[index[0]]) else 1, generator
+            ),
+        )
         for index in groups
         if len(index)
     ]
@@ -140,7 +147,7 @@ def _draw_group(
     causes = torch.where(is_causal, truncated_normal_integers(tables, MOST_CAUSES, generator), columns)
     distributions = Causes.draw(tables, max(size, int(causes.max())), generator)
     trees = log_uniform_integers((tables,), TREES, generator)
-    depth = 1 + (MOST_DEPTH * uniform((tables,), generator)).long()
+    depth = (1 + (MOST_DEPTH * uniform((tables,), generator)).long()).sort(descending=True).values
     noise = log_uniform((tables,), NOISE, generator)
     rows = distributions.sample(_THRESHOLD_ROWS, generator)
     lower = Ensembles.draw(trees, depth, causes, units, rows, generator)
