@@ -346,6 +346,10 @@ FAMILIES = Registry(
         "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
         "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
         "tabular": Entry("iclbench.families.tabular.tabular:Tabular", "episodes from real regression tables"),
+        "tabular-prior": Entry(
+            "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
+            "synthetic tables: causal models, Bayesian networks, trees",
+        ),
         "events": Entry("iclbench.families.events.sequences:Events", "event sequences from your own files"),
         "gp-mixture": Entry(
             "iclbench.families.gaussian_processes.gp_mixture:GPMixture", "Gaussian processes with related datasets"
@@ -608,6 +612,13 @@ ESTIMATORS = Registry(
         ),
         "gp-bayes-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
+        ),
+        "table-gp-oracle": Entry(
+            "iclbench.families.tabular_prior.oracles:OracleGP", "posterior of tables under the true Gaussian process"
+        ),
+        "table-gp-prior-oracle": Entry(
+            "iclbench.families.tabular_prior.oracles:OracleGPPrior",
+            "posterior of tables, averaged over the prior of Gaussian processes",
         ),
         "climate-oracle": Entry("iclbench.families.climate.oracle:ClimateOracle", "posterior under the true climate"),
         "recall-oracle": Entry(

@@ -3,7 +3,7 @@
 `oracle-gp` has access to the lengthscale and the noise of every table and returns the exact posterior. `oracle-gp-prior`
 has access only to their prior, a finite list of pairs: it averages the posteriors of all pairs, with the posterior
 weights of the pairs. This is the Bayes-optimal answer, so no predictor has a better density on average. Both read the
-number of used columns from the query, whose unused columns are 0.
+number of used columns from the inputs, since unused columns are 0.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iclbench.core.episodes import Points
@@ -75,7 +75,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
             return super().predict_next(points, related, x_query=x_query, prefixes=prefixes)
         wanted = list(range(points.count) if prefixes is None else prefixes)
         points = points.span(0, max([0, *wanted]) + 1)
-        used = self._used(points.x).amax(1)
+        used = self._used(points.x, points.mask)
 
         def answer(tables: slice, lengthscale: Tensor, noise: Tensor, copies: int) -> list[Tensor]:
             part = points[tables].repeat_interleave(copies)
@@ -87,7 +87,8 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> Prediction:
-        used = self._used(x_target).amax(1) if x_target.shape[1] else self._used(context.x).amax(1)
+        asked = torch.ones_like(x_target[..., 0], dtype=torch.bool)
+        used = self._used(torch.cat([context.x, x_target], 1), torch.cat([context.mask, asked], 1))
 
         def answer(tables: slice, lengthscale: Tensor, noise: Tensor, copies: int) -> list[Tensor]:
             part, x = context[tables].repeat_interleave(copies), x_target[tables].repeat_interleave(copies, 0)
@@ -114,10 +115,10 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
             parts.append(self._prediction((mean, std, evidence), points.x.dtype))
         return cat(parts)
 
-    def _used(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
-        """The effective number of used columns: the mean of squared differences over this number of columns is that of
-        the inputs before `rescale`."""
-        used = (x != 0).sum(2).clamp_min(1).double()
+    def _used(self, x: Float[Tensor, "B N Dx"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, " B"]:
+        """The number of used columns, which are those that are not 0 in a valid row. With `rescale` inputs are larger
+        by the factor `dim` / used, so that `dim`² / used columns have the same mean of squared differences."""
+        used = (x.masked_fill(~mask.unsqueeze(2), 0) != 0).any(1).sum(1).clamp_min(1).double()
         return self.family.parameters.dim**2 / used if self.family.parameters.rescale else used
 
 

@@ -133,6 +133,10 @@ class TabularPrior(Family):
         part = self.parse_shift(shift).part(*KINDS)
         return self.parameters.kind if part is None else part.kind
 
+    def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
+        """Both oracles are exact for regression on Gaussian processes, and only for it."""
+        return self.kind(shift) == "gp" and self.classes is None
+
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Tables by kind; none if all are of one kind."""
         kind = episodes.truth["kind"]
