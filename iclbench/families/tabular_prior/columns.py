@@ -115,7 +115,10 @@ def standardised(values: Float[Tensor, "B N C"], observed: Bool[Tensor, "B N C"]
     """Columns with mean 0 and variance 1 over the observed rows; 0 elsewhere, and in columns with one value only."""
     count = observed.sum(1, keepdim=True).clamp_min(1)
     mean = torch.where(observed, values, 0.0).sum(1, keepdim=True) / count
-    offset = torch.where(observed, values - mean, 0.0)
+    offset = values - mean
+    # The mean of large numbers has a rounding error, which is removed.
+    offset = offset - torch.where(observed, offset, 0.0).sum(1, keepdim=True) / count
+    offset = torch.where(observed, offset, 0.0)
     std = (offset.square().sum(1, keepdim=True) / count).sqrt()
     # Smaller deviations are rounding errors.
     has_spread = std > 1e-6 * mean.abs().clamp_min(1e-12)

@@ -1,9 +1,9 @@
 """The ceilings of Gaussian-process tables.
 
-`oracle-gp` has access to the lengthscale and the noise of every table and returns the exact posterior. `oracle-gp-prior`
-has access only to their prior, a finite list of pairs: it averages the posteriors of all pairs, with the posterior
-weights of the pairs. This is the Bayes-optimal answer, so no predictor has a better density on average. Both read the
-number of used columns from the inputs, since unused columns are 0.
+`oracle-gp` has access to the lengthscale and the noise of every table and returns the exact posterior.
+`oracle-gp-prior` has access only to their prior, a finite list of pairs: it averages the posteriors of all pairs, with
+the posterior weights of the pairs. This is the Bayes-optimal answer, so no predictor has a better density on average.
+Both read the number of used columns from the inputs, since unused columns are 0.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
         def answer(tables: slice, lengthscale: Tensor, noise: Tensor, copies: int) -> list[Tensor]:
             part, x = context[tables].repeat_interleave(copies), x_target[tables].repeat_interleave(copies, 0)
             y, columns = part.y.squeeze(2), used[tables].repeat_interleave(copies)
-            mean, std, evidence = gaussian_process.predict_targets(
-                part.x, y, part.mask, x, columns, lengthscale, noise
-            )
+            mean, std, evidence = gaussian_process.predict_targets(part.x, y, part.mask, x, columns, lengthscale, noise)
             return [mean, std, evidence.unsqueeze(1).expand_as(mean)]
 
         return self._in_parts(context, answer)
