@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Generic, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,6 +28,8 @@ from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.tabular_prior import gaussian_process
 from iclbench.families.tabular_prior.tabular_prior import TabularPrior
 
+_P = TypeVar("_P", bound=Prediction)
+
 # Numbers of the covariance matrices that are in memory at once.
 _NUMBERS_AT_ONCE = 1 << 24
 
@@ -34,7 +37,7 @@ _NUMBERS_AT_ONCE = 1 << 24
 Answers = tuple[Float[Tensor, "B S P"], Float[Tensor, "B S P"], Float[Tensor, "B S P"]]
 
 
-class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
+class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
     """Base of the oracles.
 
     Raises:
@@ -60,7 +63,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
         """Lengthscales and noises of the S processes of these `count` tables, in float64."""
 
     @abstractmethod
-    def _prediction(self, answers: Answers, dtype: torch.dtype) -> Prediction:
+    def _prediction(self, answers: Answers, dtype: torch.dtype) -> _P:
         """The prediction at P positions of every table."""
 
     def predict_next(
@@ -70,9 +73,9 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
         *,
         x_query: Float[Tensor, "B N Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
-    ) -> Prediction:
+    ) -> _P:
         if x_query is not None and not torch.equal(x_query, points.x):
-            return super().predict_next(points, related, x_query=x_query, prefixes=prefixes)
+            return cast(_P, super().predict_next(points, related, x_query=x_query, prefixes=prefixes))
         wanted = list(range(points.count) if prefixes is None else prefixes)
         points = points.span(0, max([0, *wanted]) + 1)
         used = self._used(points.x, points.mask)
@@ -82,11 +85,9 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
             y, columns = part.y.squeeze(2), used[tables].repeat_interleave(copies)
             return list(gaussian_process.predict_prefixes(part.x, y, part.mask, columns, lengthscale, noise))
 
-        return self._in_parts(points, answer).at(wanted)
+        return self._in_parts(points, answer).at(torch.tensor(wanted, dtype=torch.long))
 
-    def predict_targets(
-        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
-    ) -> Prediction:
+    def predict_targets(self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None) -> _P:
         asked = torch.ones_like(x_target[..., 0], dtype=torch.bool)
         used = self._used(torch.cat([context.x, x_target], 1), torch.cat([context.mask, asked], 1))
 
@@ -98,7 +99,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
 
         return self._in_parts(context, answer)
 
-    def _in_parts(self, points: Points, answer: Callable[[slice, Tensor, Tensor, int], list[Tensor]]) -> Prediction:
+    def _in_parts(self, points: Points, answer: Callable[[slice, Tensor, Tensor, int], list[Tensor]]) -> _P:
         """The predictions of all tables, of which only so many are answered at once that their matrices fit into
         memory."""
         processes = self._hyperparameters(slice(0, 1), 1, points.x.device)[0].shape[1]
@@ -120,7 +121,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], abstract=True):
         return self.family.parameters.dim**2 / used if self.family.parameters.rescale else used
 
 
-class OracleGP(_ProcessOracle, Oracle):
+class OracleGP(_ProcessOracle[Gaussian], Oracle):
     """The exact posterior under the true lengthscale and noise."""
 
     heads = ("gaussian",)
@@ -140,7 +141,7 @@ class OracleGP(_ProcessOracle, Oracle):
         return Gaussian(mean, std)
 
 
-class OracleGPPrior(_ProcessOracle):
+class OracleGPPrior(_ProcessOracle[Mixture]):
     """The posterior averaged over all pairs of lengthscale and noise."""
 
     heads = ("mixture",)

@@ -191,14 +191,15 @@ def test_discrete_causes_are_standardised_and_normal_causes_have_their_moments()
     assert ((std / causes.std)[~discrete] - 1).abs().max() < 0.1
 
 
-def test_zipf_causes_have_the_law_of_their_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zipf_causes_have_the_law_of_their_exponent() -> None:
     """P(1) / P(2) = 2^a with a from 2 to 4, and the tail from 10 on is that of the law."""
     causes = Causes.draw(500, 3, new_generator(2))
     probabilities = causes.cumulative.diff(dim=-1, prepend=torch.zeros(500, 3, 1)).double()
     ratios = probabilities[..., :-1] / probabilities[..., 1:]
     exponent = ratios[..., 0].log() / math.log(2)
     is_zipf = ((ratios[..., 1].log() / math.log(1.5) - exponent).abs() < 0.02) & (exponent > 1.9) & (exponent < 4.1)
-    assert 0.25 < float(is_zipf.double().mean()) < 0.42
+    # Normal causes have this law, too, but do not use it.
+    assert 0.6 < float(is_zipf.double().mean()) < 0.73
     for share, power in zip(probabilities[is_zipf][:50], exponent[is_zipf][:50], strict=True):
         law = stats.zipf(float(power))
         assert float(share[-1]) == pytest.approx(law.sf(9), rel=0.05, abs=1e-5)

@@ -60,7 +60,7 @@ def test_the_posterior_equals_scikit_learn(rescale: bool) -> None:
         mean, std = regressor(lengthscale, noise, x.shape[1]).fit(x[:15], y[:15]).predict(x[15:], return_std=True)
         np.testing.assert_allclose(by_target.mean[table, :, 0], mean, atol=1e-5)
         np.testing.assert_allclose(by_target.std[table, :, 0], np.hypot(std, noise), atol=1e-5)
-    prior = by_prefix.at([0])
+    prior = by_prefix.at(torch.tensor([0]))
     assert not prior.mean.any()
     torch.testing.assert_close(prior.std[:, 0, 0].double(), (1 + episodes.truth["noise"] ** 2).sqrt())
 
@@ -72,7 +72,7 @@ def test_the_mixture_has_the_evidence_of_scikit_learn(rescale: bool) -> None:
     oracle = OracleGPPrior(None, family.facts())
     by_prefix = oracle.predict_next(episodes.context, prefixes=[0, 7, 24])
     by_target = oracle.predict_targets(episodes.context.span(0, 7), episodes.context.x[:, 7:])
-    torch.testing.assert_close(by_prefix.at([1]).means, by_target.at([0]).means)
+    torch.testing.assert_close(by_prefix.at(torch.tensor([1])).means, by_target.at(torch.tensor([0])).means)
     for table in range(6):
         x, y = used_inputs(family, episodes, table), episodes.context.y[table, :, 0].double().numpy()
         for position, n in ((1, 7), (2, 24)):
@@ -159,5 +159,5 @@ def test_masked_rows_are_ignored() -> None:
     removed = episodes.context.map(lambda t: torch.cat([t[:, :3], t[:, 4:]], 1))
     masked, shorter = oracle.predict_next(points), oracle.predict_next(removed)
     keep = [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    torch.testing.assert_close(masked.at(keep).mean, shorter.mean, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(masked.at(keep).std, shorter.std, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(masked.at(torch.tensor(keep)).mean, shorter.mean, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(masked.at(torch.tensor(keep)).std, shorter.std, atol=1e-5, rtol=1e-5)

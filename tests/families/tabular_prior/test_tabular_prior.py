@@ -140,7 +140,14 @@ def test_prompts_are_frozen_and_longer_sets_begin_with_shorter_ones(name: str) -
 
 
 def test_wrong_parameters_are_refused() -> None:
-    for wrong in ({"classes": 1}, {"lengthscales": [0.0]}, {"noises": []}, {"trees": 1.5}, {"kind": "forest"}):
+    mistakes: list[dict[str, Any]] = [
+        {"classes": 1},
+        {"lengthscales": [0.0]},
+        {"noises": []},
+        {"trees": 1.5},
+        {"kind": "forest"},
+    ]
+    for wrong in mistakes:
         with refused("bad-value", next(iter(wrong))):
             validate(TabularPriorParameters, wrong, "parameters")
     with refused("conflict", "scm", "bnn"):
