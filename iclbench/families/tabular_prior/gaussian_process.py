@@ -21,6 +21,8 @@ from torch import Tensor
 from iclbench.families.sampling import normal
 
 _LOG_2PI = math.log(2 * math.pi)
+# Numbers of the covariance matrices that are in memory at once.
+_NUMBERS_AT_ONCE = 1 << 24
 
 
 def covariance(
@@ -49,8 +51,14 @@ def sample_outputs(
     generator: torch.Generator,
 ) -> Float[Tensor, "B N"]:
     """Noisy outputs of one function per table, in float32."""
-    factor = _factor(covariance(x, x, used, lengthscale), noise, torch.ones_like(x[..., 0], dtype=torch.bool))
-    return (factor @ normal((*x.shape[:2], 1), generator).double()).squeeze(2).float()
+    normals = normal((*x.shape[:2], 1), generator).double()
+    at_once, outputs = max(1, _NUMBERS_AT_ONCE // x.shape[1] ** 2), []
+    for start in range(0, len(x), at_once):
+        part = slice(start, start + at_once)
+        mask = torch.ones_like(x[part, :, 0], dtype=torch.bool)
+        factor = _factor(covariance(x[part], x[part], used[part], lengthscale[part]), noise[part], mask)
+        outputs.append((factor @ normals[part]).squeeze(2).float())
+    return torch.cat(outputs)
 
 
 def predict_prefixes(

@@ -47,7 +47,7 @@ MOST_CAUSES = 12
 ACTIVATIONS = ("identity", "tanh", "relu")
 _, TANH, RELU = range(3)
 # The largest widths of all groups except the last.
-_GROUP_WIDTHS = (16, 48)
+_GROUP_WIDTHS = (24, 64)
 _TARGET_IN_LAST_LAYER = 0.5
 _NEIGHBOURS = 0.5
 _BLOCKS = 0.5

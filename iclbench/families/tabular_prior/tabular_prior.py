@@ -59,13 +59,11 @@ from iclbench.families.shifts import Kind
 from iclbench.families.tabular_prior import gaussian_process, labels
 from iclbench.families.tabular_prior.columns import Layout, inputs, standardised
 from iclbench.families.tabular_prior.draws import chance, first, uniform
-from iclbench.families.tabular_prior.networks import draw_networks
-from iclbench.families.tabular_prior.trees import draw_trees
+from iclbench.families.tabular_prior.networks import Networks, draw_networks
+from iclbench.families.tabular_prior.trees import TreeTables, draw_trees
 
 SCM, BNN, TREES, GP = range(4)
 KINDS = ("scm", "bnn", "trees", "gp")
-# Numbers of a network that are in memory at once.
-_NUMBERS_AT_ONCE = 1 << 26
 
 KIND_SHIFTS = {kind: Kind(("the kind of tables",)) for kind in KINDS}
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -85,7 +83,7 @@ class TabularPriorParameters(BaseSettings):
         lengthscales, noises: the hyperparameters of the kind `gp`; all pairs are equally likely.
     """
 
-    dim: Annotated[int, Field(ge=1, le=500)] = 5
+    dim: Annotated[int, Field(ge=1, le=100)] = 5
     classes: Annotated[int, Field(ge=0, le=100)] = 0
     kind: Literal["mix", "scm", "bnn", "trees", "gp"] = "mix"
     trees: Probability = 0.3
@@ -146,33 +144,24 @@ class TabularPrior(Family):
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator
         limits.check(4 * request.episodes * request.points * (parameters.dim + 1), "the inputs of these tables need")
-        largest = min(parameters.dim, request.active_dims or parameters.dim)
         kind = self._kinds(request.episodes, self.kind(request.shift), generator)
-        layout = Layout.draw(kind == GP, parameters.dim, largest, parameters.categorical, parameters.missing, generator)
+        is_process = kind == GP
+        largest = min(parameters.dim, request.active_dims or parameters.dim)
+        shares = parameters.categorical, parameters.missing
+        layout = Layout.draw(is_process, parameters.dim, largest, *shares, generator)
         counts = torch.zeros_like(kind)
         if parameters.classes:
             counts = labels.class_counts(len(kind), parameters.classes, generator)
-        lengthscale, noise = self._hyperparameters(len(kind), generator)
-        groups = self._functions(kind, layout.columns, generator)
-
-        rows = labels.REFERENCE_ROWS + request.points
-        values = torch.zeros((len(kind), request.points, parameters.dim), device=generator.device)
-        reference = torch.zeros((len(kind), labels.REFERENCE_ROWS), device=generator.device)
-        outputs = torch.zeros((len(kind), request.points), device=generator.device)
-        for index, function in groups:
-            columns, target = function.sample(rows, generator)
-            values[index] = columns[:, labels.REFERENCE_ROWS :]
-            reference[index], outputs[index] = target.split([labels.REFERENCE_ROWS, request.points], 1)
-        is_process = kind == GP
-        if bool(is_process.any()):
-            process = is_process.nonzero().squeeze(1)
-            x = normal((len(process), request.points, parameters.dim), generator)
-            x = x * first(layout.columns[process], parameters.dim).unsqueeze(1)
-            values[process] = standardised(x, torch.ones_like(x, dtype=torch.bool))
-            hyperparameters = layout.columns[process], lengthscale[process], noise[process]
-            outputs[process] = gaussian_process.sample_outputs(values[process], *hyperparameters, generator)
-            reference[process] = normal((len(process), labels.REFERENCE_ROWS), generator)
-
+        lengthscale, noise = (torch.where(is_process, t, 0) for t in self._hyperparameters(len(kind), generator))
+        truth = {
+            "kind": kind,
+            "used": layout.used,
+            "columns": layout.columns,
+            "classes": counts,
+            "lengthscale": lengthscale,
+            "noise": noise,
+        }
+        values, outputs, reference = self._rows(truth, request.points, generator)
         x = inputs(values, layout, generator)
         if parameters.rescale:
             x = x * (parameters.dim / layout.used).view(-1, 1, 1)
@@ -182,15 +171,31 @@ class TabularPrior(Family):
             standard = labels.standardised_targets(outputs, reference)
             y = torch.where(is_process.unsqueeze(1), outputs, standard).unsqueeze(2)
         context = Points.full(x, y)
-        truth = {
-            "kind": kind,
-            "used": layout.used,
-            "columns": layout.columns,
-            "classes": counts,
-            "lengthscale": torch.where(is_process, lengthscale, 0),
-            "noise": torch.where(is_process, noise, 0),
-        }
         return Episodes(context=context, scored=context.mask, classes=self.classes, truth=truth)
+
+    def _rows(
+        self, truth: dict[str, Tensor], points: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B R"]]:
+        """Columns and outputs of the rows of tables, and outputs of further rows, the reference rows. All functions are
+        drawn before the first row."""
+        kind, columns, dim = truth["kind"], truth["columns"], self.parameters.dim
+        functions = self._functions(kind, columns, generator)
+        values = torch.zeros((len(kind), points, dim), device=generator.device)
+        outputs = torch.zeros((len(kind), points), device=generator.device)
+        reference = torch.zeros((len(kind), labels.REFERENCE_ROWS), device=generator.device)
+        for index, function in functions:
+            x, y = function.sample(labels.REFERENCE_ROWS + points, generator)
+            values[index] = x[:, labels.REFERENCE_ROWS :]
+            reference[index], outputs[index] = y.split([labels.REFERENCE_ROWS, points], 1)
+        process = (kind == GP).nonzero().squeeze(1)
+        if len(process):
+            limits.check(8 * points**2, "the covariance of the rows of a table needs")
+            x = normal((len(process), points, dim), generator) * first(columns[process], dim).unsqueeze(1)
+            values[process] = standardised(x, torch.ones_like(x, dtype=torch.bool))
+            hyperparameters = columns[process], truth["lengthscale"][process], truth["noise"][process]
+            outputs[process] = gaussian_process.sample_outputs(values[process], *hyperparameters, generator)
+            reference[process] = normal((len(process), labels.REFERENCE_ROWS), generator)
+        return values, outputs, reference
 
     def _kinds(self, tables: int, kind: str, generator: torch.Generator) -> Int[Tensor, " B"]:
         """The kinds of tables."""
@@ -209,13 +214,17 @@ class TabularPrior(Family):
             drawn.append(values[position])
         return drawn[0], drawn[1]
 
-    def _functions(self, kind: Int[Tensor, " B"], columns: Int[Tensor, " B"], generator: torch.Generator) -> list:
+    def _functions(
+        self, kind: Int[Tensor, " B"], columns: Int[Tensor, " B"], generator: torch.Generator
+    ) -> list[tuple[Int[Tensor, " G"], Networks | TreeTables]]:
         """The networks and ensembles of tables, in groups with the indices of their tables."""
         is_causal = torch.where(kind == TREES, chance(tuple(kind.shape), 0.5, generator), kind == SCM)
-        groups = []
-        for draw, is_drawn in ((draw_networks, kind < TREES), (draw_trees, kind == TREES)):
-            tables = is_drawn.nonzero().squeeze(1)
-            if len(tables):
-                drawn = draw(is_causal[tables], columns[tables], self.parameters.dim, generator)
-                groups += [(tables[index], function) for index, function in drawn]
-        return groups
+        network, tree = ((kind < TREES).nonzero().squeeze(1), (kind == TREES).nonzero().squeeze(1))
+        functions: list[tuple[Tensor, Networks | TreeTables]] = []
+        if len(network):
+            drawn = draw_networks(is_causal[network], columns[network], self.parameters.dim, generator)
+            functions += [(network[index], networks) for index, networks in drawn]
+        if len(tree):
+            ensembles = draw_trees(is_causal[tree], columns[tree], self.parameters.dim, generator)
+            functions += [(tree[index], trees) for index, trees in ensembles]
+        return functions

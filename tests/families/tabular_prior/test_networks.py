@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,11 @@ from iclbench.families.tabular_prior.causes import Causes
 from iclbench.families.tabular_prior.draws import log_uniform, log_uniform_integers, truncated_normal_integers
 from iclbench.families.tabular_prior.networks import ACTIVATIONS, Networks, draw_networks
 
-FUNCTIONS = {"identity": lambda h: h, "tanh": np.tanh, "relu": lambda h: np.maximum(h, 0)}
+FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda h: h,
+    "tanh": np.tanh,
+    "relu": lambda h: np.maximum(h, 0),
+}
 
 
 def new_generator(seed: int = 0) -> torch.Generator:
