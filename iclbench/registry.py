@@ -346,10 +346,6 @@ FAMILIES = Registry(
         "combination": Entry("iclbench.families.combination:Combination", "CoQE's five fixed features"),
         "quadratic": Entry("iclbench.families.quadratic:Quadratic", "sum of w_j x_j² / sqrt(3)"),
         "tabular": Entry("iclbench.families.tabular.tabular:Tabular", "episodes from real regression tables"),
-        "tabular-prior": Entry(
-            "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
-            "synthetic tables: causal models, Bayesian networks, trees",
-        ),
         "events": Entry("iclbench.families.events.sequences:Events", "event sequences from your own files"),
         "gp-mixture": Entry(
             "iclbench.families.gaussian_processes.gp_mixture:GPMixture", "Gaussian processes with related datasets"
@@ -376,6 +372,10 @@ FAMILIES = Registry(
         "linear-system": Entry(
             "iclbench.families.streams.linear_system:LinearSystems",
             "noisy rotations in the plane, one coordinate observed",
+        ),
+        "tabular-prior": Entry(
+            "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
+            "synthetic tables: causal models, Bayesian networks, trees",
         ),
     },
     "iclbench.families.base:Family",
