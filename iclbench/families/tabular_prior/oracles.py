@@ -4,6 +4,9 @@
 `oracle-gp-prior` has access only to their prior, a finite list of pairs: it averages the posteriors of all pairs, with
 the posterior weights of the pairs. This is the Bayes-optimal answer, so no predictor has a better density on average.
 Both read the number of used columns from the inputs, since unused columns are 0.
+
+Under a shift to another kind of tables, `oracle-gp` has no hyperparameters and is skipped. `oracle-gp-prior` still
+assumes a Gaussian process and is only a baseline (`TabularPrior.is_oracle_optimal`).
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
     """Base of the oracles.
 
     Raises:
-        UsageError: the task is of another family, has classes, or its tables are of another kind.
+        UsageError: the task is of another family, has classes, or neither its tables nor those of the shift are of the
+            kind `gp`.
     """
 
     family_class, family_name = TabularPrior, "tabular-prior"
@@ -49,7 +53,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
 
     def __init__(self, settings: NoSettings | None = None, facts: TaskFacts | None = None, seed: int = 0) -> None:
         super().__init__(settings, facts, seed)
-        if self.family.classes is not None or self.family.kind(self.facts.shift) != "gp":
+        if self.family.classes is not None or "gp" not in (self.family.kind(), self.family.kind(self.facts.shift)):
             raise UsageError(
                 f"{type(self).__name__} requires regression on tables of Gaussian processes: the task or the shift "
                 "must have the kind gp, and no classes",
@@ -125,6 +129,11 @@ class OracleGP(_ProcessOracle[Gaussian], Oracle):
     """The exact posterior under the true lengthscale and noise."""
 
     heads = ("gaussian",)
+
+    def too_long(self, examples: int) -> str | None:
+        if self.family.kind(self.facts.shift) != "gp":
+            return "the tables of this shift are not Gaussian processes"
+        return super().too_long(examples)
 
     def _hyperparameters(
         self, tables: slice, count: int, device: torch.device

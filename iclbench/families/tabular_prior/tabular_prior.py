@@ -23,20 +23,22 @@ With `rescale`, the used columns are multiplied by `dim` over their number, so t
 on that number. The first TabPFN does this, because it maps all columns by one linear layer. A model that ignores empty
 columns does not need it, and a user's table would need the same scale, so it is off by default.
 
-The ranges of hyperparameters follow the released code of TabPFN (Hollmann et al. 2023, arXiv 2207.01848; its
-`prior_bag` and `mlp` priors) and, for trees, the later priors with ensembles. Differences from that code:
+The ranges of hyperparameters follow the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
+Differences from that code:
 
-- one draw of hyperparameters per table, not per 8 or 32 tables, without learned or nested distributions: layers, width,
-  initial standard deviation and noise are log-uniform between the ends of the authors' ranges;
+- every table has its own hyperparameters and class cuts (there: groups of tables share them); layers, width, initial
+  standard deviation and noise are log-uniform between the ends of its ranges, not nested distributions;
 - an activation per layer (there: per network), from identity, tanh and ReLU;
-- block-wise dropout or none (there: block-wise or independent dropout); noise with one standard deviation per network;
-- trees are drawn directly, not fitted to random numbers as in TabForestPFN and TabICL;
-- there, targets and cuts between classes depend on all rows of the table; here on other rows. There, columns with
-  outliers are compressed and tables whose contexts lack a class are shuffled; here neither;
-- 20 % of all columns are categorical (there: of some tables, a random share).
+- block-wise dropout or none (there: block-wise or independent dropout), and one standard deviation of the noise per
+  network (there: optionally one per unit);
+- tree ensembles, which it does not have, are oblivious trees as in nanoTabICL's prior;
+- targets and class cuts depend on other rows than those of the table (there: on all rows of the table). There, outliers
+  are compressed, and rows are shuffled until context and targets have the same classes; here neither;
+- 20 % of all columns are categorical (there: a random share of the columns of some tables).
 
-The playground of tabular foundation models (TFM-Playground, snapshot of May 2026) has no own prior: it reads those of
-TabPFN, TICL and TabICL, one table after the other.
+About a third of the tables of all kinds but `gp` are mostly noise, since small weights do not rise above it. The prior
+of nanoTabICL drops tables that extremely randomised trees cannot predict; this one does not. The playground of tabular
+foundation models (TFM-Playground, snapshot of May 2026) reads the priors of TabPFN, TICL and TabICL.
 """
 
 from __future__ import annotations

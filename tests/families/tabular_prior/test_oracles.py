@@ -12,9 +12,13 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
+from iclbench.config.resolution import resolve_task
 from iclbench.contracts import CONTRACTS, Tolerance, example_episodes
 from iclbench.contracts.families import no_baseline_beats_a_listed_oracle
 from iclbench.core.episodes import Episodes, Points
+from iclbench.evaluation.contestants import baselines
+from iclbench.evaluation.next_points import score_next
+from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.request import Request
 from iclbench.families.tabular_prior.oracles import OracleGP, OracleGPPrior
 from iclbench.families.tabular_prior.tabular_prior import TabularPrior, TabularPriorParameters
@@ -138,7 +142,7 @@ def test_parts_of_a_batch_equal_the_batch(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_oracles_refuse_other_tables() -> None:
     for oracle in (OracleGP, OracleGPPrior):
-        for family, shift in ((build(kind="mix"), "none"), (build(), "scm"), (build(classes=2), "none")):
+        for family, shift in ((build(kind="mix"), "none"), (build(classes=2), "none"), (build(kind="bnn"), "scm")):
             with refused("not-applicable", oracle.__name__, "gp"):
                 oracle(None, family.facts(shift))
         oracle(None, build(kind="mix").facts("gp"))
@@ -147,6 +151,22 @@ def test_oracles_refuse_other_tables() -> None:
         OracleGP(None, family.facts()).predict_next(draw(family).context)
     assert family.is_oracle_optimal("oracle-gp", "points-40") and not family.is_oracle_optimal("oracle-gp", "scm")
     assert not build(classes=2).is_oracle_optimal("oracle-gp", "none")
+
+
+def test_under_a_shift_to_other_tables_only_the_average_answers() -> None:
+    family = build()
+    informed, averaged = OracleGP(None, family.facts("scm")), OracleGPPrior(None, family.facts("scm"))
+    assert informed.too_long(3) and OracleGP(None, family.facts("points-9")).too_long(3) is None
+    assert averaged.too_long(3) is None
+    episodes = family.sample(Request(4, 9, torch.Generator().manual_seed(0), shift="scm"))
+    assert averaged.predict_next(episodes.context).mean.isfinite().all()
+
+
+def test_a_skipped_oracle_is_a_row_with_its_reason() -> None:
+    prompts = PromptSet(resolve_task("tabular-gp", "smoke", {"episodes": 4})[0], "smoke", "scm")
+    (contestant,) = baselines(prompts, ["oracle-gp"])
+    (row,) = score_next(contestant, prompts)["values"]
+    assert (row["status"], row["reason"]) == ("skipped", contestant.predictor.too_long(0))
 
 
 def test_masked_rows_are_ignored() -> None:
