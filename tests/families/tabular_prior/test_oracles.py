@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -165,7 +165,7 @@ def test_under_a_shift_to_other_tables_only_the_average_answers() -> None:
 def test_a_skipped_oracle_is_a_row_with_its_reason() -> None:
     prompts = PromptSet(resolve_task("tabular-gp", "smoke", {"episodes": 4})[0], "smoke", "scm")
     (contestant,) = baselines(prompts, ["oracle-gp"])
-    (row,) = score_next(contestant, prompts)["values"]
+    (row,) = cast(list[dict[str, object]], score_next(contestant, prompts)["values"])
     assert (row["status"], row["reason"]) == ("skipped", contestant.predictor.too_long(0))
 
 
