@@ -15,6 +15,7 @@ from iclbench.api import arguments
 from iclbench.api.models import check_weight_values
 from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
+from iclbench.core.bar import Bar
 from iclbench.core.devices import resolve_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -68,9 +69,9 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
             "return_std: the model predicts class labels; predict_proba returns their probabilities",
             code="not-applicable",
         )
-    if not isinstance(prediction, Gaussian | Mixture):
+    if not isinstance(prediction, Gaussian | Mixture | Bar):
         raise UsageError(
-            "return_std: the model predicts single values; build it for a task with head='gaussian' (or 'mixture')",
+            "return_std: the model predicts single values; build it with head='gaussian', 'mixture' or 'bar'",
             code="not-applicable",
         )
     return _output_array(points, is_single, is_flat), _output_array(prediction.std, is_single, is_flat)

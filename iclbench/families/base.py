@@ -7,6 +7,7 @@ evaluate it on random inputs; subclasses of `FunctionFamily` define only these t
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -116,6 +117,12 @@ class Family(ABC):
     def normaliser(self) -> float:
         """The divisor of errors: the variance of the noiseless output under the training distribution."""
         return 1.0
+
+    @property
+    def y_scale(self) -> float:
+        """Standard deviation of one output under the training distribution, the unit of the borders of a bar head. The
+        default shares the normaliser equally among the outputs."""
+        return math.sqrt(self.normaliser / self.y_dim)
 
     @property
     def fingerprint(self) -> str:
