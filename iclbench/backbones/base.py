@@ -130,10 +130,10 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         """Why it cannot read these inputs; None if it can."""
         if inputs in cls.input_kinds:
             return None
-        if inputs == "images":
-            return f"{cls.__name__} reads the columns of a table, not images; choose another backbone, like transformer"
         if cls.reads_only_events():
             return f"{cls.__name__} reads event sequences only; choose a task like point-process"
+        if inputs == "images":
+            return f"{cls.__name__} reads columns of a table, and images have none; choose another backbone, like tnp"
         reason = "does not read the order of its points" if cls.order == "set" else "needs inputs"
         return f"{cls.__name__} {reason}, and {inputs} are a sequence without inputs; choose a causal model, like gpt2"
 

@@ -61,8 +61,9 @@ def backbone_class(name: str) -> type[Backbone]:
 
 def unfit_reason(backbone: str, card: TaskCard) -> str | None:
     """The reason why a backbone cannot be trained on a task; None if it can."""
-    inputs: InputKind = "events" if card.head == "event" else "features"  # backbones that read features read images
-    if family_class(card.family).is_stream:
+    family = family_class(card.family)
+    inputs: InputKind = "events" if card.head == "event" else "images" if family.reads_images else "features"
+    if family.is_stream:
         inputs = "tokens" if card.head == "categorical" else "vectors"
     return backbone_class(backbone).unfit_reason(inputs)
 

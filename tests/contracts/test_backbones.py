@@ -263,7 +263,11 @@ def test_contracts(name: str, settings: dict[str, object], head: str, related: i
 
 # Every backbone with the small image encoder; a causal one and a set model also with a residual network.
 IMAGE_CASES = [
-    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in all_heads(name)),
+    *(
+        (name, "contours-64")
+        for name in BACKBONES.architectures()
+        if "categorical" in all_heads(name) and "images" in BACKBONES.get(name).input_kinds
+    ),
     ("transformer", "resnet-64"),
     ("cmanp", "resnet-64"),
 ]
