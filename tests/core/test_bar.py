@@ -62,8 +62,9 @@ def test_density_distribution_function_and_moments_are_those_of_scipy(buckets: i
     prediction = bar(2, 3, buckets=buckets)
     y = np.linspace(-9, 9, 181) + 0.01  # no value is a border
     for at in np.ndindex(2, 3):
-        one, expected = prediction.map(lambda t, at=at: t[at].expand(len(y), *t.shape[2:])), Reference(
-            prediction, (*at, 0)
+        one, expected = (
+            prediction.map(lambda t, at=at: t[at].expand(len(y), *t.shape[2:])),
+            Reference(prediction, (*at, 0)),
         )
         values = torch.tensor(y).unsqueeze(-1)
         np.testing.assert_allclose(one.log_likelihood(values), np.log(expected.pdf(y)), rtol=1e-9)
@@ -112,7 +113,9 @@ def test_samples_have_the_distribution() -> None:
     for at in np.ndindex(2, 3, 2):
         assert stats.kstest(samples[:, *at].numpy(), Reference(prediction, at).cdf).pvalue > 1e-3
     z = torch.randn(3, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    torch.testing.assert_close(torch.special.ndtr(z).expand(2, 3, 2), prediction.cumulative(draw(prediction, z[:, 0], z)))
+    torch.testing.assert_close(
+        torch.special.ndtr(z).expand(2, 3, 2), prediction.cumulative(draw(prediction, z[:, 0], z))
+    )
 
 
 def test_outputs_are_independent_and_scaled() -> None:
