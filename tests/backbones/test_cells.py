@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import iclbench as icl
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.task import TaskShape
 from iclbench.registry import BACKBONES
@@ -137,6 +139,15 @@ def test_any_number_of_columns_is_read() -> None:
     for columns in (1, 3, 40):
         episodes = table(columns=columns)
         assert answer(model, episodes.context, episodes.queries.x).isfinite().all()
+
+
+def test_arrays_with_other_numbers_of_columns_are_predicted() -> None:
+    model, random = small(), np.random.default_rng(0)
+    X, y, X_new = random.normal(size=(9, 7)), random.normal(size=9), random.normal(size=(4, 7))
+    mean, std = icl.predict(model, X, y, X_new, return_std=True)
+    assert mean.shape == std.shape == (4,)
+    with refused("bad-value", "X_context", "X_query"):
+        icl.predict(model, X, y, X_new[:, :6])
 
 
 def test_one_row_has_no_scale_and_gives_one_answer_for_all_targets() -> None:
