@@ -46,11 +46,14 @@ _TINY, _SMALLEST_SHARE = 2.0**-120, 2.0**-24
 
 
 @cache
-def _borders(buckets: int) -> Tensor:
-    """The K - 1 borders between buckets for a scale of 1, in double precision."""
+def _borders(buckets: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The K - 1 borders between buckets for a scale of 1."""
     from scipy.special import ndtri
 
-    return torch.from_numpy(_SPREAD * ndtri(torch.arange(1, buckets, dtype=torch.float64).numpy() / buckets))
+    with torch.inference_mode(False):  # the cached tensor is also used in training
+        return torch.tensor(
+            [_SPREAD * float(ndtri(i / buckets)) for i in range(1, buckets)], dtype=dtype, device=device
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Bar(Prediction):
     @property
     def borders(self) -> Float[Tensor, " k1"]:
         """The K - 1 borders between the buckets, in units of `scale` around `centre`."""
-        return _borders(self.bars.shape[-1]).to(self.bars)
+        return _borders(self.bars.shape[-1], self.bars.dtype, self.bars.device)
 
     @property
     def mean(self) -> Tensor:
