@@ -138,6 +138,16 @@ def test_the_mean_of_sampled_histograms_is_a_histogram() -> None:
     torch.testing.assert_close(mixed.log_likelihood(y).exp(), expected)
 
 
+def test_gradients_after_an_evaluation_in_inference_mode() -> None:
+    y = torch.zeros(1, 1, 1, dtype=torch.float64)
+    with torch.inference_mode():
+        bar(1, 1, buckets=77).scores(y)
+    raw = torch.zeros(1, 1, 77, dtype=torch.float64, requires_grad=True)
+    prediction = Bar.from_raw(raw, 1, HeadSettings(buckets=77))
+    (prediction.loss(y) + prediction.mean.sum() + prediction.cumulative(y + 0.1).sum()).sum().backward()
+    assert raw.grad is not None and raw.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("y", [0.0, 50.0, -1e4])
 @pytest.mark.parametrize("logit", [0.0, 1e4])
 def test_gradients_are_finite_for_far_outputs_and_extreme_logits(y: float, logit: float) -> None:
