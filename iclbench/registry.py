@@ -240,6 +240,14 @@ class Registry:
         return names
 
 
+class Estimators(Registry):
+    """Estimators by name. The target of a class with scikit-learn's interface is also an estimator."""
+
+    def get(self, name: str) -> Any:
+        cls = super().get(name)
+        return import_object("iclbench.estimators.scikit_learn:as_estimator")(cls, name) if ":" in name else cls
+
+
 @dataclass(frozen=True)
 class Variant:
     """A backbone with frozen settings, which has a registered name.
@@ -563,7 +571,7 @@ BACKBONES = Backbones(
     VARIANTS,
 )
 
-ESTIMATORS = Registry(
+ESTIMATORS = Estimators(
     "estimator",
     {
         "zero": Entry("iclbench.estimators.constant:Zero", "always 0"),

@@ -57,7 +57,8 @@ def command(
         typer.Option(
             "--baseline",
             autocompletion=completion.baselines,
-            help="Baseline to evaluate, in place of those of the card. May be repeated.",
+            help="Baseline to evaluate, in place of those of the card: a name, a card, or a class with fit and predict "
+            "(sklearn.svm:SVR). May be repeated.",
         ),
     ] = None,
     method: Annotated[
@@ -119,8 +120,9 @@ def command(
     from iclbench.config.resolution import parse_overrides
     from iclbench.core.context import Context
     from iclbench.core.signals import raise_if_ctrl_c
-    from iclbench.core.trust import UntrustedError
+    from iclbench.core.trust import UntrustedError, trust_typed
     from iclbench.deep_thinking.methods import method as method_of
+    from iclbench.registry import is_target
     from iclbench.store.runs import CodeChangedError
 
     if (csv is None) != (target is None):
@@ -140,6 +142,8 @@ def command(
         )
     runs = selected_runs(results, run)
     for name in baseline or []:
+        if is_target(name):
+            trust_typed(name)
         load_baseline(name)
     if extrapolate is not None:
         example_count(extrapolate, 1)

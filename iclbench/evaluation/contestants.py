@@ -231,7 +231,7 @@ def _estimator(estimator: str, baseline: str) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, Predictor)):
         raise UsageError(
             f"baseline '{baseline}': '{estimator}' is not an estimator: it must be a subclass of "
-            f"{FittedPredictor.__module__}.{FittedPredictor.__name__}",
+            f"{FittedPredictor.__module__}.{FittedPredictor.__name__} or have scikit-learn's fit and predict",
             code="plugin",
         )
     return cls
@@ -258,7 +258,8 @@ def _baseline_contestant(name: str, task: TaskConfig, prompts: PromptSet, facts:
     with plugin_errors(cls):
         predictor = cls(settings, facts, seed=prompts.seed)
     # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
-    libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
+    library_names = dict.fromkeys(("scikit-learn", "xgboost", *cls.libraries))
+    libraries = {"torch": torch.__version__} | {name: version(name) for name in library_names}
     is_oracle = name in task.oracles
     loses_optimality = is_oracle and not prompts.family.is_oracle_optimal(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]
