@@ -379,6 +379,10 @@ FAMILIES = Registry(
         "linear-system": Entry(
             "iclbench.families.streams.linear_system:LinearSystems", "noisy rotations in the plane, one coordinate seen"
         ),
+        "real-tables": Entry(
+            "iclbench.families.tabular.real_tables:RealTables",
+            "splits of real tables with numbers or classes as targets",
+        ),
     },
     "iclbench.families.base:Family",
 )

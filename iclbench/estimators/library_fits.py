@@ -5,6 +5,7 @@ This module does not import torch, because worker processes import only a small 
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def fit_values(
         for p, n in enumerate(lengths):
             if n == 0:
                 continue
-            fitted = model.fit(x[:n], y[:n])
+            fitted = _fit(model, x[:n], y[:n])
             if with_std:
                 answers[p, :, 0], answers[p, :, 1] = fitted.predict(queries[p], return_std=True)
             else:
@@ -76,10 +77,30 @@ def fit_classes(
             if len(labels) == 1:
                 probabilities[:, labels[0]] = 1.0
             else:
-                fitted = model.fit(x[:n], numbers)
+                fitted = _fit(model, x[:n], numbers)
                 probabilities[:, labels] = _class_probabilities(fitted, queries[p], len(labels))
             answers[p] = np.log(np.maximum(probabilities, SMALLEST_PROBABILITY))
     return answers
+
+
+def _fit(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
+    """A fitted copy of the model, since fits may leave traces in it.
+
+    Nearest neighbours are at most the number of points. If the points are too few for the folds of a search, or a fold
+    lacks a class, the model of the search is fitted with its own settings.
+    """
+    model = copy.deepcopy(model)
+    settings = model.get_params(deep=False) if hasattr(model, "get_params") else {}
+    neighbours = settings.get("n_neighbors")
+    if isinstance(neighbours, int) and neighbours > len(x):
+        return model.set_params(n_neighbors=len(x)).fit(x, y)
+    is_search = "cv" in settings and "estimator" in settings
+    try:
+        return model.fit(x, y)
+    except ValueError:
+        if not is_search:
+            raise
+        return copy.deepcopy(settings["estimator"]).fit(x, y)
 
 
 def _class_probabilities(fitted: Any, queries: np.ndarray, count: int) -> np.ndarray:

@@ -115,15 +115,17 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
     def _fit(
         self, function: Any, x: np.ndarray, y: np.ndarray, lengths: np.ndarray, queries: np.ndarray, option: Any
     ) -> np.ndarray:
-        """The answers of all episodes. The first episode is timed, and the others are fitted in worker processes if
-        they take long."""
+        """The answers of all episodes. The second fit is timed, since the first one imports modules, and the others are
+        computed in worker processes if they take long."""
         jobs = [(self.model, *episode, option) for episode in zip(x, y, lengths, queries, strict=True)]
-        if not jobs:
-            return function(self.model, x, y, lengths, queries, option)  # type: ignore[no-any-return]
+        answers = [function(*job) for job in jobs[:1]]
         start = time.perf_counter()
-        first = function(*jobs[0])
-        seconds = (time.perf_counter() - start) * (len(jobs) - 1)
-        return np.stack([first, *map_episodes(function, jobs[1:], seconds)])
+        answers += [function(*job) for job in jobs[1:2]]
+        seconds = (time.perf_counter() - start) * (len(jobs) - 2)
+        answers += map_episodes(function, jobs[2:], seconds)
+        return (
+            np.stack(answers) if answers else np.zeros((0, *queries.shape[1:3], option if y.dtype.kind == "i" else 2))
+        )
 
 
 @cache
