@@ -77,7 +77,11 @@ class _Column:
 class TableEncoder:
     """Encode tables as numbers, with the kinds, categories and means of the table that it is fitted on.
 
+    Args:
+        drop_index: whether a column that numbers the rows is not used.
+
     Attributes:
+        input_names: names of all columns of the table, as text.
         names: name of every output column.
         source: index of the table's column for every output column.
         steps: the encoding of every used column in words.
@@ -91,7 +95,9 @@ class TableEncoder:
     [[1000.0, 0.0, 0.0]]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, drop_index: bool = True) -> None:
+        self._drop_index = drop_index
+        self.input_names: tuple[str, ...] = ()
         self._columns: tuple[_Column, ...] = ()
         self._rows = 0
         self.remarks: list[str] = []
@@ -118,27 +124,35 @@ class TableEncoder:
         values, that are a row index, and of text with many different values are not used.
 
         Raises:
-            DataError: the table has no rows, two columns have the same name, or no column can be used.
+            DataError: the table has no rows, or two columns have the same name.
         """
         names = _names(frame)
         if not len(frame):
             raise DataError("the table has no rows; add rows")
         columns: list[_Column] = []
+        index_columns: list[_Column] = []
         unused: dict[str, list[str]] = {}
         for index, name in enumerate(names):
             cells = frame.iloc[:, index]
             kind = kind_of(cells)
             values = kind.values(cells)
-            if reason := _unused(name, cells, kind, values):
+            if reason := _unused(kind, values):
                 unused.setdefault(reason, []).append(name)
                 continue
             present = values[~np.isnan(values)]
-            n_missing = len(values) - len(present)
-            columns.append(_Column(name, kind, index, _mean(present), _is_constant(present), n_missing))
+            column = _Column(
+                name, kind, index, _mean(present), _is_constant(present), n_missing=len(values) - len(present)
+            )
+            is_index = self._drop_index and _is_index(name, kind, values)
+            (index_columns if is_index else columns).append(column)
+        # A table whose only column counts the rows, such as times, has no other input.
+        if columns and index_columns:
+            unused["a row index"] = [column.name for column in index_columns]
+        columns = columns or index_columns
         self.remarks = [f"not used, {reason}: {list_names(names, 12)}" for reason, names in unused.items()]
-        if not columns and len(frame) > 1:
-            raise DataError(f"the table has no column that can be used ({'; '.join(self.remarks) or 'no columns'})")
-        self._columns, self._rows = tuple(columns), len(frame)
+        if not columns:
+            self.remarks.append("no column can be used, so that all rows get the same prediction")
+        self._columns, self._rows, self.input_names = tuple(columns), len(frame), tuple(names)
         return self
 
     def refit(self, frame: pd.DataFrame) -> TableEncoder:
@@ -152,8 +166,9 @@ class TableEncoder:
             present = values[~np.isnan(values)]
             n_missing = len(values) - len(present) if column.n_missing else 0
             columns.append(replace(column, kind=kind, mean=_mean(present), n_missing=n_missing))
-        encoder = TableEncoder()
+        encoder = TableEncoder(self._drop_index)
         encoder._columns, encoder._rows, encoder.remarks = tuple(columns), len(frame), self.remarks
+        encoder.input_names = self.input_names
         return encoder
 
     def transform(self, frame: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
@@ -198,7 +213,12 @@ class TableEncoder:
     def to_dict(self) -> dict[str, Any]:
         """The encoding as plain values."""
         columns = [{**vars(column), "kind": column_kinds.to_json(column.kind)} for column in self._columns]
-        return {"rows": self._rows, "columns": columns, "remarks": list(self.remarks)}
+        return {
+            "names": list(self.input_names),
+            "rows": self._rows,
+            "columns": columns,
+            "remarks": list(self.remarks),
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TableEncoder:
@@ -207,7 +227,8 @@ class TableEncoder:
         encoder._columns = tuple(
             _Column(**{**column, "kind": column_kinds.from_json(column["kind"])}) for column in values["columns"]
         )
-        encoder._rows, encoder.remarks = values["rows"], list(values["remarks"])
+        encoder.input_names, encoder._rows = tuple(values["names"]), values["rows"]
+        encoder.remarks = list(values["remarks"])
         return encoder
 
 
@@ -301,13 +322,11 @@ def _names(frame: pd.DataFrame) -> list[str]:
     return names
 
 
-def _unused(name: str, cells: pd.Series, kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
-    """Why a column is not used; empty if it is."""
+def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
+    """Why a column is not used; empty if it is, or if it is a row index."""
     present = values[~np.isnan(values)]
     if not len(present):
         return "no values"
-    if _is_index(name, cells, kind, values):
-        return "a row index"
     if isinstance(kind, Category) and len(kind.categories) > min(MAX_CATEGORIES, max(2, len(values) // 2)):
         return "text with many different values"
     if len(present) == len(values) and _is_constant(present):
@@ -315,16 +334,15 @@ def _unused(name: str, cells: pd.Series, kind: Kind, values: Float[np.ndarray, "
     return ""
 
 
-def _is_index(name: str, cells: pd.Series, kind: Kind, values: Float[np.ndarray, " rows"]) -> bool:
-    """Whether a column numbers the rows: by its name, or integers from 0 or 1 in order."""
-    if np.isnan(values).any() or len(values) < 2:
+def _is_index(name: str, kind: Kind, values: Float[np.ndarray, " rows"]) -> bool:
+    """Whether a column numbers the rows: integers that are different, by the name of the column, or that count from 0
+    or 1 in order."""
+    if not isinstance(kind, Number) or np.isnan(values).any() or not (values == np.floor(values)).all():
         return False
     if _INDEX_NAME.fullmatch(name.strip()):
-        is_count = isinstance(kind, Category) or (isinstance(kind, Number) and bool((values == np.floor(values)).all()))
-        return is_count and len(np.unique(values)) == len(values)
-    if not isinstance(kind, Number) or len(values) < _MIN_INDEX_ROWS:
-        return False
-    return values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
+        return len(np.unique(values)) == len(values)
+    counts = values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
+    return counts and len(values) >= _MIN_INDEX_ROWS
 
 
 def _is_constant(values: Float[np.ndarray, " rows"]) -> bool:

@@ -133,8 +133,15 @@ def test_columns_without_information_are_not_used() -> None:
     assert encoder.names == ("x",) and encoder.source == (6,)
     text = " ".join(encoder.remarks)
     assert all(name in text for name in ("id", "number", "unit", "empty", "none", "comment"))
+    constant = TableEncoder().fit(frame[["unit", "empty"]])
+    assert constant.names == () and constant.transform(frame).shape == (ROWS, 0) and len(constant.remarks) == 3
     with pytest.raises(DataError):
-        TableEncoder().fit(frame.drop(columns="x"))
+        TableEncoder().fit(frame.iloc[:0])
+
+
+def test_a_row_index_is_used_if_it_is_the_only_column() -> None:
+    values, encoder = encoded(np.arange(ROWS), [100])
+    assert values.tolist() == [[100]] and not encoder.remarks
 
 
 def test_a_column_named_id_that_repeats_is_used() -> None:
