@@ -88,9 +88,11 @@ def evaluate_run(
             data_changed=data_changed,
         ):
             done_count += 1
-            if remarks is not None and task.family == "tabular" and cell.prompts.id not in ids_with_remarks:
+            has_remarks = remarks is not None and task.family in ("tabular", "real-tables")
+            if remarks is not None and has_remarks and cell.prompts.id not in ids_with_remarks:
                 ids_with_remarks.add(cell.prompts.id)
-                update(done_count, "XGBoost on all rows except the targets")
+                if task.family == "tabular":
+                    update(done_count, "XGBoost on all rows except the targets")
                 with memory_advice(REAL_TABLE_REMEDY):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
             if prompt_set_ids is not None and cell.prompts.id not in prompt_set_ids:

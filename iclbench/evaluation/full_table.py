@@ -16,6 +16,7 @@ from iclbench.core.standard import Standardisation
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.tabular.real_tables import RealTables
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
 from iclbench.registry import ESTIMATORS
@@ -29,6 +30,8 @@ def remarks(prompts: PromptSet) -> list[str]:
     """Remarks for the interpretation of scores on real tables, with the error of XGBoost fitted on the full table;
     empty for other families and under shifts."""
     family = prompts.family
+    if isinstance(family, RealTables):
+        return family.remarks(prompts.context_points)
     if not isinstance(family, Tabular) or prompts.shift != "none":
         return []
     summary = full_table_error(prompts)

@@ -135,6 +135,10 @@ class Family(ABC):
         episodes do not make a score more precise."""
         return None
 
+    def prompt_limit(self, points: int) -> int | None:
+        """`max_prompts` for contexts of this many points, if it depends on them."""
+        return self.max_prompts
+
     @property
     def needs_data(self) -> bool:
         """Whether episodes are drawn from the user's files below `data_dir`."""

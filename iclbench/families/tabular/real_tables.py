@@ -115,6 +115,10 @@ class RealTables(Family):
     def max_prompts(self) -> int:
         return self.parameters.splits * len(self.tables)
 
+    def prompt_limit(self, points: int) -> int:
+        """The number of splits of all tables with enough rows."""
+        return self.parameters.splits * len(self.usable_tables(points))
+
     @cached_property
     def fingerprint(self) -> str:
         return data_fingerprint(*(f"{table.name} {table.fingerprint} " for table in self.tables))
