@@ -22,7 +22,7 @@ class MeanRanks:
 
     Attributes:
         metric: the metric of the ranks.
-        values: data sets x contestants, the best mean rank first.
+        scores: values of the metric, data sets x contestants, the best mean rank first.
         mean_rank: mean rank of every contestant, in the order of the columns; 1 is the best, and equal values have the
             mean of their ranks.
         critical_difference: mean ranks that differ by less are not significantly different; NaN for fewer than two data
@@ -32,7 +32,7 @@ class MeanRanks:
     """
 
     metric: str
-    values: pd.DataFrame
+    scores: pd.DataFrame
     mean_rank: pd.Series
     critical_difference: float
     p: float

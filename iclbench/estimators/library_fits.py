@@ -100,7 +100,7 @@ def _fit(model: Any, x: np.ndarray, y: np.ndarray) -> Any:
     except ValueError:
         if not is_search:
             raise
-        return copy.deepcopy(settings["estimator"]).fit(x, y)
+        return _fit(settings["estimator"], x, y)
 
 
 def _class_probabilities(fitted: Any, queries: np.ndarray, count: int) -> np.ndarray:

@@ -82,6 +82,8 @@ class ScikitLearn(FittedPredictor[ModelSettings], abstract=True):
             points = "images" if family.x_shape is not None else "elements of a stream"
             raise UsageError(f"'{self.target}' needs rows of features; this task has {points}", code="not-applicable")
         self.model = _built(self.model_class, self.target, self.settings.model_dump(), seed)
+        if len(self.heads) > 1:  # known only with the settings, as for a search
+            self.heads = _heads(_kind(self.model), self.model)  # type: ignore[misc]
 
     def _predict_prefixes(
         self, points: Points, is_unmasked: bool, lengths: Int[Tensor, "#B P"], queries: Float[Tensor, "B P Q Dx"]
@@ -138,12 +140,7 @@ def as_estimator(cls: type, target: str) -> type:
     """
     if not isinstance(cls, type) or issubclass(cls, FittedPredictor) or not _has_interface(cls):
         return cls
-    kind = _kind(cls)
-    heads = {
-        "classifier": ("categorical",),
-        "regressor": ("gaussian",) if _predicts_std(cls) else ("point",),
-        "": ("point", "categorical"),
-    }[kind]
+    heads = _heads(_kind(cls), cls)
     distribution = _distribution(cls)
     members = {
         "__doc__": f"`{target}`, fitted on each context.",
@@ -154,6 +151,13 @@ def as_estimator(cls: type, target: str) -> type:
         "libraries": (distribution,) if distribution else (),
     }
     return type(cls.__name__, (ScikitLearn,), members)
+
+
+def _heads(kind: str, model: Any) -> tuple[str, ...]:
+    """The heads of a class or a model of this kind; all that are possible if it is not known."""
+    if kind == "regressor":
+        return ("gaussian",) if _predicts_std(model) else ("point",)
+    return ("categorical",) if kind == "classifier" else ("point", "categorical")
 
 
 def _has_interface(cls: type) -> bool:
