@@ -144,7 +144,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         size. A subclass may override this method.
 
         Args:
-            budget: number of parameters, without those of an image encoder.
+            budget: number of parameters, excluding the image encoder.
             shape: the task.
         """
         column = sum(budget >= limit for limit in _BUDGET_LIMITS)
@@ -288,5 +288,5 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def encoder_parameter_count(self) -> int:
-        """Number of parameters of the image encoder, which a budget excludes; 0 without an encoder."""
+        """Number of parameters of the image encoder, which a budget excludes; 0 if there is no encoder."""
         return 0

@@ -33,7 +33,7 @@ def command(
         str | None,
         typer.Option(
             "--extrapolate",
-            help="Also evaluate with up to N examples; 4x means four times the trained length (default without N: 4x).",
+            help="Also evaluate with up to N examples; 4x is four times the training length (default without N: 4x).",
             metavar="[N]",
         ),
     ] = None,

@@ -219,7 +219,7 @@ def deviation(parameters: Any, budget: float) -> Any:
 
 
 class Preset(BaseSettings):
-    """The size of the task, of the backbones and of the training.
+    """The sizes of the task, of the backbones and of training.
 
     Attributes:
         points: number of examples in context (question `next`), or points of the largest context (`targets`).
@@ -292,14 +292,14 @@ class TaskCard(BaseSettings):
         head: the kind of prediction.
         floor: smallest standard deviation of a Gaussian head.
         components: number of Gaussians of a mixture head, or of log-normals of an event head.
-        context_targets: whether the context points are targets in training, too.
+        context_targets: whether the context points are also targets in training.
         parameters: parameters of the family, for all presets.
         baselines: baselines that are evaluated with every run, by the names of their cards.
         oracles: estimators that are Bayes-optimal on this task, given different parts of the true process. The oracle
             with access to the smallest part has the score 1.
         shifts: the shifts of `--shift all`.
         evaluators: tests of the family, in the order of tables.
-        solutions: baselines and oracles from which the distances of a model are measured during training
+        solutions: baselines and oracles whose distance from the model is measured during training
             (`train.evaluate_every`).
         presets: sizes by name: smoke, grid, small, paper.
         published: numbers from papers, for the report.

@@ -41,12 +41,12 @@ ROOTS = ("task", "backbone", "train")
 
 
 def family_class(name: str) -> type[Family]:
-    """The family with a name or target; raises `UsageError` if it is not a family."""
+    """The family with this name or target; raises `UsageError` if it is not a family."""
     return FAMILIES.subclass(name)
 
 
 def backbone_class(name: str) -> type[Backbone]:
-    """The backbone with a name or target; raises `UsageError` if it is not a backbone."""
+    """The backbone with this name or target; raises `UsageError` if it is not a backbone."""
     return BACKBONES.subclass(name)
 
 
@@ -96,7 +96,7 @@ class TaskConfig(BaseSettings):
 
     @property
     def data(self) -> str | None:
-        """The data set of the episodes, as in result tables; None without a data set."""
+        """The data set of the episodes, as in result tables; None if they need no data."""
         return self.data_with()
 
     def data_with(self, **further_assignments: str) -> str | None:
@@ -147,7 +147,7 @@ class TaskConfig(BaseSettings):
         return family
 
     def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
-        """The family from which evaluation prompts are drawn.
+        """The family that evaluation prompts are drawn from.
 
         Raises:
             DataError: the data differ from the training data, unless `data_changed` allows it.
@@ -188,7 +188,7 @@ class TaskConfig(BaseSettings):
         return self.model_copy(update={"learned": family.learn(), "files": self.files | family.files()})
 
     def shape(self, family: Family) -> TaskShape:
-        """The shape of the task, from which backbones are built."""
+        """The shape of the task, which determines inputs and outputs of backbones."""
         from iclbench.core.task import TaskShape
 
         return TaskShape(
@@ -281,7 +281,7 @@ class RunConfig(BaseSettings):
         return list(dict.fromkeys(name for name in names if isinstance(name, str) and is_target(name)))
 
     def shape(self, family: Family) -> TaskShape:
-        """The shape of the task, from which the backbone is built."""
+        """The shape of the task, which determines inputs and outputs of the backbone."""
         return self.task.shape(family)
 
     def build(self, family: Family, portable: bool = False) -> Backbone:

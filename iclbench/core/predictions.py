@@ -96,7 +96,7 @@ class Prediction(TensorRecord):
 
         Args:
             y: the true outputs.
-            choices: the labels that each episode admits; None if all are admitted.
+            choices: the labels that each episode allows; None if all are allowed.
         """
         return self.scores(y)
 

@@ -46,7 +46,7 @@ class PredictorContestant(Contestant):
     Attributes:
         predictor: the predictor.
         episodes: number of episodes at the start of a prompt set on which it is evaluated; None for all.
-        branches: functions that load the branches of the training, by their numbers of steps.
+        branches: functions that load the branches of the training run, by number of steps.
     """
 
     predictor: Predictor = field(kw_only=True)

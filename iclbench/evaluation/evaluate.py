@@ -150,7 +150,7 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
         trained = run.config.task.points
         if extrapolate <= trained:
             raise UsageError(
-                f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
+                f"--extrapolate {extrapolate} is not beyond the training length of run '{run.name}' ({trained} "
                 "examples); pass a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )
@@ -193,7 +193,7 @@ def evaluate_run(
         task: the task of the prompts (default: the task of the run).
         family: the family that samples the prompts of `task`, adapted to the run (for the user's own table).
         baseline_names: baselines and oracles (default: those of the card).
-        method: a method with which the run is also evaluated.
+        method: a method to evaluate the run with as well.
         summaries: whether to write gaps and scores, which compare the contestants; a sweep writes them at its end.
         lookup: the function that finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.

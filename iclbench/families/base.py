@@ -38,7 +38,7 @@ class Evaluator:
     """A test of a family on special sequences; predictions are limited to the labels in `Episodes.choices`.
 
     Attributes:
-        chance: the accuracy of guessing among the admitted labels.
+        chance: the accuracy of guessing among the allowed labels.
         group_size: number of neighbouring episodes that count as one; a group is right only if all its episodes are.
         answer_source: source of the right answer: the context (methods fitted on it are then references), only the
             weights, or either, if the test shows which of two equally good answers a model gives.

@@ -161,7 +161,7 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 
 def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
-    """The head with which all settings of a backbone except the first are checked."""
+    """The head that is used to check all settings of a backbone except the first."""
     if BACKBONES.get(name).reads_only_events():
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
