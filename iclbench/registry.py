@@ -573,6 +573,10 @@ BACKBONES = Backbones(
             "iclbench.backbones.cmhp:CMHP",
             "constant-memory Hawkes process, events only (Feng et al. 2023)",
         ),
+        "cells": Entry(
+            "iclbench.backbones.cells:Cells",
+            "attention over columns, then over rows of a table (Pfefferle et al. 2025)",
+        ),
     },
     VARIANTS,
 )

@@ -30,6 +30,7 @@ from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import (
     BaseSettings,
+    Buckets,
     Decay,
     NonNegativeFloat,
     PositiveFloat,
@@ -44,7 +45,7 @@ from iclbench.registry import FAMILIES, canonical_name, is_target
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
 
-Head = Literal["point", "gaussian", "mixture", "categorical", "event"]
+Head = Literal["point", "gaussian", "mixture", "bar", "categorical", "event"]
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -292,6 +293,7 @@ class TaskCard(BaseSettings):
         head: the kind of prediction.
         floor: smallest standard deviation of a Gaussian head.
         components: number of Gaussians of a mixture head, or of log-normals of an event head.
+        buckets: number of buckets of a bar head.
         context_targets: whether the context points are also targets in training.
         parameters: parameters of the family, for all presets.
         baselines: baselines that are evaluated with every run, by the names of their cards.
@@ -313,6 +315,7 @@ class TaskCard(BaseSettings):
     head: Head = "point"
     floor: NonNegativeFloat = 0.0
     components: PositiveInt = 8
+    buckets: Buckets = 100
     context_targets: bool = False
     parameters: Values = {}
     baselines: Annotated[list[str], Role.REPORTING] = []

@@ -28,7 +28,16 @@ from iclbench.config.sizes import budget_settings
 from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shorten
 from iclbench.core.formats import assignments, canonical
-from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
+from iclbench.core.settings import (
+    MIXTURES,
+    BaseSettings,
+    Buckets,
+    NonNegativeFloat,
+    PositiveInt,
+    Role,
+    SeedInt,
+    validate,
+)
 from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, canonical_name, is_target
 
 if TYPE_CHECKING:
@@ -52,8 +61,9 @@ def backbone_class(name: str) -> type[Backbone]:
 
 def unfit_reason(backbone: str, card: TaskCard) -> str | None:
     """The reason why a backbone cannot be trained on a task; None if it can."""
-    inputs: InputKind = "events" if card.head == "event" else "features"  # backbones that read features read images
-    if family_class(card.family).is_stream:
+    family = family_class(card.family)
+    inputs: InputKind = "events" if card.head == "event" else "images" if family.reads_images else "features"
+    if family.is_stream:
         inputs = "tokens" if card.head == "categorical" else "vectors"
     return backbone_class(backbone).unfit_reason(inputs)
 
@@ -84,6 +94,7 @@ class TaskConfig(BaseSettings):
     head: Annotated[Head, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = "point"
     floor: Annotated[NonNegativeFloat | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
     components: Annotated[PositiveInt | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
+    buckets: Annotated[Buckets | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
     context_targets: Annotated[bool, Role.TRAINED, Role.PROTOCOL] = False
     points: Annotated[PositiveInt, *_TRAINED_AND_EVALUATED, Role.PROTOCOL]
     episodes: Annotated[PositiveInt, Role.EVALUATED, Role.PROTOCOL]
@@ -204,6 +215,8 @@ class TaskConfig(BaseSettings):
             related_points=family.related_points,
             floor=self.floor or 0.0,
             components=self.components or 8,
+            buckets=self.buckets or 100,
+            y_scale=family.y_scale if self.head == "bar" else 1.0,
         )
 
     def evaluator_names(self, family: Family, names: Sequence[str]) -> list[str]:
@@ -394,10 +407,11 @@ def resolve_task(
     owners = {key: preset_card if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.PROTOCOL)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | protocol_changes
     # The configuration does not have settings that the head does not use.
-    for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
+    heads_of = {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES, "buckets": ("bar",)}
+    for key, heads in heads_of.items():
         if (head := protocol["head"]) not in heads:
             if key in protocol_changes:
-                allowed_heads = f"{', '.join(heads[:-1])} or {heads[-1]}"
+                allowed_heads = " or ".join(filter(None, [", ".join(heads[:-1]), heads[-1]]))
                 raise UsageError(
                     f"{where}.{key} needs head {allowed_heads}, and task '{task}' has head {head}; remove it",
                     code="not-applicable",

@@ -156,6 +156,8 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
         "image shape": (training_family.x_shape, family.x_shape),
         "head": (training_task.head, task.head),
     }
+    if getattr(model.predictor, "reads_any_columns", False) and family.x_dim:
+        del shapes["input dimensions"]
     differences = [
         f"its {name}: {value}, in training: {training_value}"
         for name, (training_value, value) in shapes.items()

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from iclbench.core.bar import Bar
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
 from iclbench.layers.attention import KeysAndValues
 
@@ -43,6 +44,11 @@ def _(answer: Mixture, uniform: Tensor, normal: Tensor) -> Tensor:
     component = _sample_class(answer.logits, uniform)[..., None, None].expand(*answer.means.shape[:2], 1, -1)
     mean, std = (t.expand_as(answer.means).gather(2, component).squeeze(2) for t in (answer.means, answer.stds))
     return mean + std * normal
+
+
+@draw.register
+def _(answer: Bar, uniform: Tensor, normal: Tensor) -> Tensor:
+    return answer.transport(normal)
 
 
 @draw.register

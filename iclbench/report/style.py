@@ -154,6 +154,7 @@ BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "icicl-cnp": ("#A0A0FF", "cross", "set"),
     "icicl-tnp": ("#003D33", "triangle-right", "set"),
     "cmhp": ("#44AA99", "hourglass", "set"),
+    "cells": ("#99D3AB", "stairs", "set"),
 }
 # Shapes of shipped variants; colour and order are those of the backbone.
 VARIANT_SHAPES = {

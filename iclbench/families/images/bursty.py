@@ -91,6 +91,7 @@ class Bursty(Family):
 
     Parameters = BurstyParameters
     questions = frozenset({"targets"})
+    reads_images = True
     data_parameters = ("glyphs",)
     parameters: BurstyParameters
 
