@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from iclbench.api.predict import Prompt, Trained
 from iclbench.core.errors import UsageError
-from iclbench.core.predictions import Categorical
+from iclbench.core.predictions import Categorical, Point
 from iclbench.core.standard import Standardisation
 
 # Largest number of rows of a context.
@@ -96,6 +96,11 @@ class TableModel:
         return None if reads_any_columns(self._trained) else self._trained.model.shape.x_dim
 
     @property
+    def has_intervals(self) -> bool:
+        """Whether predictions of numbers have a spread."""
+        return self._trained.model.shape.prediction is not Point
+
+    @property
     def selects_rows(self) -> bool:
         """Whether there are more rows than the model reads at once."""
         return len(self._x) > self.row_limit
@@ -163,7 +168,8 @@ class TableModel:
         if interval is None:
             none = np.full_like(mean, np.nan)
             return mean, none, none, none
-        return mean, _column(prediction.std), *map(_column, interval)  # type: ignore[attr-defined]
+        std = prediction.std  # type: ignore[attr-defined]
+        return mean, _column(std), _column(interval[0]), _column(interval[1])
 
     def _member_probabilities(self, member: Member, queries: np.ndarray) -> np.ndarray:
         prediction = self._prompt(member, queries).predict()
