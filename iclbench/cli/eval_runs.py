@@ -30,7 +30,6 @@ from iclbench.families.tabular.frame import read_frame, stem
 from iclbench.families.tabular.table_file import target_index
 from iclbench.families.tabular.table_set import LabelledTable
 from iclbench.families.tabular.user_table import UserTable, context_rows
-from iclbench.registry import BACKBONES
 from iclbench.store.runs import Run, write_errors
 from iclbench.sweep.reference import PackedBaselines
 
@@ -184,15 +183,12 @@ def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[Tas
             f"{trained_family.classes}; merge rare classes, or use another run",
             code="not-applicable",
         )
-    cls = BACKBONES.get(run.config.backbone.name)
-    reads_any_columns = bool(getattr(cls, "reads_any_columns", False))
-    model = run.load() if points is not None and points > trained_task.points else None
-    is_unlimited = model is not None and reads_any_rows(model)
-    points = context_rows(table, trained_task.points, points, is_unlimited, run.name)
+    model = run.load()
+    points = context_rows(table, trained_task.points, points, reads_any_rows(model), run.name)
     parameters = UserTable.Parameters(
         kind=kind,
         classes=trained_family.classes or 10,
-        dim=max(1, len(table.encoder.names)) if reads_any_columns else trained_family.x_dim,
+        dim=max(1, len(table.encoder.names)) if model.reads_any_columns else trained_family.x_dim,
         variance=trained_family.normaliser,
     )
     changes = {
