@@ -90,7 +90,7 @@ def test_commands_say_what_to_make_smaller(
     assert code == 1, "even if other sizes are measured"
 
 
-@pytest.mark.parametrize("where", ["families.tabular.frame.read_text_columns", "evaluation.full_table.remarks"])
+@pytest.mark.parametrize("where", ["families.tabular.frame.read_text_columns", "cli.eval_runs.remarks_on"])
 def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
     where: str, trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
