@@ -27,9 +27,10 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
 from iclbench.families.tabular.encoder import TargetKind
 from iclbench.families.tabular.frame import read_frame, stem
+from iclbench.families.tabular.real_tables import MIN_TARGETS
 from iclbench.families.tabular.table_file import target_index
 from iclbench.families.tabular.table_set import LabelledTable
-from iclbench.families.tabular.user_table import UserTable, context_rows
+from iclbench.families.tabular.user_table import MAX_TARGETS, UserTable, context_rows
 from iclbench.store.runs import Run, write_errors
 from iclbench.sweep.reference import PackedBaselines
 
@@ -189,6 +190,8 @@ def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[Tas
         kind=kind,
         classes=trained_family.classes or 10,
         dim=max(1, len(table.encoder.names)) if model.reads_any_columns else trained_family.x_dim,
+        # A fifth of the rows, so that baselines on all other rows read many more than the context.
+        targets=min(MAX_TARGETS, max(MIN_TARGETS, table.rows // 5)),
         variance=trained_family.normaliser,
     )
     changes = {

@@ -12,8 +12,8 @@ from iclbench.families.tabular.encoder import EncodedTarget, target_step
 from iclbench.families.tabular.real_tables import MIN_TARGETS, RealTables, RealTablesParameters
 from iclbench.families.tabular.table_set import LabelledTable
 
-# Largest number of rows of a context.
-MAX_POINTS = 1000
+# Largest number of rows of a context, and of targets of a split.
+MAX_POINTS, MAX_TARGETS = 1000, 256
 
 
 class UserTable(RealTables):
