@@ -4,8 +4,8 @@
     python benchmarks/blocks.py FOLDER          # writes blocks.md
 
 Grid `blocks` gives six mixers the same channel MLP, once with a convolution of four taps before the mixer and once
-without. Scores are those of the report: the area under the learning curve up to the trained length, where 0 is the zero
-predictor and 1 the optimum: ridge (`linear`) or the average over all supports (`sparse-linear`).
+without. Scores are those of the report: the area under the learning curve up to the training length, where 0 is the
+zero predictor and 1 is the optimum: ridge (`linear`) or the average over all supports (`sparse-linear`).
 """
 
 from __future__ import annotations

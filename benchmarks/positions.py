@@ -4,10 +4,10 @@
     python benchmarks/positions.py FOLDER       # writes positions.md
 
 GPT-2 is trained at preset `grid` without positions and with learned, sinusoidal and rotary positions, each with its own
-learning rate. Scores are those of the report: the area under the learning curve up to the trained length, where 0 is
+learning rate. Scores are those of the report: the area under the learning curve up to the training length, where 0 is
 the zero predictor and 1 the oracle or, without one, the best baseline. Errors are normalised squared errors (about 1
-for the zero predictor) on prompts of four times the trained length: after as many examples as in training, twice and
-four times as many, as means over seeds. Learned positions end at the trained length. Sinusoidal positions are those of
+for the zero predictor) on prompts of four times the training length: after as many examples as in training, twice and
+four times as many, as means over seeds. Learned positions end at the training length. Sinusoidal positions are those of
 Chan et al. (2022), with shorter waves than those of Vaswani et al., added to unscaled embeddings. In the trials that
 chose their rate, scores vary more with the seed than with the rate.
 """

@@ -478,7 +478,7 @@ class Reference:
         return {n: self.results.rows.groupby(keys[:n]).indices for n in (4, 5)}
 
     def beyond(self, model: str, times: int = 4, tasks: Sequence[str] = (), preset: str = "grid") -> float:
-        """The error at `times` the trained length divided by the error at the trained length, on the same prompts:
+        """The error at `times` the training length divided by the error at the training length, on the same prompts:
         geometric mean over tasks (default: function classes)."""
         ratios = []
         for task in tasks or self.quantities["CLASSES"]:

@@ -29,6 +29,7 @@ from .api.architectures import TNPD as TNPD
 from .api.architectures import TNPND as TNPND
 from .api.architectures import Attention as Attention
 from .api.architectures import Based as Based
+from .api.architectures import Cells as Cells
 from .api.architectures import CoQE as CoQE
 from .api.architectures import DeltaNet as DeltaNet
 from .api.architectures import GatedDeltaNet as GatedDeltaNet

@@ -123,7 +123,7 @@ class Entry:
         return cls
 
     def _advice(self) -> str:
-        """The class of the module with a similar name, as advice; empty without such a class or module."""
+        """The class of the module with a similar name, as advice; empty if there is no such class or module."""
         module, _, name = self.target.partition(":")
         classes = [cls for cls, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
         matches = [cls for cls in classes if cls.lower() == name.lower()] or get_close_matches(name, classes, n=1)
@@ -204,7 +204,7 @@ class Registry:
         return entry
 
     def get(self, name: str) -> Any:
-        """The class with a name or target.
+        """The class with this name or target.
 
         Raises:
             UsageError: the name is not registered, or the class cannot be imported.
@@ -287,7 +287,7 @@ class Backbones(Registry):
         ]
 
     def variant(self, name: str) -> Variant:
-        """The variant with a name or target. A backbone that is not a variant has no frozen settings.
+        """The variant with this name or target. A backbone that is not a variant has no frozen settings.
 
         Raises:
             UnknownNameError: the name is not registered.
@@ -317,7 +317,8 @@ class Backbones(Registry):
         return replace(variant, backbone=backbone.backbone, frozen={**backbone.frozen, **variant.frozen})
 
     def names_in_cards(self, name: str) -> list[str]:
-        """The names under which a card may have settings of a backbone: without its variant, then its full name."""
+        """The names under which a card may have settings for a backbone: that of the backbone, then that of the
+        variant."""
         return list(dict.fromkeys([self.variant(name).backbone, name]))
 
     def contradiction(self, name: str, settings: Mapping[str, Any]) -> str | None:
@@ -377,7 +378,8 @@ FAMILIES = Registry(
         "recall-vectors": Entry("iclbench.families.streams.recall_vectors:RecallVectors", "the same for vectors"),
         "markov": Entry("iclbench.families.streams.markov:MarkovChains", "tokens of a random Markov chain per episode"),
         "linear-system": Entry(
-            "iclbench.families.streams.linear_system:LinearSystems", "noisy rotations in the plane, one coordinate seen"
+            "iclbench.families.streams.linear_system:LinearSystems",
+            "noisy rotations in the plane, one coordinate observed",
         ),
         "real-tables": Entry(
             "iclbench.families.tabular.real_tables:RealTables",
@@ -398,7 +400,7 @@ VARIANTS = {
     ),
     "gpt2-rotary": Variant("gpt2", {"positions": "rotary"}, "gpt2 with rotary positions (Su et al. 2021)"),
     "coqe": Variant("coqe", {"positions": None}),
-    "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as its released code"),
+    "coqe-learned": Variant("coqe", {"positions": "learned"}, "coqe with learned positions, as in its released code"),
     "coqe-sinusoidal": Variant(
         "coqe", {"positions": "sinusoidal"}, "coqe with sinusoidal positions (waves of Chan et al. 2022)"
     ),
@@ -537,7 +539,7 @@ BACKBONES = Backbones(
         ),
         "tnp-a": Entry(
             "iclbench.backbones.tnp_a:TNPA",
-            "TNP-D from target to target, autoregressive (Nguyen and Grover 2022)",
+            "TNP-D, autoregressive over targets (Nguyen and Grover 2022)",
         ),
         "pt-tnp": Entry(
             "iclbench.backbones.pt_tnp:PTTNP",
@@ -571,6 +573,10 @@ BACKBONES = Backbones(
             "iclbench.backbones.cmhp:CMHP",
             "constant-memory Hawkes process, events only (Feng et al. 2023)",
         ),
+        "cells": Entry(
+            "iclbench.backbones.cells:Cells",
+            "attention over columns, then over rows of a table (Pfefferle et al. 2025)",
+        ),
     },
     VARIANTS,
 )
@@ -603,12 +609,12 @@ ESTIMATORS = Estimators(
         ),
         "poisson": Entry("iclbench.estimators.poisson:Poisson", "constant rate of events, frequencies of marks"),
         "markov-marks": Entry(
-            "iclbench.estimators.poisson:MarkovMarks", "constant rate of events, marks by the last one"
+            "iclbench.estimators.poisson:MarkovMarks", "constant rate of events, marks given the last mark"
         ),
         "renewal": Entry("iclbench.estimators.renewal:Renewal", "log-normal gaps, frequencies of marks"),
         "hawkes-mle": Entry("iclbench.estimators.hawkes_mle:HawkesMLE", "exponential Hawkes by maximum likelihood"),
         "uniform": Entry("iclbench.estimators.n_gram:Uniform", "equal probabilities of all tokens"),
-        "n-gram": Entry("iclbench.estimators.n_gram:NGram", "smoothed frequencies of tokens after the last tokens"),
+        "n-gram": Entry("iclbench.estimators.n_gram:NGram", "smoothed n-gram frequencies of tokens"),
         "gp-kernel-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleKernel", "posterior under the true kernel"
         ),

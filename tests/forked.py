@@ -43,7 +43,7 @@ class Command:
         return self._errors.read_text()
 
     def kill(self) -> None:
-        """Kill the command, if it still runs."""
+        """Kill the command if it is still running."""
         self._process.kill()
         self._process.join()
 

@@ -90,7 +90,7 @@ class Contest:
 
     def difference(self, a: str, b: str) -> Difference | None:
         """The score of a minus that of b, paired by episode and averaged over their common seeds, or over all seeds if
-        they have none in common; None without scores of single episodes."""
+        they have none in common; None if there are no scores of single episodes."""
         if (a, b) not in self._differences:
             self._differences[a, b] = self._difference(a, b)
         return self._differences[a, b]
@@ -169,7 +169,8 @@ def _contests(task: Slice) -> list[Contest]:
 
 
 def related_scores(task: Slice) -> pd.DataFrame:
-    """The scores of a task at every number of related datasets, averaged over runs; empty without related datasets.
+    """The scores of a task at every number of related datasets, averaged over runs; empty if there are no related
+    datasets.
 
     Columns contestant, kind, n_related, value, runs.
     """

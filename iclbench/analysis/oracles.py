@@ -99,8 +99,8 @@ class _Comparison:
     errors: EpisodeScores
 
     def gaps(self, name: str, oracle: str) -> tuple[np.ndarray | None, str]:
-        """The lead of a contestant over an oracle in every episode, and the name of the compared score; None without
-        scores of single episodes."""
+        """The lead of a contestant over an oracle in every episode, and the name of the compared score; None if there
+        are no scores of single episodes."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
             metric_name = curve_metric(self.rows["metric"].unique())
@@ -130,5 +130,5 @@ class _Comparison:
         return sorted(self.rows.loc[self.rows["contestant"] == contestant, "run"].unique())
 
     def _related_counts(self, contestant: str, metric_name: str) -> list[int]:
-        """The numbers of related datasets with which the contestant was evaluated."""
+        """The numbers of related datasets at which the contestant was evaluated."""
         return related_counts(self.rows[(self.rows["contestant"] == contestant) & (self.rows["metric"] == metric_name)])

@@ -92,7 +92,7 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
             `FALLBACK_METRICS` that was measured.
 
     Returns:
-        Leaderboards, best contestant first; one for each task, preset, trained length (`length`, missing if all runs
+        Leaderboards, best contestant first; one for each task, preset, training length (`length`, missing if all runs
         have the same), evaluator and shift. The question `targets` has a row for each number of related datasets in
         `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 

@@ -1,4 +1,4 @@
-"""Rows of one task, preset and trained length, with rules for seeds and failures.
+"""Rows of one task, preset and training length, with rules for seeds and failures.
 
 A mean over seeds is missing if a seed failed, since a mean over the other seeds would be too good.
 """
@@ -21,7 +21,7 @@ from iclbench.tables.means import means_over_seeds, without_failed
 
 # Key columns of learning curves.
 _CURVE_KEYS = ["evaluator", "metric", "shift", "kind", "contestant"]
-# Key columns of scores of the question `targets`.
+# Key columns of scores for the question `targets`.
 _TARGET_KEYS = ["metric", "shift", "kind", "contestant", "n_related", "axis", "axis_value", "stratum"]
 
 
@@ -33,7 +33,7 @@ class Results:
         rows: rows of the shown contestants.
         errors: scores of single episodes.
         costs: costs of the shown contestants.
-        hidden_rows: rows of contestants that are not shown, which determine trained lengths and the scores of guessing.
+        hidden_rows: rows of hidden contestants, which determine training lengths and the scores of guessing.
     """
 
     rows: pd.DataFrame
@@ -94,12 +94,12 @@ class Results:
 
     @cached_property
     def slices(self) -> Sequence[Slice]:
-        """One slice per task and preset, sorted by name; several if runs have different trained lengths."""
+        """One slice per task and preset, sorted by name; several if runs have different training lengths."""
         return [Slice(self, *key) for key in self.slice_keys]
 
     @property
     def slice_keys(self) -> list[tuple[str, str, int | None]]:
-        """Task, preset and trained length of every slice."""
+        """Task, preset and training length of every slice."""
         measured_rows = self.rows[self.rows["kind"] != "published"]
         keys: list[tuple[str, str, int | None]] = []
         for (task, preset), rows in measured_rows.groupby(["task", "preset"]):
@@ -132,7 +132,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """The task, with the trained length if runs differ in it: a unique name within the preset."""
+        """The task, with the training length if runs differ in it: a unique name within the preset."""
         return self.task if self.length is None else f"{self.task} ({self.length})"
 
     @cached_property
@@ -261,7 +261,7 @@ class Slice:
 
     @cached_property
     def targets_by_run(self) -> pd.DataFrame:
-        """Scores of single runs on the question `targets`: over all episodes (no axis), over the episodes in a bin of
+        """Scores of single runs for the question `targets`: over all episodes (no axis), over the episodes in a bin of
         context sizes (axis `n_context`), and over the episodes of a stratum.
 
         Columns metric, shift, kind, contestant, run, n_related, axis, axis_value, stratum, value, low, high, runs,
@@ -271,12 +271,12 @@ class Slice:
 
     @cached_property
     def targets(self) -> pd.DataFrame:
-        """Scores of the question `targets`, averaged over runs, without rows for failed runs."""
+        """Scores for the question `targets`, averaged over runs, without rows for failed runs."""
         means = means_over_seeds(self._target_rows.assign(evaluator="targets"), ["evaluator", *_TARGET_KEYS])
         return self.complete_targets(means).reset_index(drop=True)
 
     def complete_targets(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows of the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed.
+        """The rows for the question `targets` (columns of `targets_by_run`) for which no run of the contestant failed.
         Contestants with a diverged run have no rows."""
         failed_rows, keys = self.rows[self.rows["status"].eq("failed")], ["shift", "contestant"]
         target_failures = failed_rows[failed_rows["evaluator"].eq("targets") & ~is_branch(failed_rows)]
@@ -292,14 +292,14 @@ class Slice:
 
     @property
     def target_prompt_set(self) -> str | None:
-        """The prompt set of the question `targets` without a shift."""
+        """The prompt set for the question `targets` without a shift."""
         rows = self._target_rows
         prompt_sets = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
         return None if prompt_sets.empty else str(prompt_sets.iloc[0])
 
     @cached_property
     def accuracies_by_run(self) -> pd.DataFrame:
-        """Accuracies of single runs among the admitted labels: on the tests of the family and on fresh sequences
+        """Accuracies of single runs among the allowed labels: on the tests of the family and on fresh sequences
         (evaluator `targets`), after and, with the step in `axis_value`, during training. Contestants with a diverged
         run have no rows, because it has no final accuracy.
 

@@ -1,4 +1,4 @@
-"""Rows of the question `targets`: over all episodes, and by number of related datasets."""
+"""Rows for the question `targets` (scores at target points): over all episodes, and by number of related datasets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 
 def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """The rows over all episodes, without those of a bin or a stratum (default: for all metrics)."""
+    """The rows over all episodes, without rows for a bin or a stratum (default: for all metrics)."""
     rows = rows[rows["axis"].isna()]
     return rows if metric is None else rows[rows["metric"] == metric]
 

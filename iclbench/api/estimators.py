@@ -73,8 +73,8 @@ class _InContext(BaseEstimator):
         run = shipped_run(name)
         if run is None:
             raise UsageError(
-                f"the package has no run '{name}'; train a run on a task with features and pass it or its name: "
-                f"{type(self).__name__}(run=...)",
+                f"the package has no run '{name}'; train a run on a task with features and name it (iclbench predict "
+                f"RUN, or {type(self).__name__}(run=...))",
                 code="missing-file",
             )
         return load(run, device=self.device)

@@ -66,7 +66,7 @@ def learning_curves(
 def extrapolation(
     values: pd.DataFrame, task: str | None = None, preset: str | None = None, metric: str | None = None
 ) -> alt.Chart:
-    """Learning curves beyond the trained length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`.
+    """Learning curves beyond the training length: `evaluate(..., extrapolate=N)`. Arguments as in `learning_curves`.
 
     >>> from iclbench.api.score import evaluate
     >>> from iclbench.api.tasks import task
@@ -171,7 +171,7 @@ def leaderboard(
     means = means.sort_values("n_related").drop_duplicates("contestant", keep="last")
     if means.empty:
         raise UsageError(
-            f"nothing to rank: all contestants failed on task '{slice_.task}'; the column reason has the reasons",
+            f"nothing to rank: all contestants failed on task '{slice_.task}'; see the column 'reason'",
             code="nothing-to-do",
         )
     title += "" if selection["evaluator"] in QUESTIONS else f" · {meaning(selection['evaluator']).title}"
@@ -263,7 +263,7 @@ def _slice(rows: pd.DataFrame, task: str | None, preset: str | None) -> Slice:
     if len(slices) != 1:
         titles = ", ".join(slice_.title for slice_ in slices) or "none"
         raise UsageError(
-            f"choose one with task= and preset=, or pass rows of one trained length; there are: {titles}",
+            f"choose one with task= and preset=, or pass rows of one training length; there are: {titles}",
             code="missing-value" if slices else "nothing-to-do",
         )
     return slices[0]

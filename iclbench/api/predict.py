@@ -15,6 +15,7 @@ from iclbench.api import arguments
 from iclbench.api.models import check_weight_values
 from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
+from iclbench.core.bar import Bar
 from iclbench.core.devices import resolve_device
 from iclbench.core.episodes import Points
 from iclbench.core.errors import UsageError
@@ -68,9 +69,9 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
             "return_std: the model predicts class labels; predict_proba returns their probabilities",
             code="not-applicable",
         )
-    if not isinstance(prediction, Gaussian | Mixture):
+    if not isinstance(prediction, Gaussian | Mixture | Bar):
         raise UsageError(
-            "return_std: the model predicts single values; build it for a task with head='gaussian' (or 'mixture')",
+            "return_std: the model predicts single values; build it with head='gaussian', 'mixture' or 'bar'",
             code="not-applicable",
         )
     return _output_array(points, is_single, is_flat), _output_array(prediction.std, is_single, is_flat)
@@ -226,6 +227,11 @@ class Prompt:
             )
         x, queries = _inputs(model, "X_context", X_context), _inputs(model, "X_query", X_query)
         _check_columns(columns_of(X_context), columns_of(X_query))
+        if x.shape[-1] != queries.shape[-1]:
+            raise UsageError(
+                f"X_context {_shape(x)} and X_query {_shape(queries)}: both need the same number of columns",
+                code="bad-value",
+            )
         if x.dim() != queries.dim() or (x.dim() == 3 and len(x) != len(queries)):
             raise UsageError(
                 f"X_context {_shape(x)} and X_query {_shape(queries)}: pass both as (points, Dx), or both as "
@@ -264,7 +270,7 @@ def _inputs(model: Backbone, name: str, values: Any) -> torch.Tensor:
     x = _floats(name, values)
     if x.dim() == 3 and not len(x):
         raise UsageError(f"{name} has shape {_shape(x)}: pass at least one episode", code="bad-value")
-    if x.dim() not in (2, 3) or x.shape[-1] != model.shape.x_dim:
+    if x.dim() not in (2, 3) or (x.shape[-1] != model.shape.x_dim and not model.reads_any_columns):
         raise UsageError(
             f"{name} has shape {_shape(x)}: expected (points, {model.shape.x_dim}) or (B, points, "
             f"{model.shape.x_dim}), since the model was built for {model.shape.x_dim} input dimensions",

@@ -15,8 +15,9 @@ from jaxtyping import Float, Int
 
 from iclbench.api.predict import Prompt, Trained
 from iclbench.core.errors import UsageError
-from iclbench.core.predictions import Categorical
+from iclbench.core.predictions import Categorical, Point
 from iclbench.core.standard import Standardisation
+from iclbench.families.tabular.real_tables import LIMIT
 
 # Largest number of rows of a context.
 MAX_ROWS = 1000
@@ -24,8 +25,6 @@ MAX_ROWS = 1000
 CAUSAL_PERMUTATIONS = 4
 # Random selections of columns: as many as are needed to read each column once, within these limits.
 _MIN_SELECTIONS, _MAX_SELECTIONS = 4, 16
-# Largest absolute value of a standardised input.
-_LIMIT = 1e6
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,13 @@ class TableModel:
     @cached_property
     def column_limit(self) -> int | None:
         """Number of columns that the model reads; None for any number."""
-        return None if reads_any_columns(self._trained) else self._trained.model.shape.x_dim
+        model = self._trained.model
+        return None if model.reads_any_columns else model.shape.x_dim
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether predictions of numbers have a spread."""
+        return self._trained.model.shape.prediction is not Point
 
     @property
     def selects_rows(self) -> bool:
@@ -140,7 +145,7 @@ class TableModel:
         return normalised
 
     def _inputs(self, x: Float[np.ndarray, "N columns"]) -> Float[np.ndarray, "N columns"]:
-        return self._standard.apply(x).clip(-_LIMIT, _LIMIT)
+        return self._standard.apply(x).clip(-LIMIT, LIMIT)
 
     def _prompt(self, member: Member, queries: Float[np.ndarray, "Q columns"]) -> Prompt:
         context, queries = (self._selected(x, member.columns) for x in (self._x[member.rows], queries))
@@ -163,17 +168,13 @@ class TableModel:
         if interval is None:
             none = np.full_like(mean, np.nan)
             return mean, none, none, none
-        return mean, _column(prediction.std), *map(_column, interval)  # type: ignore[attr-defined]
+        std = prediction.std  # type: ignore[attr-defined]
+        return mean, _column(std), _column(interval[0]), _column(interval[1])
 
     def _member_probabilities(self, member: Member, queries: np.ndarray) -> np.ndarray:
         prediction = self._prompt(member, queries).predict()
         assert isinstance(prediction, Categorical)
         return _finite(prediction.logits.softmax(-1)[0])
-
-
-def reads_any_columns(trained: Trained) -> bool:
-    """Whether the model reads any number of columns, not only that of the training."""
-    return bool(getattr(trained.model, "any_x_dim", False))
 
 
 def _members(

@@ -78,7 +78,7 @@ class Task:
     @property
     @guarded
     def shape(self) -> TaskShape:
-        """The shape of the task's inputs and outputs, from which backbones are built."""
+        """The shape of the task's inputs and outputs, which is needed to build a backbone."""
         return self.config.shape(self.family)
 
     @guarded

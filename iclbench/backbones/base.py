@@ -102,6 +102,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         grows: settings that are searched to meet the budget of a preset, from coarse to fine; those that the backbone
             does not have are skipped (`iclbench.config.sizes`).
         input_kinds: the kinds of inputs (`TaskShape.inputs`) that it reads.
+        reads_any_columns: whether it reads inputs of any dimension, also more than that of its task.
         own_context_targets: the setting that scores context points in training, for a backbone that would read each
             of them twice with the task's `context_targets`.
         head_step: factor of the width of a head in a search over widths.
@@ -112,6 +113,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     default_encoder: ClassVar[EncoderName] = "resnet-64"
     grows: ClassVar[tuple[str, ...]] = ("width", "feedforward", "hidden", "pseudo_tokens", "latents", "state")
     input_kinds: ClassVar[frozenset[InputKind]] = frozenset({"features", "images", "events"})
+    reads_any_columns: ClassVar[bool] = False
     own_context_targets: ClassVar[str | None] = None
     head_step: ClassVar[int] = 1
     heads = tuple(HEADS)
@@ -130,6 +132,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
             return None
         if cls.reads_only_events():
             return f"{cls.__name__} reads event sequences only; choose a task like point-process"
+        if inputs == "images":
+            return f"{cls.__name__} reads columns of a table, and images have none; choose another backbone, like tnp"
         reason = "does not read the order of its points" if cls.order == "set" else "needs inputs"
         return f"{cls.__name__} {reason}, and {inputs} are a sequence without inputs; choose a causal model, like gpt2"
 
@@ -144,7 +148,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         size. A subclass may override this method.
 
         Args:
-            budget: number of parameters, without those of an image encoder.
+            budget: number of parameters, excluding the image encoder.
             shape: the task.
         """
         column = sum(budget >= limit for limit in _BUDGET_LIMITS)
@@ -288,5 +292,5 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def encoder_parameter_count(self) -> int:
-        """Number of parameters of the image encoder, which a budget excludes; 0 without an encoder."""
+        """Number of parameters of the image encoder, which a budget excludes; 0 if there is no encoder."""
         return 0

@@ -7,8 +7,8 @@ with the representation of the query: `task_vectors` for regression, `class_vect
 representation of a query does not depend on the context, and the task vectors do not depend on the query.
 
 Sizes are as in the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
-sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, the
-initial weights of projections to the residual stream are smaller than those of Chan et al. by the factor sqrt(2 L).
+sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, the initial
+weights of projections to the residual stream are smaller than those of Chan et al. by a factor of sqrt(2 L).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class CoQE(Backbone[CoQESettings]):
 
     Raises:
         UsageError: the width is not a multiple of the heads, a setting does not apply to the task, or, with learned
-            positions, a sequence is longer than the trained ones.
+            positions, a sequence is longer than those seen in training.
     """
 
     Settings = CoQESettings

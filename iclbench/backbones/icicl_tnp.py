@@ -61,7 +61,7 @@ class _Sets:
 
     @classmethod
     def of(cls, related: Points | None) -> _Sets | None:
-        """The rows; None without related datasets."""
+        """The rows; None if there are no related datasets."""
         if related is None or 0 in related.mask.shape:
             return None
         is_present = related.mask.any(-1)

@@ -61,6 +61,8 @@ class ImageBackbone(Backbone[BackboneSettings]):
     def __init__(self, cls: type[Backbone], settings: BackboneSettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
         assert shape.x_shape is not None
+        if (reason := cls.unfit_reason("images")) is not None:
+            raise UsageError(reason, code="not-applicable")
         self.images = ImageEncoder(settings.encoder or cls.default_encoder, shape.x_shape)
         features = self.images.features
         self.backbone = cls(settings, replace(shape, x_dim=features, x_shape=None, encoded=True))

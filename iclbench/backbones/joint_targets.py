@@ -1,7 +1,7 @@
 """Base of TNP-ND and CMANP-AND: one joint Gaussian over all targets, trained and scored by its joint density.
 
-With a Gaussian head, a `CovarianceNet` follows the targets' vectors; with other heads the backbone is the one from
-which it derives. For a single target, the prediction is the joint Gaussian of its outputs.
+With a Gaussian head, a `CovarianceNet` follows the targets' vectors; with other heads the backbone is identical to its
+base class. For a single target, the prediction is the joint Gaussian of its outputs.
 """
 
 from __future__ import annotations

@@ -83,8 +83,10 @@ class SetBackbone(Backbone[_Settings], abstract=True):
             UsageError: the dimension of the inputs is not that of the task.
         """
         _check_dimension("inputs", x, self.shape.x_dim)
-        if not self.shape.x_dim:
-            return x.new_ones(*x.shape[:-1], 1)
+        return self.fourier_features(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
+
+    def fourier_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
+        """The inputs and, if set, their Fourier features."""
         count = self.settings.fourier
         if not count:
             return x

@@ -26,7 +26,7 @@ from iclbench.layers.causal_transformer import ALL_TOKENS
 from iclbench.layers.event_read_in import EventReadIn
 from iclbench.layers.stream_read_in import StreamReadIn, TokenReadIn, VectorReadIn
 
-# Elements per pass, as `pair_sequence.SEGMENT_SIZE` for pairs.
+# Number of elements per pass, the counterpart of `pair_sequence.SEGMENT_SIZE`.
 SEGMENT_SIZE = 1024
 
 

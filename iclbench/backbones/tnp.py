@@ -1,5 +1,8 @@
 """Transformer neural process (Nguyen and Grover 2022) in the efficient form: in each layer context tokens attend to one
 another, and targets cross-attend to them (figure 7 of the ICICL-TNP paper). The cost is quadratic in the context.
+
+On tables, this is the architecture of TabPFN v1 (Hollmann et al. 2023): rows are tokens, and targets attend to the
+context only. `cells` has a token for every cell.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ with eight heads and GELU networks of four times the width, and a linear head to
 CoQE's classification.
 
 Layers are those of `gpt2`, where the initial weights of projections to the residual stream are smaller than those of
-Chan et al. by the factor sqrt(2 L). A linear read-in is between tokens and layers, as in CoQE's implementation, and
+Chan et al. by a factor of sqrt(2 L). A linear read-in is between tokens and layers, as in CoQE's implementation, and
 positions are added after it. On tasks with vectors the model is a GPT-2 with these sizes and positions.
 """
 

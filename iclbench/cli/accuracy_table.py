@@ -32,7 +32,7 @@ def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None
     for (task, preset), rows in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
         for values in split_by_prompts(rows):
             columns, lines = accuracy_board(values)
-            title = f"{task}, {preset}: accuracy among the admitted labels"
+            title = f"{task}, {preset}: accuracy among the allowed labels"
             print_table(title, columns, lines, range(1, len(columns)))
             print_packed_sources(results, values)
             print_failures(values)

@@ -1,4 +1,4 @@
-"""Find the classes with a name, and check the contracts that apply to each."""
+"""Find the classes with the given name, and check the contracts that apply to each."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def blocks(columns: Sequence[ColumnWidth], width: int, keys: Sequence[int] = (0,
     Args:
         columns: the width that each column needs.
         width: characters per line.
-        keys: the columns that name a row, with which every block begins.
+        keys: the columns that name a row; every block begins with them.
 
     >>> name, number = ColumnWidth(20, 20), ColumnWidth(6, 6)
     >>> [block.columns for block in blocks([name, *[number] * 4], 44)]

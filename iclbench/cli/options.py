@@ -134,11 +134,11 @@ def set_up_torch(device: str, threads: int) -> str:
 
 
 def example_count(extrapolate: str, trained_length: int) -> int:
-    """The number of examples of `--extrapolate`: `160`, or `4x` for four times the trained length."""
+    """The number of examples of `--extrapolate`: `160`, or `4x` for four times the training length."""
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
         raise UsageError(
-            f"--extrapolate takes a number of examples (160, or 4x the trained length), not {extrapolate!r}",
+            f"--extrapolate takes a number of examples (160, or 4x the training length), not {extrapolate!r}",
             code="bad-value",
         )
     return int(number) * (trained_length if number != extrapolate else 1)

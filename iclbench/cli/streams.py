@@ -1,4 +1,4 @@
-"""Set standard output and error to print every text, even if their encoding is limited or a file name is not text."""
+"""Let standard output and error print any text, even if their encoding is limited or a file name is not valid text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def encode_plain(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def set_encoding_fallback() -> None:
-    """Set standard output and error to print every text in any encoding."""
+    """Let standard output and error print any text, whatever their encoding."""
     codecs.register_error("iclbench.plain", encode_plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -100,7 +100,7 @@ def notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes below a table of the question `targets`: the numbers of episodes, the reference of adjusted scores, and
+    """Notes below a table for the question `targets`: the numbers of episodes, the reference of adjusted scores, and
     the gains from related datasets, with their median and the share of a single dominating episode."""
     ok_rows = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok_rows[ok_rows["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))

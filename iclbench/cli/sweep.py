@@ -32,7 +32,7 @@ def command(
         typer.Option(
             "--engine",
             autocompletion=completion.engines,
-            help="Engine that computes the cells: local (processes on this machine), slurm, ray, or one of a plug-in.",
+            help="Engine that computes cells: local (processes on this machine), slurm, ray, or one from a plug-in.",
             metavar="NAME",
         ),
     ] = "local",
@@ -42,7 +42,7 @@ def command(
             "--jobs",
             min=1,
             help="Maximum number of jobs in the queue or running.",
-            show_default="that of the engine's table, or 100",
+            show_default="from the engine's table, or 100",
         ),
     ] = None,
     detach: Annotated[
@@ -155,9 +155,7 @@ def command(
         raise UsageError("--dry-run cannot be used with --detach or --status", code="conflict")
     cluster = sweep_jobs.cluster(engine, grid, jobs, workers, detach, status)
     if cluster is not None and per_gpu != 1:
-        raise UsageError(
-            f"--per-gpu needs the engine local; each job of engine '{engine}' has one GPU", code="conflict"
-        )
+        raise UsageError(f"--per-gpu needs engine 'local'; each job of engine '{engine}' has one GPU", code="conflict")
     kinds = parsed_names("kind of cell", only, KINDS)
     with sigterm_like_ctrl_c():
         device_type, gpus = devices(device) if cluster is None else (cluster.device(device), [])

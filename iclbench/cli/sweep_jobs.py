@@ -47,7 +47,7 @@ def cluster(
     if status and detach:
         raise UsageError("--status and --detach cannot be used together", code="conflict")
     if workers:
-        raise UsageError(f"--workers needs the engine local; for engine '{name}' use --jobs", code="conflict")
+        raise UsageError(f"--workers needs engine 'local'; for engine '{name}' use --jobs", code="conflict")
     settings = engines.settings(name, _grid_settings(grids), {"jobs": jobs} if jobs else {})
     return Cluster(name, settings, detach, status)
 

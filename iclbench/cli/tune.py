@@ -42,11 +42,11 @@ def command(
         typer.Option(
             "--trials",
             min=1,
-            help="Let Optuna try this number of choices of rate, warm-up, weight decay and beta_2 (without --rates).",
+            help="Number of choices of rate, warm-up, weight decay and beta_2 that Optuna tries (without --rates).",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Number of training runs of each choice. No grid uses their seeds.")
+        int, typer.Option("--seeds", min=1, help="Number of training runs per choice, with seeds that no grid uses.")
     ] = 3,
     workers: Workers = None,
     per_gpu: PerGpu = 1,

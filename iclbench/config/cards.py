@@ -30,6 +30,7 @@ from iclbench.core.formats import canonical
 from iclbench.core.hashing import content_hash
 from iclbench.core.settings import (
     BaseSettings,
+    Buckets,
     Decay,
     NonNegativeFloat,
     PositiveFloat,
@@ -44,7 +45,7 @@ from iclbench.registry import FAMILIES, canonical_name, is_target
 PresetName = Literal["smoke", "grid", "small", "paper"]
 PRESETS: tuple[PresetName, ...] = ("smoke", "grid", "small", "paper")
 
-Head = Literal["point", "gaussian", "mixture", "categorical", "event"]
+Head = Literal["point", "gaussian", "mixture", "bar", "categorical", "event"]
 CardKind = Literal["tasks", "baselines", "grids", "tasks/language", "tasks/language/suites"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -219,7 +220,7 @@ def deviation(parameters: Any, budget: float) -> Any:
 
 
 class Preset(BaseSettings):
-    """The size of the task, of the backbones and of the training.
+    """The sizes of the task, of the backbones and of training.
 
     Attributes:
         points: number of examples in context (question `next`), or points of the largest context (`targets`).
@@ -292,14 +293,15 @@ class TaskCard(BaseSettings):
         head: the kind of prediction.
         floor: smallest standard deviation of a Gaussian head.
         components: number of Gaussians of a mixture head, or of log-normals of an event head.
-        context_targets: whether the context points are targets in training, too.
+        buckets: number of buckets of a bar head.
+        context_targets: whether the context points are also targets in training.
         parameters: parameters of the family, for all presets.
         baselines: baselines that are evaluated with every run, by the names of their cards.
         oracles: estimators that are Bayes-optimal on this task, given different parts of the true process. The oracle
             with access to the smallest part has the score 1.
         shifts: the shifts of `--shift all`.
         evaluators: tests of the family, in the order of tables.
-        solutions: baselines and oracles from which the distances of a model are measured during training
+        solutions: baselines and oracles whose distance from the model is measured during training
             (`train.evaluate_every`).
         presets: sizes by name: smoke, grid, small, paper.
         published: numbers from papers, for the report.
@@ -313,6 +315,7 @@ class TaskCard(BaseSettings):
     head: Head = "point"
     floor: NonNegativeFloat = 0.0
     components: PositiveInt = 8
+    buckets: Buckets = 100
     context_targets: bool = False
     parameters: Values = {}
     baselines: Annotated[list[str], Role.REPORTING] = []

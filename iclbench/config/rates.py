@@ -39,7 +39,7 @@ class TunedSettings(BaseSettings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The chosen settings, in the form of a table `train`."""
+        """The chosen settings, as a `train` table."""
         return self.model_dump(mode="json", exclude_none=True, exclude={"tried"})
 
 
@@ -159,13 +159,13 @@ class Rates:
         return cls(table.settings(task), table.tuning_tasks(task))
 
     def settings(self, backbone: str) -> Mapping[str, Any]:
-        """The chosen settings of a backbone, in the form of a table `train`. A variant that was not tuned uses the
-        settings of its backbone."""
+        """The chosen settings of a backbone, as a `train` table. A variant that was not tuned uses the settings of its
+        backbone."""
         names = [name for name in BACKBONES.names_in_cards(backbone) if name in self.chosen_settings]
         return self.chosen_settings[names[-1]] if names else {}
 
     def is_chosen(self, backbone: str, train: Mapping[str, Any]) -> bool:
-        """Whether training settings contain those that were chosen for a backbone or variant of this name."""
+        """Whether training settings include the chosen settings of a backbone or variant."""
         settings = self.chosen_settings.get(backbone)
         return settings is not None and all(train.get(key) == value for key, value in settings.items())
 

@@ -28,7 +28,16 @@ from iclbench.config.sizes import budget_settings
 from iclbench.core import plugins
 from iclbench.core.errors import UnknownNameError, UsageError, is_ours, shorten
 from iclbench.core.formats import assignments, canonical
-from iclbench.core.settings import MIXTURES, BaseSettings, NonNegativeFloat, PositiveInt, Role, SeedInt, validate
+from iclbench.core.settings import (
+    MIXTURES,
+    BaseSettings,
+    Buckets,
+    NonNegativeFloat,
+    PositiveInt,
+    Role,
+    SeedInt,
+    validate,
+)
 from iclbench.registry import BACKBONES, FAMILIES, backbone_builder, canonical_name, is_target
 
 if TYPE_CHECKING:
@@ -41,19 +50,20 @@ ROOTS = ("task", "backbone", "train")
 
 
 def family_class(name: str) -> type[Family]:
-    """The family with a name or target; raises `UsageError` if it is not a family."""
+    """The family with this name or target; raises `UsageError` if it is not a family."""
     return FAMILIES.subclass(name)
 
 
 def backbone_class(name: str) -> type[Backbone]:
-    """The backbone with a name or target; raises `UsageError` if it is not a backbone."""
+    """The backbone with this name or target; raises `UsageError` if it is not a backbone."""
     return BACKBONES.subclass(name)
 
 
 def unfit_reason(backbone: str, card: TaskCard) -> str | None:
     """The reason why a backbone cannot be trained on a task; None if it can."""
-    inputs: InputKind = "events" if card.head == "event" else "features"  # backbones that read features read images
-    if family_class(card.family).is_stream:
+    family = family_class(card.family)
+    inputs: InputKind = "events" if card.head == "event" else "images" if family.reads_images else "features"
+    if family.is_stream:
         inputs = "tokens" if card.head == "categorical" else "vectors"
     return backbone_class(backbone).unfit_reason(inputs)
 
@@ -84,6 +94,7 @@ class TaskConfig(BaseSettings):
     head: Annotated[Head, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = "point"
     floor: Annotated[NonNegativeFloat | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
     components: Annotated[PositiveInt | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
+    buckets: Annotated[Buckets | None, *_TRAINED_AND_EVALUATED, Role.PROTOCOL] = None
     context_targets: Annotated[bool, Role.TRAINED, Role.PROTOCOL] = False
     points: Annotated[PositiveInt, *_TRAINED_AND_EVALUATED, Role.PROTOCOL]
     episodes: Annotated[PositiveInt, Role.EVALUATED, Role.PROTOCOL]
@@ -96,7 +107,7 @@ class TaskConfig(BaseSettings):
 
     @property
     def data(self) -> str | None:
-        """The data set of the episodes, as in result tables; None without a data set."""
+        """The data set of the episodes, as in result tables; None if they need no data."""
         return self.data_with()
 
     def data_with(self, **further_assignments: str) -> str | None:
@@ -147,7 +158,7 @@ class TaskConfig(BaseSettings):
         return family
 
     def build_held_out(self, data_dir: Path | None = None, data_changed: bool = False) -> Family:
-        """The family from which evaluation prompts are drawn.
+        """The family that evaluation prompts are drawn from.
 
         Raises:
             DataError: the data differ from the training data, unless `data_changed` allows it.
@@ -188,7 +199,7 @@ class TaskConfig(BaseSettings):
         return self.model_copy(update={"learned": family.learn(), "files": self.files | family.files()})
 
     def shape(self, family: Family) -> TaskShape:
-        """The shape of the task, from which backbones are built."""
+        """The shape of the task, which determines inputs and outputs of backbones."""
         from iclbench.core.task import TaskShape
 
         return TaskShape(
@@ -204,6 +215,8 @@ class TaskConfig(BaseSettings):
             related_points=family.related_points,
             floor=self.floor or 0.0,
             components=self.components or 8,
+            buckets=self.buckets or 100,
+            y_scale=family.y_scale if self.head == "bar" else 1.0,
         )
 
     def evaluator_names(self, family: Family, names: Sequence[str]) -> list[str]:
@@ -281,7 +294,7 @@ class RunConfig(BaseSettings):
         return list(dict.fromkeys(name for name in names if isinstance(name, str) and is_target(name)))
 
     def shape(self, family: Family) -> TaskShape:
-        """The shape of the task, from which the backbone is built."""
+        """The shape of the task, which determines inputs and outputs of the backbone."""
         return self.task.shape(family)
 
     def build(self, family: Family, portable: bool = False) -> Backbone:
@@ -394,10 +407,11 @@ def resolve_task(
     owners = {key: preset_card if key in Preset.model_fields else card for key in TaskConfig.with_role(Role.PROTOCOL)}
     protocol = {key: getattr(owner, key) for key, owner in owners.items()} | protocol_changes
     # The configuration does not have settings that the head does not use.
-    for key, heads in {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES}.items():
+    heads_of = {"floor": ("gaussian", "mixture", "event"), "components": MIXTURES, "buckets": ("bar",)}
+    for key, heads in heads_of.items():
         if (head := protocol["head"]) not in heads:
             if key in protocol_changes:
-                allowed_heads = f"{', '.join(heads[:-1])} or {heads[-1]}"
+                allowed_heads = " or ".join(filter(None, [", ".join(heads[:-1]), heads[-1]]))
                 raise UsageError(
                     f"{where}.{key} needs head {allowed_heads}, and task '{task}' has head {head}; remove it",
                     code="not-applicable",

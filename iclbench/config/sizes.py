@@ -1,4 +1,4 @@
-"""Sizes of backbones: the settings with which a backbone has the budget of parameters of a preset.
+"""Sizes of backbones: the settings that give a backbone the parameter budget of a preset.
 
 The same rule holds for all backbones. The class determines fixed settings for a budget (`Backbone.at_budget`: depth,
 heads) and the settings by which it grows (`Backbone.grows`). The search finds the value of the first of these settings
@@ -41,7 +41,7 @@ _PROPORTIONAL = ("hidden",)
 def budget_settings(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Settings with which a backbone has a budget of parameters, without its image encoder.
+    """Settings that give a backbone this number of parameters, excluding its image encoder.
 
     Args:
         name: name of the backbone, for messages.
@@ -78,8 +78,8 @@ def budget_settings(
 def nearest_settings(
     name: str, cls: type[Backbone], budget: int, shape: TaskShape, fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int | None]:
-    """The settings with the size nearest to a budget, and their number of parameters (None without a search). Arguments
-    as in `budget_settings`."""
+    """The settings with the size nearest to a budget, and their number of parameters (None if no search was needed).
+    Arguments as in `budget_settings`."""
     start = {**cls.at_budget(budget, shape), **fixed}
     growing = [key for key in cls.searched_settings(start) if key in cls.Settings.model_fields]
     if not growing:

@@ -70,7 +70,7 @@ def saved_weights_give_the_same_answers(
         load_model(loaded_model, f"{folder}/weights.safetensors")
     expected = ask_next(predictor, episodes, episodes.context)
     answer = ask_next(loaded_model, episodes, episodes.context)
-    assert_close(answer, expected, tolerance, "loaded weights give other answers")
+    assert_close(answer, expected, tolerance, "loaded weights give different answers")
 
 
 def _loss(predictor: Any, episodes: Episodes) -> Tensor:

@@ -62,7 +62,7 @@ def episodes_of(shape: TaskShape) -> Episodes:
 
 
 def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with which a backbone has a few thousand parameters; the defaults if its size cannot be changed.
+    """Settings that give a backbone a few thousand parameters; the defaults if its size cannot be changed.
 
     Args:
         name: name of the backbone, for messages.

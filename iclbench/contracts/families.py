@@ -277,7 +277,7 @@ def no_baseline_beats_a_listed_oracle(family: Family) -> None:
             assert lead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {lead:.3g} ± {error:.2g}"
 
 
-# Baselines with which an oracle is compared: each is fast and accurate on some functions.
+# Baselines to compare an oracle with: each is fast, and accurate on some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 _SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")

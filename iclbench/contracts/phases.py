@@ -50,7 +50,8 @@ def update_equals_conditioning_on_everything(
 
 @contract()
 def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """An indexed state gives the answers of its episodes, and a loaded state those of the saved one."""
+    """An indexed state gives the answers of the selected episodes, and a loaded state the same answers as the saved
+    one."""
     context, x = episodes.context, targets_of(episodes).x
     state = predictor.condition(context, episodes.related)
     assert isinstance(state, State), f"condition returns a {type(state).__name__}, not a State"
@@ -58,12 +59,17 @@ def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, to
     expected = ask_state(predictor, state, x)
     index = torch.tensor([len(context) - 1, 0])
     assert_close(
-        ask_state(predictor, state[index], x[index]), expected[index], tolerance, "an indexed state gives other answers"
+        ask_state(predictor, state[index], x[index]),
+        expected[index],
+        tolerance,
+        "an indexed state gives different answers",
     )
     with tempfile.TemporaryDirectory() as folder:
         state.save(Path(folder) / "state.safetensors")
         loaded = type(state).load(Path(folder) / "state.safetensors")
-    assert_close(ask_state(predictor, loaded, x), expected, tolerance, "a saved and loaded state gives other answers")
+    assert_close(
+        ask_state(predictor, loaded, x), expected, tolerance, "a saved and loaded state gives different answers"
+    )
 
 
 @contract(lambda predictor: predictor.removes_points)

@@ -66,7 +66,7 @@ class Points(TensorRecord):
         return self.map(lambda t: take(t, order)), order
 
     def repeat_interleave(self, times: int) -> Points:
-        """Each episode `times` times in a row."""
+        """Each episode repeated `times` times."""
         return self.map(lambda t: t.repeat_interleave(times, 0))
 
 

@@ -148,7 +148,7 @@ class EventPrediction(Prediction):
         `nll_published` skips the first event and scores the last gap by its log-survival (`released_log_survival`).
         `squared_sum_error` adds the errors of all gaps except the first before squaring; the RMSE in the paper is the
         square root of its mean. Both are later divided by the number of all events. `nll_open` is minus the
-        log-survival of the censored point, NaN for sequences without one.
+        log-survival of the censored point, NaN for sequences that have none.
         """
         gap = y[..., GAP]
         # NaN is reserved for sequences without an open interval.

@@ -13,7 +13,7 @@ def missing_metrics(measured: Iterable[str], question: str) -> set[str]:
 
     The class of predictions is inferred: it is the one with the fewest metrics (`Prediction.metrics`) that has all of
     `measured`. Predictions with a density also have a joint likelihood of targets. Other metrics depend on the data or
-    the model (areas, scores of sequences or of admitted labels) and are never returned.
+    the model (areas, scores of sequences or of allowed labels) and are never returned.
 
     Args:
         measured: names of metrics with values.

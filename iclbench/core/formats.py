@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 Number = float | int
-# Control characters, direction marks, separators of lines and paragraphs, and surrogates.
+# Control characters, direction marks, line and paragraph separators, and surrogates.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -151,7 +151,7 @@ def assignments(settings: Mapping[str, object]) -> str:
 
 
 def shared_words(names: Sequence[str]) -> str:
-    """The words, separated by hyphens, with which all names begin.
+    """The hyphen-separated words that all names begin with.
 
     >>> shared_words(["bursty-p09-alpha1", "bursty-p09-alpha0"]), shared_words(["left", "right"])
     ('bursty-p09', '')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from iclbench.core.bar import Bar
 from iclbench.core.events import LogNormalEvent
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
 
@@ -9,6 +10,7 @@ HEADS: dict[str, type[Prediction]] = {
     "point": Point,
     "gaussian": Gaussian,
     "mixture": Mixture,
+    "bar": Bar,
     "categorical": Categorical,
     "event": LogNormalEvent,
 }

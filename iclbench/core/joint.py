@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from iclbench.core.bar import Bar
 from iclbench.core.errors import UsageError
 from iclbench.core.events import EventPrediction
 from iclbench.core.predictions import (
@@ -262,6 +263,12 @@ def _(predictions: Gaussian) -> Samples:
 @mix_samples.register
 def _(predictions: Mixture) -> Samples:
     return Samples(predictions.logits, predictions.means, predictions.stds)
+
+
+@mix_samples.register
+def _(predictions: Bar) -> Bar:
+    bars = predictions.bars.log_softmax(-1).movedim(2, -1)  # all samples have the same borders
+    return Bar(log_mean_exp(bars), predictions.centre[:, :, 0], predictions.scale[:, :, 0])
 
 
 @mix_samples.register

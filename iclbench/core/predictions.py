@@ -1,8 +1,9 @@
 """Predictive distributions, with their network outputs, training losses and scores.
 
 `loss(y)` and every entry of `scores(y)` have one value per query, `(batch, positions)`, summed over output dimensions.
-Predictions of events (a time and a mark) are in `iclbench.core.events`, joint predictions of several positions in
-`iclbench.core.joint`. `iclbench.core.heads` names the predictions that a task card can choose.
+Predictions of events (a time and a mark) are in `iclbench.core.events`, histograms in `iclbench.core.bar`, joint
+predictions of several positions in `iclbench.core.joint`. `iclbench.core.heads` names the predictions that a task card
+can choose.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _P = TypeVar("_P", bound="Prediction")
 _LOG_2PI = math.log(2 * math.pi)
 
 # Metrics that are the share of targets in a central interval, with the probability of the interval.
-_COVERED = {"covered_50": 0.5, "covered_90": 0.9}
+COVERED = {"covered_50": 0.5, "covered_90": 0.9}
 
 # The standard deviation as a function of the raw output r. "floor": variance = softplus(r) + floor² (the default).
 # "exp": exp(r). "bounded-m": m + (1 - m) softplus(r), as in public code of neural processes with m = 0.1 or 0.05.
@@ -42,11 +43,15 @@ class HeadSettings:
             output), so likelihoods with different floors cannot be compared. Only the spread `floor` uses it.
         components: number of Gaussians of a mixture.
         spread: the standard deviation of a Gaussian or a mixture as a function of the raw output.
+        buckets: number of buckets of a bar head, at least 2.
+        scale: standard deviation of the task's outputs, the unit of the borders of a bar head.
     """
 
     floor: float = 0.0
     components: int = 8
     spread: Spread = "floor"
+    buckets: int = 100
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class Prediction(TensorRecord):
 
         Args:
             y: the true outputs.
-            choices: the labels that each episode admits; None if all are admitted.
+            choices: the labels that each episode allows; None if all are allowed.
         """
         return self.scores(y)
 
@@ -229,7 +234,7 @@ class Gaussian(Prediction):
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
         z = ((y - self.mean) / self.std).abs()
-        coverage = {name: (z <= _half_width(level)).to(z.dtype).mean(-1) for name, level in _COVERED.items()}
+        coverage = {name: (z <= _half_width(level)).to(z.dtype).mean(-1) for name, level in COVERED.items()}
         return {
             "log_likelihood": self.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
@@ -336,7 +341,7 @@ class Mixture(Prediction):
             "log_likelihood": self.log_likelihood(y),
             "log_likelihood_gaussian": self.moments.log_likelihood(y),
             "squared_error": (self.mean - y).square().sum(-1),
-            **{name: (distance_from_median <= level / 2).to(y.dtype).mean(-1) for name, level in _COVERED.items()},
+            **{name: (distance_from_median <= level / 2).to(y.dtype).mean(-1) for name, level in COVERED.items()},
         }
 
 

@@ -64,7 +64,7 @@ class Predictor:
         removes_points: whether `remove` is implemented, which removes points from a state.
         joint: whether the answer at a target may depend on the other targets: not at all ("apart"), on the set of their
             inputs ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
-        longest: number of points of the longest possible sequence, including the query; None without a limit.
+        longest: number of points of the longest possible sequence, including the query; None if there is no limit.
     """
 
     order: ClassVar[Literal["causal", "set"]] = "set"

@@ -19,6 +19,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 # No machine can allocate more than the upper bound, so a mistyped size is reported as an error of the card.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
+# Number of buckets of a histogram with two tails.
+Buckets = Annotated[int, Field(ge=2, le=100_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]

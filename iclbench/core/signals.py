@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Seconds between two checks whether the parent process still runs.
+# Seconds between checks that the parent process is still running.
 _WATCH_SECONDS = 0.5
 
 
 @contextmanager
 def defer_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Defer these signals to this thread until the end of the block. Processes that the block starts never receive
-    them, because they inherit the mask."""
+    """Block these signals in this thread until the end of the block. Processes that the block starts never receive
+    them, because they inherit the signal mask."""
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -103,6 +103,6 @@ def end_with_parent(parent: int) -> None:
 def exit_on_signal(signal_number: signal.Signals, code: int) -> None:
     """From now on, this signal ends the process at once with this exit code, without a message."""
     signal.signal(signal_number, lambda number, frame: os._exit(code))
-    # At exit, Python restores the default handlers of all signals except ignored ones, and then shuts down libraries,
-    # which takes longest.
+    # At exit, Python restores the default handlers of all signals that are not ignored. The shutdown of libraries,
+    # which takes most of the time, comes after that.
     atexit.register(signal.signal, signal_number, signal.SIG_IGN)

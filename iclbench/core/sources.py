@@ -58,7 +58,8 @@ def _files(target: str) -> list[tuple[str, Path]]:
 
 
 def _spec_of_other_finders(top: str) -> ModuleSpec | None:
-    """The spec of a module from the other finders, such as the finder of a package in editable mode."""
+    """The spec of a module from finders other than `PathFinder`, such as those of packages installed in editable
+    mode."""
     try:
         return find_spec(top)
     except Exception:  # such a finder may raise anything

@@ -29,6 +29,8 @@ class TaskShape:
         related_points: number of points of the largest related dataset.
         floor: smallest standard deviation of a Gaussian head.
         components: number of Gaussians of a mixture head.
+        buckets: number of buckets of a bar head.
+        y_scale: standard deviation of the outputs, the unit of the borders of a bar head.
         encoded: whether x holds features from an image encoder in front of this backbone.
     """
 
@@ -45,6 +47,8 @@ class TaskShape:
     encoded: bool = False
     related_points: int = 0
     marks: int | None = None
+    buckets: int = 100
+    y_scale: float = 1.0
 
     @property
     def inputs(self) -> InputKind:
@@ -75,7 +79,7 @@ class TaskShape:
 
     @property
     def head_settings(self) -> HeadSettings:
-        return HeadSettings(self.floor, self.components)
+        return HeadSettings(self.floor, self.components, buckets=self.buckets, scale=self.y_scale)
 
     @property
     def raw_dim(self) -> int:

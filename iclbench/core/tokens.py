@@ -12,7 +12,7 @@ from iclbench.core.errors import DataError, UsageError
 
 
 def check_tokens(points: Points, classes: int | None, name: str) -> int:
-    """The size of the vocabulary.
+    """Check that the points are tokens without inputs; returns the size of the vocabulary.
 
     Args:
         points: the elements of the stream.

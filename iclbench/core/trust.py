@@ -30,7 +30,7 @@ _REGISTRIES = ("backbones", "variants", "mixers", "families", "estimators", "rea
 _DEPENDENCIES = ("sklearn", "xgboost")
 GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
-# Asks the user whether a target may be loaded; None without a terminal.
+# Asks the user whether a target may be loaded; None if there is no terminal.
 ask_user: Callable[[str], bool] | None = None
 _refused_packages: set[str] = set()
 

@@ -58,7 +58,7 @@ def checkout() -> Path | None:
 
 @cache
 def _project() -> dict[str, object] | None:
-    """The table `project` of iclbench's `pyproject.toml`; None without this file."""
+    """The table `project` of iclbench's `pyproject.toml`; None if this file does not exist."""
     try:
         text = (_PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
         project: dict[str, object] = tomllib.loads(text)["project"]

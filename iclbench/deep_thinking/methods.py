@@ -16,7 +16,7 @@ from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 from iclbench.store import identity
 
-# Increased if a method gives other answers for the same settings.
+# Increased if a method gives different answers for the same settings.
 VERSION = 1
 
 
@@ -54,7 +54,7 @@ class Method:
 
     @property
     def controls(self) -> tuple[Method, ...]:
-        """The methods, in addition to plain ICL, with which an evaluation compares this method."""
+        """The methods, in addition to plain ICL, that an evaluation compares this method with."""
         return tuple(Method(settings.method, settings) for settings in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:

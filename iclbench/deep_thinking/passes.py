@@ -1,5 +1,5 @@
-"""Deep-Thinking: several passes over the demonstrations, each after the memory of the earlier ones (Yang et al., ACL
-2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
+"""Deep-Thinking: several passes over the demonstrations, each of which attends to the memory of the previous passes
+(Yang et al., ACL 2024, "Iterative Forward Tuning Boosts In-Context Learning in Language Models", section 3).
 
 The keys and values of the first pass are the memory, so one pass is plain ICL. Every further pass reads the same
 tokens after the memory (equation 3) and moves the memory towards its keys and values by the gate eta (equation 4).
@@ -7,8 +7,8 @@ The query is answered from the final memory (equation 6). No weight changes.
 
 The released code (Yangjiaxi/DeepThinking, `models/meta_optimizer.py`) differs from the paper: it has momentum 0.9,
 memory and updates in bfloat16, in which a step of 0.01 is often rounded to zero, and it selects the best number of
-passes on the data of the evaluation. `setting="released"` does the same, with one exception: `core.py` of the released
-code cuts the demonstrations of GPT-2 to their last 400 tokens, while here `overlength` determines the treatment of long
+passes on the evaluation data. `setting="released"` does the same, with one exception: `core.py` of the released code
+cuts the demonstrations of GPT-2 to their last 400 tokens, while here `overlength` determines the treatment of long
 demonstrations. With `setting="paper"`, momentum is 0, the memory is in float32 for every precision of the model, and
 the number of passes is fixed or selected on a development split.
 """
@@ -31,7 +31,7 @@ class Thought:
     """The memory after a number of passes.
 
     Attributes:
-        passes: number of forward passes so far, from 1.
+        passes: number of forward passes so far, starting from 1.
         memory: the memory for queries, in the precision of the updates; queries cast it to the model's precision.
         change: relative distance of the pass from the memory, the mean of |K_t - K~| / |K~| and |V_t - V~| / |V~| over
             layers, for every sequence; NaN after the first pass.
@@ -46,7 +46,7 @@ def think(read: Callable[[Memory | None], Memory], settings: DeepThinking, passe
     """The memory after 1, 2, ..., `passes` passes.
 
     Args:
-        read: function that reads the demonstrations after a memory (None: without one) and returns their keys and
+        read: function that reads the demonstrations after a memory, or None for no memory, and returns their keys and
             values.
         settings: gate, momentum and precision.
         passes: number of passes T.

@@ -51,7 +51,7 @@ class MethodSettings(BaseSettings):
         return ""
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """The methods, in addition to plain ICL, with which an evaluation compares this method."""
+        """The methods, in addition to plain ICL, that an evaluation compares this method with."""
         return ()
 
     def pass_settings(self) -> DeepThinking:

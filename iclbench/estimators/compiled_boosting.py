@@ -33,7 +33,7 @@ def answer_all(x, y, order, lengths, queries, trees, depth, rate, out):
     `(B, P, Q, Dx)` to `out` `(B, P, Q)`.
 
     x `(B, N, Dx)`, y `(B, N)`, queries, rate and out are float32; order `(B, N, Dx)` has the points sorted by each
-    coordinate. Answers are NaN if sums of gradients are not exact, because XGBoost adds them in another order.
+    coordinate. Answers are NaN if sums of gradients are not exact, because XGBoost adds them in a different order.
     """
     episodes, points, dim = x.shape
     ranks = np.empty((dim, points), np.int64)

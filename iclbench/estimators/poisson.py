@@ -59,7 +59,7 @@ def poisson_rates(
 
     This is the posterior mean under a Gamma prior of shape 1, which counts as one more event after a gap of u = `unit`.
     For n > 1, u is clipped to the range from a fifth to five times the mean gap t / n, so that the rate follows the
-    data if `unit` is in another unit of time. For n = 1, u is not clipped, because any rate c / t has an infinite
+    data even if `unit` has the wrong unit of time. For n = 1, u is not clipped, because any rate c / t has an infinite
     expected loss.
 
     Args:

@@ -20,9 +20,9 @@ class Contestant:
         tuned: whether it was trained at the learning rate in the table of chosen rates; None if this is not known, and
             for untrained methods.
         trained_on: the task of its training, if it is not the task of the prompts.
-        model_name: the name without the suffixes for a method and for the task of the training; for a baseline, without
-            a number at the end ("lasso" for "lasso-1e-2"). None if it is the name.
-        method_suffix: suffix of the method that is applied to the model; None without a method.
+        model_name: the name without the suffixes for a method and for the training task; for a baseline, without a
+            number at the end ("lasso" for "lasso-1e-2"). None if it is the name.
+        method_suffix: suffix of the method that is applied to the model; None if there is no method.
         device: device on which it computes.
         libraries: versions of libraries that its answers may depend on, recorded in its files.
         folder: folder of its run; if it was deleted, results are not written. None for other contestants.

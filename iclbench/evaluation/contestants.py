@@ -29,6 +29,7 @@ from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.families.tabular.user_table import UserTable
 from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
@@ -46,7 +47,7 @@ class PredictorContestant(Contestant):
     Attributes:
         predictor: the predictor.
         episodes: number of episodes at the start of a prompt set on which it is evaluated; None for all.
-        branches: functions that load the branches of the training, by their numbers of steps.
+        branches: functions that load the branches of the training run, by number of steps.
     """
 
     predictor: Predictor = field(kw_only=True)
@@ -156,12 +157,14 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
         "image shape": (training_family.x_shape, family.x_shape),
         "head": (training_task.head, task.head),
     }
+    if getattr(model.predictor, "reads_any_columns", False) and family.x_dim:
+        del shapes["input dimensions"]
     differences = [
         f"its {name}: {value}, in training: {training_value}"
         for name, (training_value, value) in shapes.items()
         if training_value != value
     ]
-    if task.points > training_task.points:
+    if task.points > training_task.points and not (isinstance(family, UserTable) and reads_any_rows(model.predictor)):
         differences.append(f"its examples: {task.points}, in training: {training_task.points}")
     if model.predictor.uses_related and family.related_sets > training_family.related_sets:
         differences.append(f"its related datasets: {family.related_sets}, in training: {training_family.related_sets}")
@@ -170,6 +173,11 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
             f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
         )
     return with_training_task(model, training_task)
+
+
+def reads_any_rows(predictor: Predictor) -> bool:
+    """Whether a model reads contexts of any length, as set models without a limit do."""
+    return predictor.order == "set" and predictor.longest is None
 
 
 def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:

@@ -38,7 +38,7 @@ class Curve:
         sequence_scores: scores of complete sequences by metric, `(episodes,)`; sums for metrics per event. Empty if
             some context sizes were skipped.
         open_nll: for event sequences in observation windows, minus the log-survival of the open interval at its
-            position, `(episodes, prefixes)`, NaN elsewhere; None without open intervals.
+            position, `(episodes, prefixes)`, NaN elsewhere; None if there are no open intervals.
     """
 
     prefixes: tuple[int, ...]

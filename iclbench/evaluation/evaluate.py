@@ -150,7 +150,7 @@ def shifts_of(run: Run, requested: Sequence[str], extrapolate: int | None, task:
         trained = run.config.task.points
         if extrapolate <= trained:
             raise UsageError(
-                f"--extrapolate {extrapolate} is not beyond the trained length of run '{run.name}' ({trained} "
+                f"--extrapolate {extrapolate} is not beyond the training length of run '{run.name}' ({trained} "
                 "examples); pass a larger number, or --extrapolate alone for 4x",
                 code="bad-value",
             )
@@ -181,6 +181,7 @@ def evaluate_run(
     fresh: bool = False,
     on_start: OnStart | None = None,
     data_changed: bool = False,
+    further: Callable[[PromptSet], Sequence[PredictorContestant]] | None = None,
 ) -> Iterator[CellResult]:
     """Evaluate a run and its baselines under each shift and by each evaluator, and yield each finished cell.
 
@@ -193,12 +194,13 @@ def evaluate_run(
         task: the task of the prompts (default: the task of the run).
         family: the family that samples the prompts of `task`, adapted to the run (for the user's own table).
         baseline_names: baselines and oracles (default: those of the card).
-        method: a method with which the run is also evaluated.
+        method: a method to evaluate the run with as well.
         summaries: whether to write gaps and scores, which compare the contestants; a sweep writes them at its end.
         lookup: the function that finds finished cells of baselines in packed results.
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
         on_start: called with each cell before it is computed or found to be cached.
         data_changed: whether the data may differ from the training data.
+        further: further contestants of a prompt set.
 
     Raises:
         DataChangedError: the data differ from the training data.
@@ -217,6 +219,7 @@ def evaluate_run(
     while remaining:
         prompts = remaining.pop(0)  # removed from the list, so that the memory of its episodes is freed
         all_contestants = [*models, *contestants.baselines(prompts, baseline_names)]
+        all_contestants += [] if further is None else further(prompts)
         yield from evaluate_cells(results, prompts, all_contestants, lookup, fresh, on_start)
         if summaries:
             summarise(results, prompts)

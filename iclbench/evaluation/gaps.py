@@ -32,7 +32,7 @@ from iclbench.store.runs import write_errors
 from iclbench.tables.curves import mean_heights
 
 ADJUSTED = "log_likelihood_adjusted"
-# The metrics of gaps, by the likelihoods of the question `targets`.
+# The metrics of gaps, by the likelihood that they compare (question `targets`).
 GAPS = dict(zip(tables.LIKELIHOODS, ("gap", "gap_joint"), strict=True))
 _SHARED_COLUMNS = [
     "run",

@@ -1,9 +1,9 @@
 """Evaluation during training by the family's own tests, and distances from known solutions of the task, on the same
 episodes as in `iclbench eval`.
 
-In-context learning can emerge and disappear while the loss only falls (transience; Chan et al. 2022, figure 7), so the
-last step is not sufficient. The evaluation does not change the training: the model is in eval mode, random streams of
-the training are not used, and the weights are bitwise the same with and without it.
+In-context learning can emerge and disappear while the loss keeps falling (transience; Chan et al. 2022, figure 7), so
+evaluating the last step is not enough. The evaluation does not affect training: the model is in eval mode, the random
+streams of training are not used, and the weights are bitwise the same with and without it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Monitor:
 
     def _score(self, backbone: Backbone, name: str, step: int, device: str) -> Rows:
         all_prompts = self._prompts(name, self._task.episodes)
-        # A smaller prompt set is the first episodes of a larger one.
+        # A smaller prompt set consists of the first episodes of a larger one.
         first_prompts = self._prompts(name, min(EPISODES, self._task.episodes))
         result = target_scores(backbone, first_prompts, device)
         if result.failure is not None:

@@ -19,7 +19,7 @@ reference that scores 1; the column `normaliser` is the distance of the two poin
   it is better than the zero predictor, so a predictor without context cannot score above 0.
 - Squared errors without an oracle: if the interval of the best baseline contains the error that scores 0, 1 is an error
   of zero, which cannot be reached. The interval is that of the baseline alone, not of a paired difference.
-- A family's own tests: the accuracy among the admitted labels. 0 is guessing. 1 is the task's best baseline if the
+- A family's own tests: the accuracy among the allowed labels. 0 is guessing. 1 is the task's best baseline if the
   context has the answer, and an accuracy of 1 if the answer can only be learned in training. The score is missing if
   the test shows which of two equally good answers a model gives.
 """

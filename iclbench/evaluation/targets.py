@@ -114,7 +114,7 @@ def mean_rows(
         prompts: the prompt set.
         n_related: numbers of related datasets.
         scores: `(episodes, n_related)`.
-        result: the scores from which `scores` are computed. Subsets with skipped episodes have skipped rows, and
+        result: the result from which `scores` were computed. Subsets with skipped episodes have skipped rows, and
             subsets with a score that is not finite have failed rows.
     """
     rows: cells.Rows = []

@@ -7,6 +7,7 @@ evaluate it on random inputs; subclasses of `FunctionFamily` define only these t
 from __future__ import annotations
 
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class Evaluator:
     """A test of a family on special sequences; predictions are limited to the labels in `Episodes.choices`.
 
     Attributes:
-        chance: the accuracy of guessing among the admitted labels.
+        chance: the accuracy of guessing among the allowed labels.
         group_size: number of neighbouring episodes that count as one; a group is right only if all its episodes are.
         answer_source: source of the right answer: the context (methods fitted on it are then references), only the
             weights, or either, if the test shows which of two equally good answers a model gives.
@@ -66,6 +67,7 @@ class Family(ABC):
         classes: number of classes, None for regression.
         marks: number of marks of a family of events (`iclbench.core.events`); None for other families.
         is_stream: whether its elements are tokens or vectors without inputs.
+        reads_images: whether its inputs are images (`x_shape`).
         time_unit: divisor of the times of a user's events before a model reads them.
         starts_with_event: whether the observation of a user's sequence starts at its first event, which then does not
             count as an event.
@@ -87,6 +89,7 @@ class Family(ABC):
     classes: int | None = None
     marks: int | None = None
     is_stream: ClassVar[bool] = False
+    reads_images: ClassVar[bool] = False
     time_unit: float = 1.0
     starts_with_event: bool = False
     x_shape: tuple[int, ...] | None = None
@@ -118,6 +121,12 @@ class Family(ABC):
     def normaliser(self) -> float:
         """The divisor of errors: the variance of the noiseless output under the training distribution."""
         return 1.0
+
+    @property
+    def y_scale(self) -> float:
+        """Standard deviation of one output under the training distribution, the unit of the borders of a bar head. The
+        default shares the normaliser equally among the outputs."""
+        return math.sqrt(self.normaliser / self.y_dim)
 
     @property
     def fingerprint(self) -> str:

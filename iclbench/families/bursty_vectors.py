@@ -70,7 +70,7 @@ class Sequences(NamedTuple):
         x: the items.
         classes: class of each item; -1 for new classes.
         labels: label of each item in the sequence.
-        admitted: the two labels that can be the answer; None if all can.
+        admitted: the two allowed labels; None if all labels are allowed.
     """
 
     x: Float[Tensor, "B T D"]
@@ -164,7 +164,8 @@ class BurstyVectors(Family):
         split, means = self._classes(generator.device)
         n_labels = self.parameters.labels
         first = split.labels_by_rank[split.zipf((episodes, 1), generator)]
-        # A uniform class of another label: Zipf weights would need a normaliser for every label.
+        # The second class is drawn uniformly from those with another label: Zipf weights would need a normaliser for
+        # every label.
         offset = torch.randint(1, n_labels, (episodes, 1), generator=generator, device=generator.device)
         second_label = (first + offset) % n_labels
         counts = (self.parameters.classes - second_label - 1) // n_labels + 1  # classes of this label
@@ -179,7 +180,8 @@ class BurstyVectors(Family):
         labels: Int[Tensor, "B 2"],
         generator: torch.Generator,
     ) -> Sequences:
-        """Sequences of equally many items of two classes with these labels, shuffled, and a query of either class."""
+        """Shuffled sequences with the same number of items from two classes with these labels, and a query of either
+        class."""
         position = random_positions_in_pair(len(labels), generator)
         x = self._items(take(means, position), generator)
         return Sequences(x, take(classes, position), take(labels, position), labels)

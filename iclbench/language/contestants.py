@@ -26,7 +26,7 @@ class LanguageContestant(Contestant):
     Attributes:
         model: None for the baseline.
         method: None for the baseline.
-        compared_methods: methods with which it is compared on the same demonstrations.
+        compared_methods: methods to compare it with on the same demonstrations.
     """
 
     model: LanguageModel | None = None

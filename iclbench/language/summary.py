@@ -69,8 +69,8 @@ def _stem(prompts: LanguagePrompts) -> str:
 
 
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
-    """A row for each metric, and for each metric after each number of passes. If one set of demonstrations failed, the
-    row has the status failed, because a mean over the other sets would be biased."""
+    """A row for each metric and each number of forward passes over the demonstrations. If one set of demonstrations
+    failed, the row has the status failed, because a mean over the other sets would be biased."""
     failures = [reason for cell in cells if (reason := _failure_reason(cell)) is not None]
     finished = pd.concat(
         [cell for cell in cells if _failure_reason(cell) is None] or [cells[0].iloc[:0]], ignore_index=True

@@ -38,11 +38,11 @@ class CovarianceNet(nn.Module):
         width: D of the targets' vectors.
         heads: number of attention heads.
         feedforward: hidden width of layers and perceptrons.
-        outputs: dy.
+        outputs: number of outputs dy.
         form: `tril` or `low-rank`.
-        head: floor and spread. With spread `floor` the diagonal of L is sqrt(L_ii² + floor²), with `bounded-m` it is
-            m + (1 - m) tanh(L_ii), with `exp` it is unchanged. With `exp`, D is exp(r), as in the released code; with
-            the others, sqrt(D) is the standard deviation that a Gaussian head gives.
+        head: settings of the head. With spread `floor` the diagonal of L is sqrt(L_ii² + floor²), with `bounded-m` it
+            is m + (1 - m) tanh(L_ii), with `exp` it is unchanged. With `exp`, D is exp(r), as in the released code;
+            with the others, sqrt(D) is the standard deviation that a Gaussian head gives.
     """
 
     def __init__(

@@ -60,7 +60,8 @@ _MAX_SAVED_TOKENS = 8 * CHUNK
 # In double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1), the
 # smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
 _DOUBLE_LIMITS, _SINGLE_LIMITS = (-40.0, 16, -320.0), (-16.0, 8, -36.0)
-# Numbers per token from which a loop over tokens is faster than `cumprod`, which is not vectorised over channels.
+# With at least this many numbers per token, a loop over tokens is faster than `cumprod`, which is not vectorised over
+# channels.
 _LOOP_SIZE = 2048
 _TENSOR_NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 

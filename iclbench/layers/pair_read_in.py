@@ -1,4 +1,4 @@
-"""The read-in from inputs and outputs of points to the interleaved tokens of a sequence model."""
+"""The read-in layer, which maps inputs and outputs of points to the interleaved tokens of a sequence model."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tools to sample target by target: draws from predictions with given random numbers, and attention to the context,
-which all paths share, and to the earlier draws of the same path."""
+"""Tools for sampling one target after another: draws from predictions with given random numbers, and a memory for
+attention. All paths share the context; each path also attends to its own earlier draws."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from iclbench.core.bar import Bar
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
 from iclbench.layers.attention import KeysAndValues
 
@@ -46,6 +47,11 @@ def _(answer: Mixture, uniform: Tensor, normal: Tensor) -> Tensor:
 
 
 @draw.register
+def _(answer: Bar, uniform: Tensor, normal: Tensor) -> Tensor:
+    return answer.transport(normal)
+
+
+@draw.register
 def _(answer: Categorical, uniform: Tensor, normal: Tensor) -> Tensor:
     return _sample_class(answer.logits, uniform)
 
@@ -57,7 +63,8 @@ def _sample_class(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) 
 
 
 class PathMemory:
-    """Keys and values, in one layer, of the context, which is the same for all S paths, and of the draws of each path.
+    """The keys and values of one layer: those of the context, which all S paths share, and those of the draws of each
+    path.
 
     Args:
         context: keys and values of the context.

@@ -51,7 +51,7 @@ def draw_indices(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"]) -
 
 
 def select_points(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
-    """S sets of points by their indices, each with the mask of the episode's points."""
+    """S sets of points, selected by index, each with the mask of the episode's points."""
     samples = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
     return Points(samples.x, samples.y, points.mask.unsqueeze(1).expand(indices.shape))
 
@@ -59,7 +59,7 @@ def select_points(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
 def resample_residuals(
     residuals: Float[Tensor, "B S N dy"], indices: Int[Tensor, "B S N"], mask: Bool[Tensor, "B N"]
 ) -> Float[Tensor, "B S N dy"]:
-    """Residuals by their indices, minus their mean over the valid points."""
+    """The residuals at these indices, minus their mean over the valid points."""
     sample = residuals.gather(2, indices.unsqueeze(-1).expand(residuals.shape))
     valid = mask[:, None, :, None]
     mean = (sample * valid).sum(2, keepdim=True) / valid.sum(2, keepdim=True).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Elements of a stream to tokens: one token per element, and a learned token before the first element."""
+"""The read-in layers of streams: one token per element, and a learned token before the first element."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StreamReadIn(nn.Module, ABC):
 
 
 def linear_start(width: int) -> nn.Parameter:
-    """A start token with the distribution of PyTorch's initial biases of a linear map of two features, which is that of
-    the gap and its logarithm."""
+    """A start token, initialised like the bias of a PyTorch linear layer with two inputs, since event tokens are a
+    linear map of the gap and its logarithm."""
     return nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
 
 

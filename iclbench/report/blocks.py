@@ -143,7 +143,7 @@ class Figure:
         make_live: builds the specification that the page draws for each panel, without data.
         panels: the panels.
         legend: the looks in the page's legend.
-        columns: panels in a row of a wide page; 0 for as many as fit. A single panel takes at most half a row.
+        columns: number of panels per row on a wide page; 0 for as many as fit. A single panel takes at most half a row.
         shows_shapes: whether the page's legend shows the shapes of points.
     """
 

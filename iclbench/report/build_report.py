@@ -67,7 +67,7 @@ def build(
     """Write the report on a results folder to `out`.
 
     Next to the page are `tables/` with CSV, Markdown and LaTeX files, and `figures/` with the rows of each figure and
-    its pictures. The same tables result in the same bytes. If a picture cannot be drawn, the page has the reason.
+    its pictures. The same tables result in the same bytes. If a picture cannot be drawn, the page gives the reason.
 
     Args:
         results: a results folder.

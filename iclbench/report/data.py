@@ -1,4 +1,4 @@
-"""The frames of a report: all tables of a results folder, and one slice per task, preset and trained length."""
+"""The frames of a report: all tables of a results folder, and one slice per task, preset and training length."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Results(slices.Results):
         excluded_rows: a line for each group of rows that is not comparable with the others.
         cells: the cells of sweeps.
         trials: the trials of `iclbench tune`.
-        folder: the results folder; None for rows without one.
+        folder: the results folder; None if the rows are not from a folder.
     """
 
     examples: pd.DataFrame
@@ -81,13 +81,13 @@ class Slice(slices.Slice):
 
     @cached_property
     def data(self) -> str | None:
-        """The data sets that episodes are sampled from; None without data."""
+        """The data sets that episodes are sampled from; None if there is none."""
         names = self.rows.loc[self.rows["kind"] != "published", "data"].dropna().unique()
         return ", ".join(sorted(map(str, names))) or None
 
     @property
     def siblings(self) -> list[Slice]:
-        """The slices of this task and preset, one for each trained length."""
+        """The slices of this task and preset, one for each training length."""
         return [s for s in self.results.slices if (s.task, s.preset) == (self.task, self.preset)]
 
     @cached_property
@@ -233,7 +233,7 @@ def results_from_values(values: pd.DataFrame) -> Results:
 
 
 def data_note(rows: pd.DataFrame) -> pd.Series:
-    """A suffix with the data of each published number, for the name of its contestant; empty without data.
+    """A suffix with the data of each published number, for the name of its contestant; empty if no data set is given.
 
     >>> data_note(pd.DataFrame({"data": ["glyphs=omniglot", None]})).tolist()
     [', glyphs=omniglot', '']

@@ -1,7 +1,7 @@
 """Vega in a separate process: pictures as PNG, SVG and PDF, and the script that draws the figures on the page.
 
 vl-convert contains V8, which holds Python's global interpreter lock and ends its process if it runs out of memory. In a
-separate process, neither stops the report: it omits pictures that cannot be drawn, and has the reasons.
+separate process, neither stops the report: it omits pictures that cannot be drawn, and gives the reasons.
 """
 
 from __future__ import annotations

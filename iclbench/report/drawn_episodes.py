@@ -10,7 +10,7 @@ import pandas as pd
 from iclbench.analysis.target_scores import over_all_episodes
 from iclbench.report.data import Slice
 
-# Largest number of predictions in a row.
+# Largest number of predictions per row.
 MAX_COLUMNS = 4
 
 
@@ -64,8 +64,8 @@ def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant
 
 
 def main_contestants(task: Slice, contestants: Sequence[DrawnContestant]) -> list[DrawnContestant]:
-    """At most `MAX_COLUMNS` backbones: the best one that does not use related datasets, the best one that does with
-    each of its numbers, and further ones that do not."""
+    """At most `MAX_COLUMNS` backbones: the best one that ignores related datasets; the best one that uses them, at each
+    number of related datasets; and further ones that ignore them."""
     backbones = [drawn for drawn in contestants if task.kinds.get(drawn.contestant) == "backbone"]
     with_related = [drawn for drawn in backbones if drawn.uses_related]
     without_related = [drawn for drawn in backbones if not drawn.uses_related]

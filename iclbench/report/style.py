@@ -1,4 +1,4 @@
-"""The looks of contestants, the same in all figures of a report.
+"""Colours, lines and shapes of contestants, which are the same in all figures of a report.
 
 Causal backbones have strong colours (the first six of Okabe and Ito, 2008), solid lines and filled shapes; set models
 have other colours, long dashes and hollow shapes. Baselines have a muted version of the colours of Tol (2021) and thin
@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
 
 
 def vega_lite() -> str:
-    """The version of Vega-Lite of all specifications.
+    """The version of Vega-Lite used by all figures.
 
     >>> vega_lite()[0].isdigit()
     True
@@ -66,7 +66,7 @@ class Look:
         colour: colour of line and points.
         dash: dash pattern of the line in pixels; empty for a solid line.
         width: width of the line in pixels.
-        shape: shape of the points, a name of Vega-Lite or a path.
+        shape: shape of the points: the name of a Vega-Lite shape, or an SVG path.
         hollow: whether points are outlines.
         order: context order of a backbone, "causal" or "set"; None if unknown.
         is_user_defined: whether it is a backbone that is not part of the package.
@@ -109,7 +109,7 @@ PATHS = {
 POSITION_DASHES = {"learned": DASHES[1], "sinusoidal": DASHES[2], "rotary": DASHES[3]}
 OTHER_VARIANT_DASH = (6, 2, 1, 2, 1, 2)
 
-# Colour, shape (a name of Vega-Lite or `PATHS`) and context order of shipped backbones. `looks` chooses the look of a
+# Colour, shape (a name from Vega-Lite or `PATHS`) and context order of shipped backbones. `looks` chooses the look of a
 # backbone that is not listed.
 BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "gpt2": ("#0072B2", "circle", "causal"),
@@ -154,6 +154,7 @@ BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "icicl-cnp": ("#A0A0FF", "cross", "set"),
     "icicl-tnp": ("#003D33", "triangle-right", "set"),
     "cmhp": ("#44AA99", "hourglass", "set"),
+    "cells": ("#99D3AB", "stairs", "set"),
 }
 # Shapes of shipped variants; colour and order are those of the backbone.
 VARIANT_SHAPES = {
@@ -191,7 +192,7 @@ BACKGROUND = Look(GREY, (), 1.0)
 ORACLE = Look(INK)
 # The look of references with a fixed score, which are drawn like rules.
 ZERO = Look("#777777", (1, 3), 1.6)
-# The look of the reference for accuracies in context, which must differ from the rule of guessing near it.
+# The look of the reference for accuracies in context. It must differ from the nearby line for guessing.
 NEAREST_NEIGHBOUR = Look(MUTED[4], DASHES[0])
 FIXED_LOOKS = {"zero": ZERO, "chance": ZERO, "pixel-1nn": NEAREST_NEIGHBOUR}
 

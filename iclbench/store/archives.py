@@ -58,7 +58,8 @@ class PackedWeights:
 
     @property
     def training_id(self) -> str:
-        """The identity of the training, which is equal for settings that are left out and their defaults."""
+        """The identity of the training run. Leaving a setting out and giving its default result in the same
+        identity."""
         return identity.weights_id(self._run_config)
 
     @cached_property
@@ -149,7 +150,7 @@ def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
 
 
 def find(results: Path, name: str) -> Run:
-    """The run with a name in a results folder. A run that is only in an archive of the results folder or of the
+    """The run with this name in a results folder. A run that is only in an archive of the results folder or of the
     checkout is unpacked into the folder of runs. The name `FOLDER/NAME` selects a run in an archive in FOLDER;
     `reference/NAME` may also be a run in the package (`iclbench.store.shipped`).
 

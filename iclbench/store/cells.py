@@ -229,7 +229,7 @@ def computes_scores(cell: GridCell) -> bool:
 
 
 def _metrics(results: Path, files: Sequence[str]) -> str | None:
-    """The metrics in the metadata of the tables of an evaluation; None without such metadata."""
+    """The metrics in the metadata of the tables of an evaluation; None if there is no such metadata."""
     metric_lists = [
         tables.metadata(results / file).get("metrics", "") for file in files if file.endswith("values.parquet")
     ]

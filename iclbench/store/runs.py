@@ -42,7 +42,7 @@ log = logging.getLogger("iclbench")
 
 
 def recorded_digest(weights: Path) -> str | None:
-    """The SHA-256 in the digest file of weights; None without such a file.
+    """The SHA-256 in the digest file of weights; None if there is no such file.
 
     A process that is killed while it writes the weights can leave several digests in the file. The one that matches
     the weights is returned."""
@@ -62,8 +62,8 @@ def run_name(config: RunConfig) -> str:
 
 
 def trained_and_current_codes(config: RunConfig) -> Iterator[tuple[str, codes.Code, codes.Code]]:
-    """The names of the family and the backbone of a configuration, each with its code in training and its current
-    code."""
+    """The names of the family and the backbone of a configuration, each with two versions of its code: the one that
+    trained the run and the current one."""
     task, backbone = config.task, config.backbone
     yield task.family, task.code, codes.of_family(task.family)
     yield backbone.name, backbone.code, codes.of_backbone(backbone.name, backbone.settings)
@@ -113,7 +113,7 @@ class Run:
         return self.weights.is_file()
 
     def branch(self, steps: int) -> Path:
-        """The file of weights of the branch with a number of steps."""
+        """The weights file of the branch with this number of steps."""
         return self.path / f"branch-{steps:09d}.safetensors"
 
     def has_branch(self, steps: int) -> bool:
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def recorded_divergence(self) -> DivergedError | None:
-        """The recorded divergence of a training run with this configuration; None without one."""
+        """The recorded divergence of a training run with this configuration; None if there is none."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
             if record["config"] == self.hash:
@@ -204,29 +204,29 @@ class Run:
             raise ValueError("another configuration or another version of a plug-in")
 
     def check_codes(self) -> None:
-        """Raise `CodeChangedError` if the code of the family or the backbone changed since the training."""
+        """Raise `CodeChangedError` if the code of the family or the backbone has changed since training."""
         for name, trained, current in trained_and_current_codes(self.config):
             if trained != current:
                 raise CodeChangedError(self.name, name, trained, current)
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The checkpoints of the training, oldest first."""
+        """The checkpoints of the training run, oldest first."""
         return self.checkpoints_of(None)
 
     def checkpoint_folder(self, branch: int | None) -> Path:
-        """The folder of the checkpoints of the training (None) or of a branch."""
+        """The folder with the checkpoints of the training run (None) or of a branch."""
         folder = self.path / "checkpoints"
         return folder if branch is None else folder / f"branch-{branch:09d}"
 
     def checkpoints_of(self, branch: int | None) -> list[Path]:
-        """The checkpoints of the training (None) or of a branch, oldest first."""
+        """The checkpoints of the training run (None) or of a branch, oldest first."""
         paths = self.checkpoint_folder(branch).glob("step-*.safetensors")
         return sorted(path for path in paths if re.fullmatch(r"step-\d{9}", path.stem))
 
     @property
     def checkpoint_step(self) -> int:
-        """The step of the last checkpoint, 0 without a checkpoint."""
+        """The step of the last checkpoint; 0 if there is none."""
         return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
 
     @contextmanager
@@ -270,7 +270,7 @@ class Run:
         return backbone.to(device).eval()
 
     def load_branch(self, steps: int, backbone: Backbone) -> Backbone:
-        """A backbone from `load`, with the weights of the branch with a number of steps; raises `UsageError` if they
+        """A backbone from `load`, with the weights of the branch with this number of steps; raises `UsageError` if they
         are damaged or do not fit the code."""
         from safetensors import SafetensorError
 
@@ -382,7 +382,7 @@ class RunLock:
         """Restore the folder and its configuration, if it was deleted or moved.
 
         Raises:
-            IclbenchError: another process trains a run of this name, or the folder holds another run.
+            IclbenchError: another process is training a run of this name, or the folder holds another run.
         """
         if not self._lock.is_held:
             self._run.path.mkdir(parents=True, exist_ok=True)
@@ -393,8 +393,8 @@ class RunLock:
             self._is_restored = True
         elif Run(self._run.path).hash != self._run.hash:
             raise IclbenchError(
-                f"{self._run.path} was replaced by a run with other settings during the training of run "
-                f"'{self._run.name}', which stops; train with another --name",
+                f"{self._run.path} was replaced by a run with different settings while run "
+                f"'{self._run.name}' was training, so training stops; train with another --name",
                 code="settings-changed",
             )
 
@@ -409,7 +409,7 @@ class RunLock:
 
 
 class SettingsChangedError(UsageError):
-    """The run in a folder was trained with other settings.
+    """The run in a folder was trained with different settings.
 
     Attributes:
         run: the run.
@@ -422,7 +422,7 @@ class SettingsChangedError(UsageError):
         self.run = run
         self.difference = f"it differs in {'; '.join(lines[:8])}{' ...' if len(lines) > 8 else ''}"
         super().__init__(
-            f"run '{run.name}' was trained with other settings; choose another --name or delete {run.path}. "
+            f"run '{run.name}' was trained with different settings; choose another --name or delete {run.path}. "
             f"I{self.difference[1:]}"
         )
 
@@ -438,7 +438,7 @@ class CodeChangedError(UsageError):
                 f"run '{run}' was trained with version {trained} of '{name}', but this iclbench has version {current}"
             )
         else:
-            message = f"the sources of '{name}' changed since the training of run '{run}' ({trained}, now {current})"
+            message = f"the sources of '{name}' have changed since run '{run}' was trained ({trained}, now {current})"
         super().__init__(f"{message}; train with another --name, or delete the run with iclbench rm {run}")
 
 
@@ -450,7 +450,7 @@ def _log_once(line: str) -> None:
 def create(
     results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None, wait: bool = False
 ) -> Run:
-    """Return the run with a configuration, and create its folder if it does not exist.
+    """Return the run with this configuration, and create its folder if it does not exist.
 
     Args:
         results: results folder.
@@ -488,8 +488,8 @@ def create(
 def with_rates_of_started_run(
     results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
-    """The configuration with which a run starts or continues. A started run continues with the settings that were in
-    the results folder's table of learning rates when it started, even if the table has changed.
+    """The configuration of a run that starts or continues. A started run continues with the settings that were in the
+    results folder's table of learning rates when it started, even if the table has changed.
 
     Args:
         results: results folder.
@@ -574,7 +574,7 @@ def _toml_text(content: Mapping[str, Any]) -> str:
 
 
 def find(results: Path, name: str) -> Run:
-    """The run with a name; raises `UnknownNameError` if it does not exist."""
+    """The run with this name; raises `UnknownNameError` if it does not exist."""
     run = Run(results / "runs" / check_name(name))
     if not (run.path / "config.toml").is_file():
         raise UnknownNameError("run", name, [run.name for run in all_runs(results)], hint=f"(in {results})")

@@ -1,7 +1,7 @@
 """A model that learns points one after the other and answers queries between them.
 
 The answer to a query depends on all points before it and on none after it. Points are buffered and learned in batches,
-at the latest before the next query; queries of a file are buffered, too. Up to rounding, the answers are the same as
+at the latest before the next query; queries of a file are buffered as well. Up to rounding, the answers are the same as
 for one line at a time. The memory is the size of the model's state: constant for `cmanp`, `cnp` and recurrent models,
 growing for models that store the points. With a window (module `window`), the model uses only the last points.
 """

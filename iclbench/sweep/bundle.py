@@ -54,11 +54,11 @@ class Bundle:
 
     @classmethod
     def read(cls, path: Path) -> Bundle:
-        """Read a bundle that `write` has written.
+        """Read a bundle written by `write`.
 
         Raises:
-            IclbenchError: the file is damaged, or the code of a cell or the schema of tables differs here, so that rows
-                of two versions would be in one table.
+            IclbenchError: the file is damaged, or this machine has a different version of the code of a cell or of the
+                table schema, so that one table would mix rows of two versions.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -91,11 +91,12 @@ def commit_mismatch(path: Path) -> str | None:
 
 
 def _changed_component(cell: GridCell, submitted_hash: str) -> str | None:
-    """The name of a component of a cell, or of the cell, whose code differs here; None if there is none.
+    """The component whose code on this machine differs from the code at submission: a family, a backbone or the cell
+    itself; None if all code is the same.
 
     Args:
-        cell: the cell as it is read here.
-        submitted_hash: its hash where it was submitted.
+        cell: the cell as read on this machine.
+        submitted_hash: its hash on the machine that submitted it.
     """
     for name, trained_code, current_code in trained_and_current_codes(cell.config) if cell.config else ():
         if trained_code != current_code:
@@ -122,7 +123,7 @@ def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) 
     Args:
         bundle: the bundle.
         work: computes one cell.
-        outcomes_path: file of the outcomes so far, from which an interrupted bundle continues.
+        outcomes_path: file with the outcomes so far, which lets an interrupted bundle continue.
 
     Raises:
         Interrupted: on a signal, after writing a checkpoint.
@@ -152,7 +153,7 @@ def write_outcomes(path: Path, outcomes: Mapping[str, Outcome]) -> None:
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """Read outcomes that `write_outcomes` has written."""
+    """Read outcomes written by `write_outcomes`."""
     return outcomes_of(json.loads(path.read_text(encoding="utf-8")))
 
 

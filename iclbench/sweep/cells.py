@@ -2,10 +2,10 @@
 
 The rows of a cell are a pure function of its frozen configuration.
 
-The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training, the evaluated task,
-the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names or the
-order of a grid. For data sets, it covers the paths of files and not their content: a grid can be planned without the
-files, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
+The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training run, the evaluated
+task, the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names or
+the order of a grid. For data sets, it covers the paths of files and not their content: a grid can be planned without
+the files, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GridCell:
         contestant: name of the backbone or baseline in tables.
         task_config: the task at its preset.
         preset: the preset.
-        config: configuration of the training; None for baselines and summaries.
+        config: configuration of the training run; None for baselines and summaries.
         options: options of the work, in plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and
             `contexts` (probe), `points` (cost).
         needs: hashes of the cells that must be settled before this one begins.

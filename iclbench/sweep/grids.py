@@ -35,10 +35,12 @@ def _length(value: Any) -> int | str:
     is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
     if is_count or (isinstance(value, str) and re.fullmatch(r"[1-9]\d?x", value)):
         return value
-    raise ValueError(f'expected a number of examples, like 500, or of trained lengths, like "4x", got {value!r}')
+    raise ValueError(
+        f'expected a number of examples, like 500, or a multiple of the training length, like "4x", got {value!r}'
+    )
 
 
-# A number of examples in context, or a multiple of the trained length of each run.
+# A number of examples in context, or a multiple of the training length of each run.
 Length = Annotated[Any, AfterValidator(_length)]
 
 
@@ -59,8 +61,8 @@ class Evaluate(BaseSettings):
 
     Attributes:
         shifts: shifts of all runs, with up to `extrapolate` examples if it is set.
-        shifts_of: further shifts of single tasks, at the trained length.
-        extrapolate: largest number of examples by preset: 500, or "4x" the trained length.
+        shifts_of: further shifts of single tasks, at the training length.
+        extrapolate: largest number of examples by preset: 500, or "4x" the training length.
         baselines: baselines that replace those of each task's card; those that do not fit the task are omitted. The
             oracles of the card are always included.
         seed: seed of the prompts. Prompts of different seeds are independent.
@@ -90,7 +92,7 @@ class Probe(BaseSettings):
 
     Attributes:
         of: kinds of probes.
-        contexts: examples in context by preset: numbers, or multiples like "2x" (default: the trained length).
+        contexts: examples in context by preset: numbers, or multiples like "2x" (default: the training length).
     """
 
     of: Annotated[list[Literal["layers", "rank", "representation"]], Field(min_length=1)] = ["layers"]
@@ -98,7 +100,7 @@ class Probe(BaseSettings):
 
 
 class Cost(BaseSettings):
-    """The cost measurement of runs, with these context sizes and the trained length.
+    """The cost measurement of runs, with these context sizes and the training length.
 
     Attributes:
         points: context sizes.
@@ -246,13 +248,13 @@ class GridRun:
         config: configuration of the run, resolved as by `iclbench train`.
         overrides: `-o` settings.
         evaluate: whether the run is evaluated.
-        extrapolate: largest number of examples of the evaluation; None for the trained length.
+        extrapolate: largest number of examples of the evaluation; None for the training length.
         shifts: shifts of the evaluation, as in `iclbench eval`.
         baselines: baselines that replace those of the task's card; empty for those of the card.
         evaluation_seed: seed of the prompts.
-        contexts: examples in context of the probes; None without probes.
+        contexts: examples in context of the probes; None if there are no probes.
         probes: kinds of probes.
-        cost_points: context sizes of the cost measurement; empty without a measurement.
+        cost_points: context sizes of the cost measurement; empty if costs are not measured.
         packs_weights: whether the weights are packed.
         exclusion: why the pair of task and backbone is not applicable; None if it is.
     """
@@ -429,8 +431,8 @@ def _runs(part: GridPart, only_preset: str | None, results: Path | None) -> Iter
 def _first_run(
     part: GridPart, task: str, backbone: str, preset: str, variant: str, settings: list[str], results: Path | None
 ) -> GridRun | None:
-    """The run of the first seed, from which other runs differ only in the seed; None, with a note, if the backbone does
-    not fit."""
+    """The run of the first seed; the other runs differ only in the seed. None, with a note, if the backbone does not
+    fit."""
     name, card = load_task(task)
     if (line := unfit_reason(backbone, card)) is not None:
         log_once(f"task '{name}', backbone '{backbone}': {line} (left out)")
@@ -462,7 +464,7 @@ def _run(part: GridPart, task: str, backbone: str, config: RunConfig, variant: s
             extrapolate = _examples(part.evaluate.extrapolate[preset], trained_length)
             if extrapolate <= trained_length:
                 raise UsageError(
-                    f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the trained length of "
+                    f"evaluate.extrapolate.{preset}: {extrapolate} is not beyond the training length of "
                     f"'{config.task.name}' ({trained_length} examples)",
                     code="bad-value",
                 )

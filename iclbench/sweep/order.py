@@ -54,7 +54,7 @@ class Order:
         if self._unsettled_trainings <= self._few_trainings:
             queue = queues[-1]
         else:
-            queue = min(queues, key=lambda queue: queue[0][0][0])  # in the same task, the other cell comes first
+            queue = min(queues, key=lambda queue: queue[0][0][0])  # training comes last within a task
         cell = heapq.heappop(queue)[1]
         self._queued.discard(cell.hash)
         self._running.add(cell.hash)
@@ -77,7 +77,8 @@ class Order:
         return all(need in before or self._states.get(need) == "done" for need in cell.needs)
 
     def reserve(self, cells: Iterable[GridCell]) -> bool:
-        """Prevent `take` from returning these cells, which are already running; returns whether any is to do."""
+        """Prevent `take` from returning these cells, which are already running; returns whether any of them has not
+        been computed yet."""
         todo = [self._todo[cell.hash] for cell in cells if cell.hash in self._todo]
         for cell in todo:
             if cell.hash in self._queued:

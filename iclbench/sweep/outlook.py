@@ -111,8 +111,8 @@ def refusal(results: Path, cell: GridCell) -> str | None:
 def conflict_message(error: SettingsChangedError) -> str:
     """The error message, with advice, for a folder of the grid that holds another run."""
     return (
-        f"{error.run.path} holds a run of this name that was trained with other settings ({error.difference}); move "
-        f"it away or delete it with iclbench rm {error.run.name}, then run the same command again"
+        f"{error.run.path} holds a run of this name that was trained with different settings ({error.difference}); "
+        f"move it away or delete it with iclbench rm {error.run.name}, then run the same command again"
     )
 
 

@@ -4,9 +4,9 @@ The files are `OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet` in 
 other tables there. The rows of `cells` name the packed files, so a checkout with only these files finds every cell
 done. The weights that a grid packs are in `TASK-PRESET.weights.safetensors`.
 
-Values, costs and examples are complete. Errors are those that paired tests need: for curves the mean height of every
-episode over its context sizes (`n_context` missing), for targets the compared metrics, both on the distribution of the
-task. Under every shift, the errors for gaps to an oracle and their scores are packed as well, so that summaries can
+Values, costs and examples are complete. Errors are limited to those that paired tests need, on the distribution of the
+task: for curves, the mean over context sizes in each episode (`n_context` is missing); for targets, the compared
+metrics. The errors behind scores and gaps to an oracle are packed for every shift as well, so that summaries can
 include models that are added later.
 """
 
@@ -70,7 +70,9 @@ def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], result
     groups = {(cell.task, cell.preset) for cell in cells}
     if any(any(results.glob(f"*/{tables.packed_file_name('cells', *group)}")) for group in groups):
         return None
-    return f"no packed results in {results}, so all cells are to do; run in the checkout, or use --results"
+    return (
+        f"no packed results in {results}, so all cells still have to be computed; run in the checkout, or use --results"
+    )
 
 
 def pack(cells: Sequence[GridCell], store: CellStore, out: Path, replace: bool = False) -> list[Path]:
@@ -125,7 +127,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None
     lost_rows = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained))]
     summaries = [cell for cell in cells if cell.is_summary]
     if any(cell.hash in retained for cell in summaries):
-        # A summary of more contestants replaces it.
+        # The packed summary is replaced by this one, so it is not lost.
         lost_rows = lost_rows[lost_rows["run"].ne(SUMMARY)]
     elif summaries and len(lost_rows) and lost_rows["run"].eq(SUMMARY).all():
         raise UsageError(
@@ -283,7 +285,7 @@ def _weights_to_pack(
 
 
 def _cell_row(cell: GridCell, store: CellStore, files: list[str]) -> dict[str, object] | None:
-    """The recorded row of a cell with the packed files; None if the cell is to do."""
+    """The recorded row of a cell with the packed files; None if the cell has not been computed yet."""
     state = store.state(cell)
     if state == "todo":
         return None
@@ -350,7 +352,7 @@ def _union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 class _PairedErrors:
-    """The errors that paired tests of a report need, and those of a summary that compares by episode.
+    """The errors that a report needs for paired tests, and a summary for comparisons by episode.
 
     Args:
         values: value rows of the same contestants.
@@ -388,8 +390,8 @@ def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The mean height of every episode's curve, as in `auc`. Packed rows are unchanged, and so are sums over the events
-    of an episode (`n_events`), which replace the curves of their run."""
+    """The mean height of every episode's curve, as in `auc`. Rows that are packed already do not change. Runs with sums
+    over the events of an episode (`n_events`) keep these sums instead of the heights of their curves."""
     yield errors[errors["n_context"].isna()]
     curves, keys = errors[errors["n_context"].notna()], ["run", "prompt_set", "metric"]
     summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])

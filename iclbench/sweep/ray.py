@@ -1,4 +1,4 @@
-"""The engine Ray, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
+"""The Ray engine, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
 
 Ray does not restart tasks: the engine submits dead tasks again, and they continue from their checkpoints. Ray does not
 signal the loss of a node, and a task with unavailable resources would wait forever, so time limits are checked here.
@@ -45,7 +45,7 @@ def _task(bundle: str, work: str, threads: int, folder: str, import_path: list[s
 
 @dataclass
 class _RayBundle(JobBundle):
-    """A bundle whose task waits or runs."""
+    """A bundle whose task is waiting or running."""
 
     task: Any
     time_limit: float | None  # in seconds
@@ -143,13 +143,13 @@ class RayExecutor(JobExecutor[_RayBundle]):
         return None
 
     def _check_nodes(self, waiting_count: int) -> None:
-        """Report once that tasks wait for nodes."""
+        """Report, once, that tasks are waiting for nodes."""
         if time.monotonic() < self._next_check:
             return
         self._next_check = time.monotonic() + self._settings.poll
         shortage = self._shortage()
         if shortage is not None and shortage != self._reported_shortage:
-            self._print_line(f"{shortage}; tasks that wait for such a node: {waiting_count}")
+            self._print_line(f"{shortage}; tasks waiting for such a node: {waiting_count}")
         self._reported_shortage = shortage
 
     @property
@@ -166,7 +166,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
                 elif bundle.files.start_file.exists():
                     self._check_time_limit(bundle)
                 else:
-                    bundle.start_time = time.monotonic()  # it waits for a node
+                    bundle.start_time = time.monotonic()  # it is waiting for a node
                     waiting_count += 1
             if waiting_count:
                 self._check_nodes(waiting_count)
@@ -202,7 +202,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _user_environment() -> dict[str, str]:
-    """The variables of iclbench in the environment, which workers of Ray do not inherit."""
+    """The environment variables of iclbench, which Ray workers do not inherit."""
     return {name: value for name, value in os.environ.items() if name.startswith("ICLBENCH_")}
 
 
@@ -216,6 +216,6 @@ def _no_cluster(address: str, error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The cause of a Ray error in one line. The message of Ray itself fills pages."""
+    """The cause of a Ray error in one line. Ray's own message is several pages long."""
     names = {"WorkerCrashedError": "the worker was killed (out of memory?)", "NodeDiedError": "its node has died"}
     return names.get(type(error).__name__, one_line(getattr(error, "cause", None) or error))

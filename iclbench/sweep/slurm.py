@@ -1,4 +1,4 @@
-"""The engine SLURM, through submitit: bundles of cells are submitted as arrays of jobs.
+"""The SLURM engine, through submitit: bundles of cells are submitted as arrays of jobs.
 
 All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so a sweep can be killed at any time: the
 same command finds its jobs. submitit's files and the logs are in the folder `logs` there.
@@ -373,7 +373,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         files = [BundleFiles.new(self.folder, bundle.name) for _, bundle, _ in group]
         for bundle_files, (_, bundle, _) in zip(files, group, strict=True):
             bundle.write(bundle_files.bundle)
-        # submitit prints the output of sbatch, which is in the error, too.
+        # submitit prints the output of sbatch, which is also in the error.
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [
                 executor.submit(Job(str(bundle_files.bundle), work, settings.cpus))

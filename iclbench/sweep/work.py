@@ -272,7 +272,7 @@ def _run(cell: GridCell, context: Context) -> Run:
     """The folder of the cell's run.
 
     Raises:
-        IclbenchError: the folder holds a run that was trained under other settings, which only the user may remove.
+        IclbenchError: the folder holds a run that was trained with different settings, which only the user may remove.
     """
     assert cell.config is not None
     try:

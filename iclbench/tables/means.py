@@ -43,7 +43,7 @@ def means_over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: SeedKind = "
 
     Args:
         rows: rows of `values` or `costs` without failed rows, one per key and seed. Rows of `costs` have no interval.
-        keys: the columns that the rows of a mean have in common. A missing value is a key, too. With `run` among the
+        keys: the columns that the rows of a mean have in common. A missing value is a key as well. With `run` among the
             keys, every mean has one row.
         seed: the column of the seed.
 

@@ -39,9 +39,10 @@ def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
 
 
 def replaced_rows(packed_rows: pd.DataFrame, unpacked_rows: pd.DataFrame) -> pd.DataFrame:
-    """The packed rows of replaced runs: an unpacked run of the same name has other settings or weights."""
+    """The packed rows of replaced runs: an unpacked run of the same name has different settings or weights."""
     run_columns = ["task", "preset", "run"]
-    # Metrics that compare contestants depend on the other contestants, so their values do not show other weights.
+    # Metrics that compare contestants depend on the other contestants, so their values do not show whether the weights
+    # differ.
     trained_rows = unpacked_rows[unpacked_rows["variant"].notna() & ~unpacked_rows["metric"].isin(COMPARISON_METRICS)]
     packed_names = pd.MultiIndex.from_frame(packed_rows[run_columns])
     trained_names, trained_variants = (

@@ -42,7 +42,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "model": (
         "string",
         True,
-        "the contestant without its method and without the task of its training; for a baseline, its name without "
+        "the contestant without its method and without its training task; for a baseline, its name without "
         "a number (lasso for lasso-1e-2)",
     ),
     "method": (
@@ -68,7 +68,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "trained_on": (
         "string",
         True,
-        "the training task, if the prompts are of another task; the contestant is then BACKBONE@TASK",
+        "the training task, if the prompts are from another task; the contestant is then BACKBONE@TASK",
     ),
     "context_order": (
         "string",
@@ -201,7 +201,7 @@ EXAMPLES: dict[str, tuple[str, bool, str]] = {
     "set": (
         "Int64",
         True,
-        "index, from 0, of the related dataset, of the sample, or of the feature whose direction is the x axis of a "
+        "zero-based index of the related dataset, of the sample, or of the feature whose direction is the x axis of a "
         "dimension",
     ),
     "point": ("Int64", False, "index of the point"),

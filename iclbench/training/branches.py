@@ -1,13 +1,14 @@
 """Branches: shorter training runs that share the beginning of a longer run and have their own learning-rate decay.
 
 With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a run of n steps equals a longer run until
-its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are
-written (`Run.branch`), and the training continues from the copied state, bit for bit as without branches. A branch has
-the episodes, the curriculum and the scheduled noise of the training at the same steps. If these depend on the share of
-finished steps, a branch therefore ends at an earlier stage of them than a separate run of its length.
+its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are written
+(`Run.branch`), and training continues from the copied state, with bitwise the same result as without branches. At each
+step, a branch has the episodes, the curriculum and the scheduled noise of the long run. If a schedule depends on the
+share of finished steps, it is therefore less advanced at the end of a branch than at the end of a separate run of the
+same length.
 
 A branch that is interrupted continues from its own checkpoints. Until it is finished, the newest checkpoint of the
-training is that of the step at which the branch starts. A later checkpoint is not used while a branch is missing.
+training run is the one at which the branch starts. A later checkpoint is not used while a branch is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Weights = dict[str, Tensor]
 def restore_after(training: Training) -> Iterator[Progress]:
     """Restore the weights, the optimiser and the progress after the block.
 
-    Yields a copy of the progress, from which a branch continues.
+    Yields a copy of the progress for the branch.
     """
     progress, end, weights = training.progress, training.end, _copy_weights(training)
     optimiser_state = copy.deepcopy(training.optimiser.state_dict())
@@ -38,7 +39,7 @@ def restore_after(training: Training) -> Iterator[Progress]:
             pending=progress.pending.clone(),
             steps=[*progress.steps],
             losses=[*progress.losses],
-            scored=[],  # only the training is evaluated
+            scored=[],  # branches are not evaluated during training
         )
     finally:
         training.backbone.load_state_dict(weights)

@@ -36,7 +36,7 @@ _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 def save(
     run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, branch: int | None = None
 ) -> None:
-    """Write `step-N.safetensors` of the training, or of the branch of `branch` steps, and remove all but the last
+    """Write `step-N.safetensors` of the training run, or of the branch of `branch` steps, and remove all but the last
     two."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
@@ -64,7 +64,8 @@ def remove_all(run: Run, branch: int) -> None:
 
 
 def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch: int | None = None) -> Progress:
-    """Load the newest valid checkpoint of this run, or of a branch of it; without one, return a progress of 0 steps.
+    """Load the newest valid checkpoint of this run, or of a branch of it; if there is none, return a progress of 0
+    steps.
 
     Checkpoints that are damaged or belong to another run are reported in a warning and renamed to `*.unusable`.
 

@@ -41,7 +41,7 @@ _RANK, _WORLD_SIZE, _LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
 _PARENT = "ICLBENCH_PARENT"
 # Timeouts for the start of the other processes and for their answers. The first process may evaluate for hours.
 _START_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(hours=4)
-# Seconds after which a process logs that it waits for the start of the others.
+# Seconds after which a process logs that it is waiting for the others to start.
 _SECONDS_BEFORE_NOTE = 5.0
 # Seconds after the end of another process at which this process is ended if it has not noticed.
 _SECONDS_TO_NOTICE = 10.0
@@ -119,7 +119,7 @@ class Processes:
             ) from None
 
     def check(self, backbone: Backbone, batch: int) -> None:
-        """Raise `UsageError` if training in several processes would give other losses than training in one."""
+        """Raise `UsageError` if training in several processes would give different losses than training in one."""
         if self.is_single:
             return
         if batch < self.count:
@@ -302,7 +302,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
-    """End this process if another one has failed and this one does not notice because it waits for an answer."""
+    """End this process if another one has failed, since this one may be waiting for its answer."""
     while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:

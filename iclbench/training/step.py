@@ -26,7 +26,7 @@ class TrainingData:
     Attributes:
         family: the family, with its parameters.
         points: number of points in an episode at full size.
-        context_targets: whether the context points are targets, too.
+        context_targets: whether the context points are also targets.
     """
 
     family: Family

@@ -183,7 +183,7 @@ def follower_tasks(curve: Curve) -> list[str]:
 
 
 def _without(tuning: Tuning, task: str, contestant: str) -> list[Tuning]:
-    """A group without one contestant on one task."""
+    """The group without this contestant on this task."""
     if task not in tuning.tasks or contestant not in tuning.train:
         return [tuning]
     other_tasks = [name for name in tuning.tasks if name != task]

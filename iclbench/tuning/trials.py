@@ -25,7 +25,7 @@ class Trial:
     """A training run in memory, whose score selects settings.
 
     Attributes:
-        config: the configuration of the training, with the seed of the trial.
+        config: the configuration of the training run, with the seed of the trial.
     """
 
     config: RunConfig

@@ -1,4 +1,4 @@
-"""Slices of hand-made rows: trained lengths, prompt sets and failed seeds."""
+"""Slices of hand-made rows: training lengths, prompt sets and failed seeds."""
 
 import pandas as pd
 

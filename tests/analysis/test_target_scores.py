@@ -1,4 +1,4 @@
-"""Rows of the question `targets`: selected, counted and repeated for methods without related datasets."""
+"""Rows for the question `targets`: selected, counted and repeated for methods without related datasets."""
 
 import pandas as pd
 import pytest

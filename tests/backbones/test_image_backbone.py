@@ -60,7 +60,7 @@ ALWAYS_TESTED = {"gpt2", "hybrid", "mamba", "cnp", "anp", "tnp", "tnp-a", "icicl
     [
         pytest.param(name, marks=[] if name in ALWAYS_TESTED else pytest.mark.slow)
         for name in BACKBONES.architectures()
-        if not BACKBONES.get(name).reads_only_events()
+        if "images" in BACKBONES.get(name).input_kinds
     ],
 )
 def test_batchnorm_sees_every_image_of_a_batch_once(name: str) -> None:

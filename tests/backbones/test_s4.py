@@ -100,7 +100,7 @@ def test_a_block_is_system_gelu_glu_residual_norm(cls: type[S4D] | type[S4]) -> 
 @MODELS
 @pytest.mark.parametrize("length", [24, 150])
 def test_chunks_of_any_sizes_equal_one_pass(cls: type[S4D] | type[S4], length: int) -> None:
-    """For the trained length, and for sequences longer than S4's kernel."""
+    """For the training length, and for sequences longer than S4's kernel."""
     block = model(cls).layers[0].double()
     x = torch.randn(2, length, 12, dtype=torch.float64)
     with torch.no_grad():

@@ -113,6 +113,7 @@ def test_a_config_file_overrides_the_card_and_options_override_both(card_path: P
         ("task.context_targets=1", "bad-value", ["context_targets", 1]),
         ("task.floor=abc", "not-applicable", ["-o task.floor", "gaussian, mixture or event", "point"]),
         ("task.components=-3", "not-applicable", ["-o task.components", "mixture or event", "point"]),
+        ("task.buckets=50", "not-applicable", ["-o task.buckets", "head bar", "point"]),
         ("train.curriculum.points={}", "missing-value", ["curriculum.points.start"]),
     ],
 )
@@ -135,6 +136,23 @@ def test_a_spread_for_a_head_without_a_standard_deviation_is_refused(task: str, 
     with refused("not-applicable", "-o backbone.spread", "gaussian or mixture", head):
         resolve_run(task, "cnp", "smoke", 0, ["backbone.spread=exp"])
     resolve_run("gp-mixture", "cnp", "smoke", 0, ["backbone.spread=exp"])
+
+
+def test_a_bar_head_has_borders_in_units_of_the_outputs_and_a_number_of_buckets() -> None:
+    """The outputs of a linear function of 5 inputs have the variance 5."""
+    config = resolve_run("linear", "tnp", "smoke", 0, ["task.head=bar", "task.buckets=20", "task.dim=5"])
+    model = config.build(config.task.build())
+    assert config.dump()["task"]["buckets"] == model.shape.raw_dim == 20
+    assert model.shape.head_settings.scale == pytest.approx(5**0.5)
+    with refused("bad-value", "buckets", 2):
+        resolve_run("linear", "tnp", "smoke", 0, ["task.head=bar", "task.buckets=1"])
+    assert "buckets" not in resolve_run("linear", "tnp", "smoke").dump()["task"]
+
+
+def test_a_backbone_for_tables_is_refused_on_tasks_with_images_and_events() -> None:
+    for task in ("bursty", "point-process"):
+        with refused("not-applicable", "'cells'", f"'{task}'"):
+            resolve_run(task, "cells", "smoke")
 
 
 COLLIDING = """

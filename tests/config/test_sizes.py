@@ -77,9 +77,9 @@ def test_every_backbone_meets_the_budget(task: str, preset: str, backbone: str) 
 
 @pytest.mark.parametrize("backbone", [name for name in BACKBONES.architectures() if name in BACKBONES.builtin_entries])
 def test_sizes_with_and_without_memory_are_equal_and_use_no_random_numbers(backbone: str) -> None:
-    config = resolve_run("point-process", backbone, "grid")
-    shape, state = config.shape(config.task.build()), torch.get_rng_state()
-    cls, settings = backbone_class(backbone), config.backbone.settings
+    cls = backbone_class(backbone)
+    config = resolve_run("point-process" if "events" in cls.input_kinds else "linear", backbone, "grid")
+    shape, state, settings = config.shape(config.task.build()), torch.get_rng_state(), config.backbone.settings
     counts = [
         sizes._parameter_count(backbone, cls, shape, settings, budget)
         for budget in (sizes._MEMORY_BUDGET, sizes._MEMORY_BUDGET + 1)

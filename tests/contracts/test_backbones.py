@@ -84,6 +84,7 @@ SMALL: dict[str, list[dict[str, object]]] = {
     ],
     "tnp-a": [{"layers": 1, "width": 8, "heads": 2, "samples": 3}],
     "eqtnp": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8}],
+    "cells": [{"layers": 2, "width": 8, "heads": 2, "hidden": 8, "fourier": 1}],
     "pt-tnp": [
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5},
         {"layers": 2, "width": 16, "heads": 2, "pseudo_tokens": 5, "style": "ist"},
@@ -105,7 +106,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "banp": ("gaussian", "categorical"),
     "tnp-d": ("gaussian", "categorical", "event"),
     "tnp-nd": ("gaussian",),
-    "tnp-a": ("point", "gaussian", "mixture", "categorical"),
+    "tnp-a": ("point", "gaussian", "mixture", "bar", "categorical"),
     "eqtnp": ("gaussian", "categorical"),
     "cmanp-and": ("gaussian",),
     # These differ from `hybrid`, which is checked with every head, only in the mixers.
@@ -161,7 +162,7 @@ def reads_related(name: str, settings: dict[str, object]) -> bool:
 
 
 def head_of_other_settings(name: str, settings: dict[str, object]) -> str:
-    """The head with which all settings of a backbone except the first are checked."""
+    """The head that is used to check all settings of a backbone except the first."""
     if BACKBONES.get(name).reads_only_events():
         return "event"
     return "categorical" if "variant" in settings else "gaussian"
@@ -181,8 +182,8 @@ CASES = [
 ]
 
 
-# The heads `point` and `mixture` use the same network as `gaussian`: `make test` checks only these contracts about the
-# decoded outputs, and `make test-slow` checks the others.
+# The heads `point`, `mixture` and `bar` use the same network as `gaussian`: `make test` checks only these contracts
+# about the decoded outputs, and `make test-slow` checks the others.
 HEAD_CONTRACTS = {
     "answers_have_the_right_shape",
     "phases_equal_the_question",
@@ -236,7 +237,7 @@ QUESTION_CONTRACTS = {
 
 def is_slow(name: str, settings: dict[str, object], head: str, related: int, contract: Contract) -> bool:
     """Whether only `make test-slow` checks a contract of a case."""
-    shared_head = head in ("point", "mixture") or (name in SHARED_READ_OUT and head != "gaussian")
+    shared_head = head in ("point", "mixture", "bar") or (name in SHARED_READ_OUT and head != "gaussian")
     shared_prefix = related and BACKBONES.get(name).order == "causal"
     # `cmanp-and` is `cmanp` with other outputs, and is treated like other settings of it.
     is_first = settings == SMALL.get(name, [{}])[0] and name != "cmanp-and"
@@ -262,7 +263,11 @@ def test_contracts(name: str, settings: dict[str, object], head: str, related: i
 
 # Every backbone with the small image encoder; a causal one and a set model also with a residual network.
 IMAGE_CASES = [
-    *((name, "contours-64") for name in BACKBONES.architectures() if "categorical" in all_heads(name)),
+    *(
+        (name, "contours-64")
+        for name in BACKBONES.architectures()
+        if "categorical" in all_heads(name) and "images" in BACKBONES.get(name).input_kinds
+    ),
     ("transformer", "resnet-64"),
     ("cmanp", "resnet-64"),
 ]

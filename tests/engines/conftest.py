@@ -22,7 +22,7 @@ class Engine:
 
     Attributes:
         name: value of `--engine`.
-        environment: environment variables with which the command finds the cluster.
+        environment: environment variables that tell the command where the cluster is.
         worker: a text in the command line of worker processes.
         options: further options of `iclbench sweep`.
     """

@@ -38,7 +38,7 @@ _SIZES_OF = {
     "mambaformer": {"layers": 1},
     **{key: {"width": 48, "state": 16} for key in ("s4", "s4d")},
 }
-# The heads with which backbones are used, if not that of the task.
+# The heads of backbones that do not use the head of the task.
 _HEADS = {"tnp-nd": "gaussian", "cmanp-and": "gaussian"}
 EPISODES = 4
 # Enough values to distinguish two answers, few enough to read.

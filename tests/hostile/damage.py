@@ -286,7 +286,7 @@ def _data_that_change(trial: Trial) -> list[str]:
         changes = {"grown": {"sequences": 30}, "replaced": {"sequences": 19}, "in another unit": {"step": 60.0}}
         _log(log, **changes.get(how, {"marks": 3}))
     if trial.run(stream).out != answers:
-        complaints.append("stream gives other answers")
+        complaints.append("stream gives different answers")
     codes = {0} if where else {2}
     complaints += check_outcome(trial.run((*scored, *where)), codes) + check_outcome(trial.run((*train, *where)), codes)
     if not where and (trial.results / "tables").exists():

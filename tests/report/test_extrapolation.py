@@ -1,4 +1,4 @@
-"""Extrapolation: a part of the report per trained length, panels for shifts, and rules at the trained lengths."""
+"""Extrapolation: a part of the report per training length, panels for shifts, and rules at the training lengths."""
 
 from dataclasses import replace
 from pathlib import Path

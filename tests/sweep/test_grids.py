@@ -322,7 +322,7 @@ def test_parts_of_a_grid_have_separate_evaluations_probes_and_costs(tmp_path: Pa
     first, excluded, other = grid_runs(write(tmp_path, card))
     trained_length = first.config.task.points
     assert first.shifts == (f"noisy-1+points-{2 * trained_length}", "orthants"), (
-        "shifts in `shifts_of` are at the trained length"
+        "shifts in `shifts_of` are at the training length"
     )
     assert first.cost_points == tuple(sorted({4, 6, trained_length}))
     assert (first.evaluation_seed, first.exclusion, first.contexts) == (1, None, None)

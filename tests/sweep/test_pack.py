@@ -278,7 +278,7 @@ def test_a_run_with_nan_predictions_is_a_failed_cell_in_packed_results_and_in_th
 def test_after_a_file_is_deleted_exactly_its_cells_are_to_do(
     swept: tuple[Path, list[GridCell]], clean: Path, name: str, is_affected: Callable[[GridCell], bool]
 ) -> None:
-    """Summaries, runs whose weights are needed, and failed cells are to do, too."""
+    """Summaries, runs whose weights are needed, and failed cells are computed as well."""
     cells = swept[1]
     before = make_plan(cells, CellStore(clean))
     (clean / "reference" / name).unlink()

@@ -1,4 +1,5 @@
-"""The plan: the cells of a grid that are to do, with the cells that they need, in the order of the grid."""
+"""The plan: the cells of a grid that have not been computed yet, with the cells that they need, in the order of the
+grid."""
 
 from dataclasses import replace
 from pathlib import Path

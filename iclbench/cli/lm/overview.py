@@ -59,7 +59,7 @@ def _column(row: pd.Series) -> tuple[int, str] | None:
 
 
 def _means(wide: pd.DataFrame, group: str, columns: list[str]) -> list[list[str]]:
-    """Means over tasks, for every number of demonstrations with which all tasks were evaluated."""
+    """Means over tasks, for every number of demonstrations at which all tasks were evaluated."""
     tasks = len(set(wide["task"]))
     return [
         [f"[bold]mean of {group} ({tasks})[/bold]", str(shots), *_numbers(rows[columns].mean(skipna=False))]

@@ -107,7 +107,7 @@ def _triangular_solve(args: Sequence[Any], out: Any) -> int:
 
 
 def _solve(args: Sequence[Any], out: Any) -> int:
-    """2/3 n³ for the LU factors, and two triangular solutions."""
+    """2/3 n³ for the LU factors, and two triangular solves."""
     matrix, solution = args[0], out[0]
     weight = 4 if matrix.is_complex() else 1
     return weight * (2 * matrix.numel() * matrix.shape[-1] // 3 + 2 * solution.numel() * matrix.shape[-1])

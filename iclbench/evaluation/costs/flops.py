@@ -90,13 +90,13 @@ class _Counter(TorchDispatchMode):
         flops_before = self.flops
         with torch.no_grad(), self.array_detector, self:
             out = implementation(*args, **kwargs)
-        if self.flops == flops_before:  # it computes outside torch
+        if self.flops == flops_before:  # the work is done outside torch
             self.uncounted.add(_operation_name(func))
         return out
 
 
 class _ArrayDetector(TorchFunctionMode):
-    """Detects tensors that become NumPy arrays, with which other libraries compute."""
+    """Detects conversions of tensors to NumPy arrays, since other libraries may then do uncounted work on them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,7 +2,8 @@
 
 The files are those of WFDE5 for one year (`iclbench.families.climate.wfde5`), which the paper cites for ERA5. Patches,
 sizes and inputs are those of `iclbench.families.climate.patches`. As in the paper, the patches of an episode do not
-overlap in time. Learning rates are chosen on the training half.
+overlap in time. Episodes for training are from January to June and those for evaluation from July to December; learning
+rates are chosen on the first half.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ERA5(Patches):
 
     def __init__(self, parameters: ERA5Parameters, data_dir: Path | None = None) -> None:
         super().__init__(parameters, data_dir)
-        self._data_by_device: dict[Any, Tensor] = {}  # shared with the family of the other half
+        self._data_by_device: dict[Any, Tensor] = {}  # shared by the families of both halves of the year
 
     @property
     def year(self) -> int:
@@ -101,7 +102,7 @@ class ERA5(Patches):
 
     @property
     def _folder(self) -> Path:
-        """The folder `path` below the data folder; if only `path` itself exists, that folder."""
+        """The folder `path` below the data folder or, if only that exists, below the current folder."""
         path = Path(self.parameters.path)
         in_data_dir = path if self.data_dir is None else self.data_dir / path
         return path if path.is_dir() and not in_data_dir.is_dir() else in_data_dir

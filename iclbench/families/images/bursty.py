@@ -67,7 +67,7 @@ class Sequences(NamedTuple):
         classes: index of each image's class in the split; in training, this is also its label.
         labels: label of each image in the sequence.
         drawings: index of each drawing in its class.
-        choices: the admitted labels.
+        choices: the allowed labels.
     """
 
     classes: Int[Tensor, "B T"]
@@ -91,6 +91,7 @@ class Bursty(Family):
 
     Parameters = BurstyParameters
     questions = frozenset({"targets"})
+    reads_images = True
     data_parameters = ("glyphs",)
     parameters: BurstyParameters
 
@@ -230,7 +231,8 @@ class Bursty(Family):
     def _two_class_sequences(
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
-        """Sequences of equally many images of two classes with these labels, shuffled, and a query of either class."""
+        """Shuffled sequences with the same number of images from two classes with these labels, and a query of either
+        class."""
         pair_index = random_positions_in_pair(len(pair), generator)
         classes = pair.gather(1, pair_index)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)

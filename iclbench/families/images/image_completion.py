@@ -17,6 +17,7 @@ of the paper).
 from __future__ import annotations
 
 import copy
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -128,6 +129,11 @@ class ImageCompletion(Family):
     def normaliser(self) -> float:
         std = INTENSITY[self.parameters.images][1]
         return 1.0 if self.parameters.sampling == "share" else std**2
+
+    @property
+    def y_scale(self) -> float:
+        """The normaliser is the variance of one channel."""
+        return math.sqrt(self.normaliser)
 
     @property
     def fingerprint(self) -> str:

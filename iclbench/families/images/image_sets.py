@@ -113,7 +113,7 @@ def _idx_pair(
 
 
 def folder_of(data_dir: Path | None, name: str, source: str) -> Path:
-    """The folder of a data set; raises `DataError` without a data folder."""
+    """The folder of a data set; raises `DataError` if there is no data folder."""
     if data_dir is None:
         raise DataError(
             f"the images of {source} are required: set --data-dir or ICLBENCH_DATA to the folder that contains "

@@ -67,8 +67,8 @@ def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
     """All 1,623 x 20 drawings, ink 255 on paper 0: background classes first, in the order of alphabets and characters.
 
     Raises:
-        DataError: an archive, a class or a drawing is missing or damaged, a name leads out of the folder, or the files
-            are much larger than the official ones.
+        DataError: an archive, a class or a drawing is missing or damaged, a name points outside the folder, or the
+            files are much larger than the official ones.
     """
     return np.concatenate([_read_part(folder, part) for part in CLASSES])
 
@@ -131,7 +131,7 @@ def _drawings(
     numbers: set[int] = set()
     for name, size in sizes.items():
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise DataError(f"{path}: '{name}' leads out of the folder; use the official archive")
+            raise DataError(f"{path}: '{name}' points outside the folder; use the official archive")
         if size > _MAX_DRAWING_BYTES:
             raise DataError(
                 f"{path}: '{name}' has {size:,} bytes unpacked, too many for a drawing; use the official archive",

@@ -1,4 +1,4 @@
-"""The exact answers to Markov chains: given the chain, and given only the tokens and the distribution of chains.
+"""Exact predictors for Markov chains: one is given the chain, the other only the tokens and the distribution of chains.
 
 `oracle-chain` has access to the chain in force at every token, so models that infer the chain cannot reach its score.
 With switches it also knows when the chain is replaced.
@@ -121,7 +121,7 @@ def rows_with_switches(
     """Probabilities of the next token after 0, 1, ..., N tokens, if the chain may be replaced before every token.
 
     The state of the recursion is the posterior of the first token of the chain in force. Tokens before position `order`
-    are uniform and tell nothing about a chain, so all chains that start there count as one.
+    are uniform and carry no information about a chain, so all chains that start there count as one.
     """
     batch, length = tokens.shape
     rows = torch.full((batch, length + 1, classes), 1 / classes, dtype=torch.float64, device=tokens.device)
@@ -132,7 +132,7 @@ def rows_with_switches(
         if n > order:
             starts = torch.cat([starts * (1 - prior.switch), torch.full_like(starts[:, :1], prior.switch)], 1)
         counted = symbols[:, order:n] * is_after_context[:, n, order:n].unsqueeze(-1)
-        # Counts from each start on; the last start is the next token.
+        # Counts of the tokens since each possible start of the chain; the last possible start is the next token.
         counts = F.pad(counted.flip(1).cumsum(1).flip(1), (0, 0, 0, 1))
         row_by_start = _posterior_mean(counts, prior.concentration)
         rows[:, n] = (starts.unsqueeze(1) @ row_by_start).squeeze(1)

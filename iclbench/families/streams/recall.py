@@ -75,7 +75,7 @@ class RecallParameters(BaseSettings):
 
     @property
     def has_fixed_lengths(self) -> bool:
-        """Whether all keys have the same number of tokens, and all values."""
+        """Whether all keys have the same number of tokens, and all values have the same number of tokens."""
         return len(set(self.key_tokens)) == len(set(self.value_tokens)) == 1
 
     @property
@@ -230,8 +230,8 @@ class Recall(StreamFamily):
 
 
 def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: int) -> tuple[int, int]:
-    """The smallest and the largest number of pairs of sequences of `points` elements, in which at least one query
-    follows the pairs if there is space for two pairs.
+    """The smallest and the largest number of pairs in sequences of `points` elements. They leave space for a query,
+    unless a sequence holds only one pair.
 
     Args:
         pairs: the range of the task.

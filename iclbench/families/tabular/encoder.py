@@ -250,6 +250,12 @@ class EncodedTarget(NamedTuple):
         """Whether the target of a row is not missing."""
         return ~np.isnan(self.values) if self.kind == "number" else self.values >= 0
 
+    @property
+    def known_values(self) -> np.ndarray:
+        """The values that are not missing."""
+        present: np.ndarray = self.values[self.known]
+        return present
+
 
 def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedTarget:
     """Encode a target as numbers or classes.

@@ -73,6 +73,12 @@ def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
     return _named_frame(path, names, [_text_column(column) for column in cells])
 
 
+def stem(path: Path) -> str:
+    """The name of a table: that of its file without its suffix."""
+    suffix = next((suffix for suffix in FRAME_SUFFIXES if table_stem(path, suffix)), None)
+    return path.stem if suffix is None else str(table_stem(path, suffix))
+
+
 def _named_frame(path: Path, names: Sequence[str], columns: Sequence[pd.Series]) -> pd.DataFrame:
     """A frame without the first column if it has no name, which is the row index of pandas."""
     first = 0

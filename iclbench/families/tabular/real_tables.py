@@ -34,7 +34,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.errors import DataError, UnknownNameError
 from iclbench.core.formats import plural
 from iclbench.core.hashing import data_fingerprint
-from iclbench.core.settings import PositiveInt, Role
+from iclbench.core.settings import PositiveFloat, PositiveInt, Role
 from iclbench.core.standard import Standardisation
 from iclbench.families.base import Family, FunctionParameters
 from iclbench.families.request import Request
@@ -62,6 +62,7 @@ class RealTablesParameters(FunctionParameters):
             classes).
         targets: largest number of target rows.
         splits: number of splits of every table in the prompts.
+        variance: variance of outputs that are numbers, for example that of the task on which a model was trained.
     """
 
     kind: Literal["number", "class"] = "number"
@@ -71,6 +72,7 @@ class RealTablesParameters(FunctionParameters):
     tables: tuple[TableName, ...] = Field(default=(), strict=False)
     targets: Annotated[int, Field(ge=MIN_TARGETS, le=100_000)] = 256
     splits: PositiveInt = 10
+    variance: PositiveFloat = 1.0
 
 
 class RealTables(Family):
@@ -107,6 +109,10 @@ class RealTables(Family):
     @property
     def x_dim(self) -> int:
         return int(self.parameters.dim)
+
+    @property
+    def normaliser(self) -> float:
+        return 1.0 if self.classes is not None else float(self.parameters.variance)
 
     @property
     def needs_data(self) -> bool:
@@ -258,7 +264,12 @@ class RealTables(Family):
         if x.shape[1] > self.x_dim:
             x = x[:, np.sort(np.argsort(keys[: x.shape[1]])[: self.x_dim])]
         y = table.y[rows]
-        return x, y if self.classes is not None else standardise_by_context(y, points)
+        return x, y if self.classes is not None else self.scaled_outputs(y, points)
+
+    def scaled_outputs(self, y: Float[np.ndarray, " rows"], points: int) -> Float[np.ndarray, " rows"]:
+        """Outputs in the units of an episode whose context is the first `points` rows."""
+        scaled: np.ndarray = standardise_by_context(y, points) * self.parameters.variance**0.5
+        return scaled
 
     def _admitted(self, table_index: Int[Tensor, " B"]) -> Bool[Tensor, "B classes"]:
         """The labels of the table of every episode."""

@@ -45,6 +45,7 @@ class LabelledTable:
         class_names: the classes; empty for numbers.
         encoder: the encoder, fitted on all rows. It determines the kinds and the names of the encoded columns.
         path: the file; None for a bundled table.
+        target: name of the target.
     """
 
     name: str
@@ -54,6 +55,7 @@ class LabelledTable:
     class_names: tuple[str, ...]
     encoder: TableEncoder
     path: Path | None = None
+    target: str = "target"
 
     @classmethod
     def of(
@@ -65,7 +67,8 @@ class LabelledTable:
         if not target.known.all():
             log.info("%s: %d rows without a target are left out", name, int((~target.known).sum()))
             frame, y = frame[target.known].reset_index(drop=True), y[target.known]
-        return cls(name, frame, found_kind, y, class_names, TableEncoder().fit(frame), path)
+        encoder = TableEncoder().fit(frame)
+        return cls(name, frame, found_kind, y, class_names, encoder, path, str(series.name))
 
     @property
     def rows(self) -> int:

@@ -9,7 +9,7 @@ from iclbench.language.answering.answers import Answer, Answers, is_correct
 from iclbench.language.prompting.prompts import LanguageEpisode
 from iclbench.language.tasks.cards import LanguageCard
 
-# Increase it if a change gives other answers to the same episodes.
+# Increase it if a change leads to different answers for the same episodes.
 VERSION = 2
 
 

@@ -19,7 +19,7 @@ from iclbench.language.models.batches import Batches, pad_positions, pad_tokens
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# Called with the numbers of questions and the log-probabilities of the next token after their prompts.
+# Called with the indices of questions and the log-probabilities of the next token after their prompts.
 OnPromptEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
 
 

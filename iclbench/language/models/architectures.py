@@ -12,7 +12,7 @@ _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequenc
 
 
 def context_length(config: Any) -> int | None:
-    """The context length in tokens; None without a limit (ALiBi, state-space models)."""
+    """The context length in tokens; None if there is no limit (ALiBi, state-space models)."""
     decoder = config.get_text_config(decoder=True)
     if getattr(decoder, "alibi", False) or getattr(getattr(decoder, "attn_config", None), "alibi", False):
         return None

@@ -98,7 +98,7 @@ def memory_obstacle(model: Model) -> str:
     expected = plain_logits(model, ids)[:, half:]
     if _is_close(model, continued[:1], expected) and _is_close(model, continued[1:, :2], expected[:, :2]):
         return ""
-    return f"{model.model_type} gives other predictions from keys and values than from the complete text"
+    return f"{model.model_type} gives different predictions from keys and values than from the complete text"
 
 
 def uses_positions(model: Model) -> bool:

@@ -161,7 +161,7 @@ def _with_fewer_demonstrations(
 def _fewest_dropped(
     tokenised: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts
 ) -> int | None:
-    """The smallest number of dropped demonstrations with which all of these episodes fit; None if none is enough."""
+    """The smallest number of demonstrations to drop so that all of these episodes fit; None if they never fit."""
     required = int(method.name == "deep-thinking")  # it needs at least one demonstration
     for dropped in range(prompts.shots - required + 1):
         shortened = _without_first(tokenised, model, method, prompts, dropped)

@@ -49,7 +49,7 @@ class LanguageCard(BaseSettings):
         answers: the kind of answer: the candidate with the highest score (`choice`), or the most probable next tokens
             (`greedy`).
         match: whether a greedy answer must be `equal` to the correct answer or begin with it (`prefix`). For the
-            accuracy of the first token, `prefix` also accepts a token with which the correct answer begins.
+            accuracy of the first token, `prefix` also accepts a token that the correct answer begins with.
         episodes: default number of queries.
         subsets: groups of subsets of the data set.
         left_out: subsets that are evaluated only if they are named, with the reason.

@@ -122,7 +122,7 @@ class MLSTM(Mixer):
         return *outputs, (tail, memory, copy_slice(m[..., -1:]))
 
     def _terms_and_gates(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
-        """Terms without gates, log f and i, `(B, H, T)`."""
+        """The terms before gating, and the gates log f and i, `(B, H, T)`."""
         dtype = self.skip.dtype
         convolved = F.silu(u.to(dtype))
         q, k, v = (

@@ -69,7 +69,7 @@ class RecurrentCells(Mixer):
 
     def _run(self, x: Any, hidden: list[Tensor]) -> tuple[Any, list[Tensor]]:
         """Outputs and new state of the network, which runs in full precision: sums over all tokens need it, and some
-        processors do not support half precision here."""
+        processors do not support half precision for it."""
         batched = tuple(t.unsqueeze(0) for t in hidden)
         with full_precision(batched[0]):
             out, after = self.cells(x.to(batched[0].dtype), batched if self.state_tensors > 1 else batched[0])

@@ -54,7 +54,7 @@ def training_figure(task: Slice) -> Figure | None:
         looks,
         name=f"{task.id}-accuracy-in-training",
         title=f"{task.task}: accuracy in context and in weights during training",
-        caption="Accuracy among the admitted labels against the training step, one panel per test. "
+        caption="Accuracy among the allowed labels against the training step, one panel per test. "
         f"{_band_caption(run_counts)}; horizontal lines: {references}.",
         alt=f"{task.task}: accuracy of {learning.name_list(looks)} against the training step",
     )

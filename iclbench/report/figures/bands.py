@@ -37,9 +37,9 @@ def figure(
         title: title of the figure.
         caption: caption, to which a description of the marks is added.
         panels: the examples of one episode and the contestant of each panel.
-        oracle: name of the oracle, whose predictions are dashed lines; None without an oracle.
+        oracle: name of the oracle, whose predictions are dashed lines; None if there is no oracle.
         looks: looks of all contestants and of the oracle.
-        columns: panels in a row.
+        columns: number of panels per row.
     """
     data = pd.concat([_rows(rows, drawn, oracle).assign(panel=panel) for panel, (rows, drawn) in panels.items()])
     data = data[_COLUMNS].reset_index(drop=True)
@@ -82,7 +82,7 @@ def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) ->
     counts = predicted_rows["n_related"].fillna(0)
     prediction = predicted_rows[(predicted_rows["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
     oracle_rows = predicted_rows[predicted_rows["contestant"] == oracle]
-    # The prediction of the oracle given as many related datasets or, if it is missing, given none.
+    # The oracle's prediction with the same number of related datasets or, if there is none, without them.
     with_related = oracle_rows[counts[oracle_rows.index].eq(drawn.n_related)]
     oracle_rows = with_related if len(with_related) else oracle_rows[counts[oracle_rows.index].eq(0)]
     parts = {
@@ -95,7 +95,7 @@ def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) ->
 
 
 def _layers(data: pd.DataFrame, looks: Mapping[str, Look]) -> list[dict[str, Any]]:
-    # The y axis fits points and the oracle; bands of poor predictions may leave the panel.
+    # The y range covers the points and the oracle; bands of poor predictions may be clipped.
     y_data = data[data["part"].isin(["context", "target", "oracle"])]
     y_data = y_data if len(y_data) else data
     low, high = extent(pd.concat([y_data[name].dropna() for name in ("value", "low", "high")]))

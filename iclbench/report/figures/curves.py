@@ -226,7 +226,7 @@ class _Layers:
         return layer(mark.encode(x=self.x, y=self.y(), color=self.colour, tooltip=tooltip, opacity=opacity))
 
     def rule(self) -> list[dict[str, Any]]:
-        """A dashed rule at every trained length in the panel, with a label."""
+        """A dashed rule at every training length in the panel, with a label."""
         if not self.axes.has_rule:
             return []
         x = alt.X("trained", type="quantitative")

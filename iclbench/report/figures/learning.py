@@ -38,16 +38,16 @@ def figure(
     """A figure with one panel per title, all with the same axes.
 
     A backbone has a line in its colour. With several runs, the line is the mean, the band is the range over runs, and
-    each run has a thin line unless there are many backbones. A dashed rule marks the trained length in panels that
+    each run has a thin line unless there are many backbones. A dashed rule marks the training length in panels that
     extend beyond it. The legend is in the order of the ends of the lines, from top to bottom.
 
     Args:
         task: slice of the figure.
         panels: rows of each panel, from `Slice.curves_by_run`, of one metric.
-        name: name of the figure, without that of the slice.
+        name: name of the figure, to which the name of the slice is added.
         title: title of the figure.
         caption: caption, to which a description of the marks is added.
-        slices: the slice of each panel, if panels have different trained lengths.
+        slices: the slice of each panel, if panels have different training lengths.
     """
     rows = pd.concat(panels.values())
     panel_slices = dict.fromkeys(panels, task) if slices is None else slices
@@ -267,7 +267,7 @@ def _mark_descriptions(axes: curves.Axes, looks: dict[str, Look], data: pd.DataF
     parts = band_descriptions(data)
     if axes.has_rule:
         lengths = " and ".join(str(n) for n in sorted({int(n) for n in data["trained"].dropna()}))
-        parts.append(f"dashed rule: the trained length ({lengths} examples)")
+        parts.append(f"dashed rule: the training length ({lengths} examples)")
     if axes.log_y:
         parts.append(f"values outside {axes.domain[0]:.2g} to {axes.domain[1]:.2g} are drawn at the edge")
     if (data["kind"] == "published").any():

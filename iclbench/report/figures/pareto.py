@@ -39,7 +39,7 @@ def is_on_front(points: pd.DataFrame) -> pd.Series:
 
 
 def label_sides(points: pd.DataFrame) -> pd.Series:
-    """The side of each point's name: `above` (upper left), `below` (lower right), or empty without a name.
+    """The side of each point's name: `above` (upper left), `below` (lower right), or empty if it has no name.
 
     Only points on the front have names. A name is above its point, or below it if it would leave the panel or cover
     another name or point of the front. Without space there, it is only in the legend. The names of the best points are
@@ -90,7 +90,7 @@ def figure(
         data: a row per point, with `COLUMNS`; `shown` is the cost with its unit.
         panels: titles in order, values of the column `panel`.
         looks: looks of all contestants in the data.
-        columns: panels in a row.
+        columns: number of panels per row.
     """
     points = data[COLUMNS].reset_index(drop=True)
     points = points.assign(label=pd.concat([label_sides(panel_points) for _, panel_points in points.groupby("panel")]))

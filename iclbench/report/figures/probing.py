@@ -20,7 +20,7 @@ from iclbench.report.style import DASHES, Look
 
 LAYER_AXIS = "share of the layers"
 LAYER_AND_STEP_AXIS = "share of the layers (models) or of the steps (GD, GD++)"
-# Colours of numbers of examples, ascending.
+# Colours for increasing numbers of examples.
 _SIZE_COLOURS = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
 _BAND_CAPTION = " Bands: 95 % intervals over {tasks} tasks"
 

@@ -1,4 +1,4 @@
-"""Scores of the question `targets` against the number of related datasets or of context points."""
+"""Figures of scores on target points (question `targets`) against the number of related datasets or context points."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def figure(
 
     Args:
         task: slice of the figure.
-        panels: rows of each panel, of one metric and of single runs, with the columns of `Slice.targets_by_run` and
-            that of the x axis.
+        panels: rows of each panel: one metric, single runs, and the columns of `Slice.targets_by_run` and of the x
+            axis.
         x_axis: the x axis.
-        name: name of the figure, without that of the slice.
+        name: name of the figure, to which the name of the slice is added.
         title: title of the figure.
         caption: caption, to which a description of the marks is added.
     """
@@ -97,7 +97,7 @@ def figure(
 
 
 def _complete_rows(task: Slice, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without those for which a run of the contestant failed."""
+    """The rows of contestants without failed runs."""
     rows = rows.reset_index(drop=True)
     is_published = rows["kind"].eq("published")
     # Horizontal lines repeat scores without related datasets.

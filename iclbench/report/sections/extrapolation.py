@@ -1,4 +1,4 @@
-"""Extrapolation to more examples than in training: in-distribution, under shifts, and by trained length."""
+"""Extrapolation to more examples than in training: in-distribution, under shifts, and by training length."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _by_trained_length(task: Slice) -> list[Figure]:
                     task,
                     panels,
                     name=slug("by-trained-length", "points", str(points), str(evaluator), str(name)),
-                    title=f"{task.task}: up to {points} examples, by trained length",
+                    title=f"{task.task}: up to {points} examples, by training length",
                     caption=f"{label.capitalize()} with up to {points} examples in context, one panel for each number "
                     f"of examples in training.{_shorter_lines(replace(task, length=None), group)}",
                     slices=slices,
@@ -90,7 +90,8 @@ def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
 
 
 def _extrapolated_lines(task: Slice) -> pd.DataFrame:
-    """The lines beyond the trained length, with the number of examples (`points`) and the distribution (`shifted`)."""
+    """Rows beyond the training length, with columns for the number of examples (`points`) and the distribution
+    (`shifted`)."""
     rows = task.curves_by_run[task.curves_by_run["shift"].isin(list(task.extrapolations))]
     shifts_and_points = [task.extrapolations[str(shift)] for shift in rows["shift"]]
     distributions = [IN_DISTRIBUTION if shift == "none" else shift for shift, _ in shifts_and_points]

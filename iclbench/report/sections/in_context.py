@@ -14,7 +14,7 @@ from iclbench.tables.evaluators import MAIN_ACCURACY
 
 _INTRODUCTION = (
     "A query can be answered in context, from the labels in the prompt, or in weights, from the labels seen in "
-    "training. Tests (accuracy is among the labels that a test admits):"
+    "training. Tests (each compares only the labels that it allows):"
 )
 
 

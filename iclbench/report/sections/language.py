@@ -69,6 +69,6 @@ def section(results: Results) -> Section | None:
 
 
 def _part(name: str, title: str, blocks: Sequence[Block | None]) -> Section | None:
-    """A part with the blocks that are not None; None without such blocks."""
+    """A part with the blocks that are not None; None if there are none."""
     contents = tuple(block for block in blocks if block is not None)
     return Section(f"language-{name}", title, contents) if contents else None

@@ -10,7 +10,7 @@ from iclbench.report.blocks import Block, Column, Section, Table, Text
 from iclbench.report.data import Results, Slice
 from iclbench.tables.evaluators import DIAGNOSTICS
 
-# Metrics that scores of the questions `next` and `targets` are computed from.
+# Metrics from which scores for the questions `next` and `targets` are computed.
 _SCORED_METRICS = ("squared_error", "log_likelihood", "nll")
 _UNREADABLE = "Files that could not be read as tables (unchanged):"
 
@@ -38,7 +38,7 @@ def failure_table(results: Results) -> Table | None:
         metrics=("metric", lambda m: ", ".join(sorted(set(m))))
     )
     caption = (
-        "Evaluations without a result, or without one at some sizes, with the reason. Skipped: more examples than the "
+        "Evaluations that lack results, completely or at some sizes, with the reason. Skipped: more examples than the "
         "model supports."
     )
     return Table("failed", "Failed or skipped", caption, frame, tuple(Column(c, c) for c in keys))
@@ -60,7 +60,7 @@ def _missing_table(results: Results) -> Table | None:
 
 def missing_results(results: Results) -> list[tuple[str, str, str, str, str]]:
     """Task, preset, contestant, missing result and command of the results that are not computed yet."""
-    # A task has a slice per trained length, and the same result can be missing in several of them.
+    # A task has a slice per training length, and the same result can be missing in several of them.
     return list(dict.fromkeys(missing for task in results.slices for missing in _missing_results_of(task)))
 
 
@@ -83,7 +83,8 @@ def _in_training(task: Slice) -> pd.Series:
 
 
 def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
-    """Contestant, evaluation and command of backbones and baselines without rows under a shift that others have."""
+    """Contestant, evaluation and command of backbones and baselines that lack rows for a shift at which other
+    contestants were evaluated."""
     pairs = set(evaluated_rows[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
     shifts = sorted({str(shift) for _, shift in pairs})
     # Guessing and the baselines of a probe (GD++ with another gamma) are not evaluated.
@@ -105,8 +106,8 @@ def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[
 
 
 def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """Contestant and run of backbones without a score, although others have one on the same prompts or the baselines
-    that define scores are not evaluated."""
+    """Contestant and run of backbones without a score, if others have a score on the same prompts, or if the score is
+    undefined because baselines are missing."""
     ok = rows[rows["status"].eq("ok") & rows["axis"].isna()]
     scores = ok[ok["metric"].eq("score")]
     metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
@@ -121,7 +122,7 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
     """Backbone, "everything" and command of backbones of the preset without rows on this task.
 
-    Backbones in a sweep are omitted, as the section on its coverage has the reasons.
+    Backbones in a sweep are omitted, as the section on coverage gives the reasons.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}

@@ -97,8 +97,8 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
 
 
 def _step_table(by_contest: dict[str, pd.DataFrame], shares: Sequence[float], name: str, preset: str) -> Table | None:
-    """A table of mean scores and ranks after each share of the steps, for the models in all contests; None without such
-    models."""
+    """A table of mean scores and ranks after each share of the steps, for the models in all contests; None if there are
+    no such models."""
     scores = {
         share: over_training.mean_over_contests([_scores_at_share(rows, share) for rows in by_contest.values()])
         for share in shares

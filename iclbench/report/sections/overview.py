@@ -24,8 +24,8 @@ _SCORE = (
     "images: the mean training image), 1 as good as the best."
 )
 _ACCURACY = (
-    "Accuracy: the share of queries with the right label among the admitted ones (ICL: the two labels of the sequence; "
-    "IWL: all training labels); higher is better. Guessing gets 1/2 on ICL."
+    "Accuracy: the share of queries for which the most probable of the allowed labels is right (ICL: the two labels of "
+    "the sequence; IWL: all training labels); higher is better. Guessing scores 1/2 on ICL."
 )
 _CLASSIFICATION_METRICS = (MAIN_ACCURACY, "accuracy", "cross_entropy")
 
@@ -84,7 +84,7 @@ def normaliser_text(results: Results) -> str:
 
 
 def accuracy_table(results: Results) -> Table | None:
-    """A table of the accuracy in context, contestants x tasks; None without a task with such a test."""
+    """A table of the accuracy in context, contestants x tasks; None if no task has such a test."""
     frames = []
     for task in results.slices:
         final = accuracies.final(task)

@@ -16,7 +16,7 @@ _INTRODUCTION = (
     "predicts like the solution."
 )
 _KEYS = ["evaluator", "metric", "kind", "contestant", "axis_value"]
-# Smaller divergences are drawn at this one, since the axis is logarithmic.
+# Smaller divergences are drawn at this value, since the axis is logarithmic.
 _SMALLEST = 1e-4
 
 

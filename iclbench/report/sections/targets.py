@@ -1,4 +1,4 @@
-"""Leaderboard of the question `targets`: log-likelihood with ranks, squared error, calibration."""
+"""Leaderboard for the question `targets`: log-likelihood with ranks, squared error, calibration."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def read(path: Path, marks: int | None) -> EventData:
     """Read the sequences of a file; `marks` is the number of marks K (default: the number of items).
 
     Raises:
-        DataError: the file has another format; the message has the line, from 1.
+        DataError: the file has another format; the message names the line, counted from 1.
     """
     users: dict[str, int] = {}
     items: dict[str, int] = {}

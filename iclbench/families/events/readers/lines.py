@@ -15,7 +15,7 @@ EVENT_BYTES = 128
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbers, from 1, and contents of the lines that are not blank, without line ends and a byte order mark.
+    """Numbers (from 1) and contents of the lines that are not blank, without line ends and byte order mark.
 
     Raises:
         DataError: the file cannot be read, a line is too long, or all lines are blank.

@@ -4,9 +4,9 @@
 without `marks` has one mark, and in a file without `masks` the positions with mark 0 are padding. Object arrays, which
 that code loads as pickles, can run arbitrary code and are refused.
 
-Some published files of this format contain absolute times instead of gaps: users of the code with which Mooc, Reddit
-and Wikipedia were first released reported times that only increase (`mbilos/neural-flows-experiments`, issue 5). Times
-that do not decrease in any sequence are refused unless `-o task.times` is given.
+Some published files of this format contain absolute times instead of gaps: Mooc, Reddit and Wikipedia were first
+released with other code, and its users reported times that only increase (`mbilos/neural-flows-experiments`, issue 5).
+Times that do not decrease in any sequence are refused unless `-o task.times` is given.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
     `read_events`.
 
     Raises:
-        DataError: the file has another format; the message has the array and its indices, from 0.
+        DataError: the file has another format; the message names the array and the zero-based indices of the value.
     """
     arrays = _arrays(path)
     values = arrays["times"].astype(np.float64)
@@ -141,7 +141,7 @@ def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, mark_count: int | None) -> np.ndarray:
-    """The marks as integers from 1 on, 0 for padding."""
+    """The marks as integers starting from 1; 0 is padding."""
     if "marks" not in arrays:
         return mask.astype(np.int64)
     marks = arrays["marks"].astype(np.float64)

@@ -17,7 +17,7 @@ from iclbench.families.images.glyphs.strokes import POINTS, Strokes
 STROKES = 5
 # The numbers of characters of the alphabets, repeated cyclically. As in Omniglot, they are between 14 and 55.
 ALPHABETS = (14, 16, 20, 22, 24, 26, 26, 26, 28, 33, 40, 41, 42, 43, 46, 47, 48, 52, 55, 20, 24, 26, 30)
-# Shapes in the library of an alphabet.
+# Number of shapes in the library of an alphabet.
 LIBRARY_SIZE = 6
 
 # Kinds of stroke, their probabilities in an angular and in a curved alphabet, and their relative lengths.

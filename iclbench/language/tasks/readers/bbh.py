@@ -8,7 +8,7 @@ candidates are all targets if there are few, otherwise answers are generated.
 Demonstrations and development examples are drawn from the file with a fixed seed (the papers have three handwritten
 demonstrations). Questions on the same paragraph are in the same split, because a demonstration could reveal the answer
 to another question. If most questions have the same text before their options (hyperbaton, snarks), that text does not
-count as a paragraph. Three examples are omitted, in which a title with commas is split into several options, none of
+count as a paragraph. Three examples are omitted because a title with commas is split into several options, none of
 which is the target.
 """
 
