@@ -1,5 +1,6 @@
 """Splits of real tables: what the context determines, the inputs of all kinds of columns, and folders of tables."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from iclbench.core.episodes import Episodes
 from iclbench.families.request import Request
 from iclbench.families.tabular.openml_suites import CC18, TABARENA
-from iclbench.families.tabular.real_tables import LIMIT, RealTables, standardise_by_context
+from iclbench.families.tabular.real_tables import LIMIT, RealTables, standardise_by_context, table_hashes
 from iclbench.families.tabular.table_set import LabelledTable, bundled_tables, read_labelled_table
+from iclbench.sweep.grids import load_grid
 from tests.refusals import refused
 
 
@@ -229,3 +231,12 @@ def test_rows_without_a_target_are_left_out() -> None:
 
 def test_the_collections_have_their_published_sizes() -> None:
     assert len(set(CC18)) == 72 and len(set(TABARENA)) == 51
+
+
+def test_the_judging_tables_have_the_hashes_of_the_grid() -> None:
+    """The tables that scikit-learn bundles; the others are in the user's data folder."""
+    notes = load_grid("tables")[1].notes
+    hashes = dict(re.findall(r"([a-z-]+) ([0-9a-f]{12})\b", notes))
+    assert len(hashes) == 11 and not {"airfoil", "bike", "elevators", "pol"} & hashes.keys()
+    bundled = {**table_hashes(family(kind="class")), **table_hashes(family(kind="number"))}
+    assert len(bundled) == 8 and bundled.items() <= hashes.items()
