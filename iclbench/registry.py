@@ -240,6 +240,14 @@ class Registry:
         return names
 
 
+class Estimators(Registry):
+    """Estimators by name. The target of a class with scikit-learn's interface is also an estimator."""
+
+    def get(self, name: str) -> Any:
+        cls = super().get(name)
+        return import_object("iclbench.estimators.scikit_learn:as_estimator")(cls, name) if ":" in name else cls
+
+
 @dataclass(frozen=True)
 class Variant:
     """A backbone with frozen settings, which has a registered name.
@@ -376,6 +384,10 @@ FAMILIES = Registry(
         "tabular-prior": Entry(
             "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
             "synthetic tables: causal models, Bayesian networks, trees",
+        ),
+        "real-tables": Entry(
+            "iclbench.families.tabular.real_tables:RealTables",
+            "splits of real tables with numbers or classes as targets",
         ),
     },
     "iclbench.families.base:Family",
@@ -573,7 +585,7 @@ BACKBONES = Backbones(
     VARIANTS,
 )
 
-ESTIMATORS = Registry(
+ESTIMATORS = Estimators(
     "estimator",
     {
         "zero": Entry("iclbench.estimators.constant:Zero", "always 0"),

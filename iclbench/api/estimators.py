@@ -4,95 +4,149 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from iclbench.api.predict import Trained, column_mismatch, columns_of, load
+from iclbench.api.table_model import MAX_ROWS, TableModel
+from iclbench.core.errors import UsageError
 from iclbench.core.guard import guarded
 from iclbench.core.standard import Standardisation
+from iclbench.families.tabular.encoder import TableEncoder, TargetKind
 from iclbench.store.runs import Run
+from iclbench.store.shipped import TABLE_RUNS, shipped_run
 
 
 class ContextSizeWarning(UserWarning):
-    """The training set has more rows than the run reads at once, so predictions are means over random draws of rows."""
+    """The training set has more rows or columns than the run reads at once, so predictions are means over random
+    selections."""
 
 
 class _InContext(BaseEstimator):
-    """Base class of both estimators: the run, the context, and the standardised inputs.
+    """Base class of both estimators: the run, the encoding of columns, and the context.
 
-    A run reads contexts up to its training length. From a larger training set, `n_contexts` random contexts of that
-    length are drawn, and predictions are averaged over them. Features are standardised with the mean and variance of
-    the training set, since runs are trained on inputs of mean 0 and variance 1. A feature that is constant in the
-    training set becomes 0. If there are fewer features than in training, the missing ones are 0.
+    The columns of a data frame may have numbers, truth values, dates, categories, text and missing values
+    (`iclbench.families.tabular.encoder`). They are standardised with the mean and variance of the training set, since
+    runs are trained on inputs of mean 0 and variance 1. If there are fewer columns than in training, the missing ones
+    are 0. From more rows or columns than the run reads at once, random ones are selected several times, and predictions
+    are averaged (`iclbench.api.table_model`).
     """
+
+    target_kind: ClassVar[TargetKind]
 
     def __init__(
         self,
         run: Run | Trained | str | Path | None = None,
         results: str | Path = "results",
         n_contexts: int = 4,
+        n_permutations: int | None = None,
         random_state: Any = 0,
         device: str | torch.device = "cpu",
     ) -> None:
         self.run = run
         self.results = results
         self.n_contexts = n_contexts
+        self.n_permutations = n_permutations
         self.random_state = random_state
         self.device = device
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        return tags
+
     def _load_run(self) -> Trained:
-        if self.run is None:
-            raise ValueError(f"{type(self).__name__}(run=...): pass a finished run, its name or its folder")
         if isinstance(self.run, Trained):
             return self.run
-        return load(self.run, self.results, device=self.device)
+        if self.run is not None:
+            return load(self.run, self.results, device=self.device)
+        name = TABLE_RUNS[self.target_kind]
+        run = shipped_run(name)
+        if run is None:
+            raise UsageError(
+                f"the package has no run '{name}'; train a run on a task with features and name it (iclbench predict "
+                f"RUN, or {type(self).__name__}(run=...))",
+                code="missing-file",
+            )
+        return load(run, device=self.device)
 
-    def _store_context(self, X: np.ndarray) -> None:
-        """Store the standardised inputs of the training set, and draw the contexts."""
-        if not _is_positive(self.n_contexts):
-            raise ValueError(f"n_contexts={self.n_contexts!r}: expected a whole number of at least 1")
+    def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[pd.DataFrame, np.ndarray]:
+        """The training set as a data frame and its targets, after the checks of scikit-learn."""
+        for name, number in (("n_contexts", self.n_contexts), ("n_permutations", self.n_permutations)):
+            if not (_is_positive(number) or (name == "n_permutations" and number is None)):
+                raise ValueError(f"{name}={number!r}: expected a whole number of at least 1")
+        self.columns_ = columns_of(X)
+        if self.columns_:
+            if y is not None:  # the next line has the error; it comes last, because it stores the names
+                y = validate_data(self, y=y, **checks)
+            validate_data(self, X, y, skip_check_array=True)
+            check_consistent_length(X, y)
+        else:
+            X, y = validate_data(self, X, y, dtype=None, ensure_all_finite=False, **checks)
+        return _frame(X), y
+
+    def _encoded(self, frame: pd.DataFrame) -> np.ndarray:
+        """Load the run, and encode the training set."""
         self.trained_ = self._load_run()
         shape, run = self.trained_.model.shape, self.trained_.run
         if shape.inputs != "features":
             functions = {"images": "icl.predict", "events": "icl.next_event"}
             function_call = f"{functions.get(shape.inputs, 'icl.next_element')}(run, ...)"
             raise ValueError(f"run '{run.name}' reads {shape.inputs}, not rows of features; use {function_call}")
-        if X.shape[1] > shape.x_dim:
-            raise ValueError(
-                f"X has {X.shape[1]} features, but the run was trained on {shape.x_dim}; select at most {shape.x_dim}"
-            )
-        self.standard_ = Standardisation.of(X)
-        self.X_ = self._features(X)
-        rows, limit = len(X), run.config.task.points
-        if rows <= limit:
-            self.contexts_ = [np.arange(rows)]
-            return
-        random = check_random_state(self.random_state)
-        self.contexts_ = [random.choice(rows, limit, replace=False) for _ in range(self.n_contexts)]
-        warnings.warn(
-            f"the training set has {rows} rows, and run '{run.name}' reads {limit} at once: predictions are means over "
-            f"n_contexts={self.n_contexts} random draws of {limit} rows; to read all rows at once, train a run with "
-            f"-o task.points={rows} (in Python: icl.task(..., points={rows}))",
-            ContextSizeWarning,
-            stacklevel=4,  # the caller of `fit`, which is inside the guard
-        )
+        # Without names, a column that counts the rows may be an input, such as a time.
+        self.encoder_ = TableEncoder(drop_index=bool(self.columns_)).fit(frame)
+        return self.encoder_.transform(frame)
 
-    def _features(self, X: np.ndarray) -> np.ndarray:
-        n_missing = self.trained_.model.shape.x_dim - X.shape[1]
-        return np.pad(self.standard_.apply(X), [(0, 0), (0, n_missing)]).clip(-1e6, 1e6)
+    def _store_context(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Store the context, and draw its rows and columns."""
+        self.model_ = TableModel(
+            self.trained_,
+            x,
+            y,
+            n_contexts=self.n_contexts,
+            n_permutations=self.n_permutations,
+            random=check_random_state(self.random_state),
+        )
+        self.remarks_ = self.model_.remarks
+        if self.model_.selects_rows or self.model_.selects_columns:
+            advice = ""
+            if self.model_.selects_rows and len(x) <= MAX_ROWS:
+                advice = (
+                    f"; to read all rows at once, train a run with -o task.points={len(x)} (in Python: icl.task(..., "
+                    f"points={len(x)}))"
+                )
+            warnings.warn(
+                f"run '{self.trained_.run.name}': {'; '.join(self.remarks_)}{advice}",
+                ContextSizeWarning,
+                stacklevel=4,  # the caller of `fit`, which is inside the guard
+            )
 
     def _queries(self, X: Any) -> np.ndarray:
-        check_is_fitted(self, "contexts_")
-        queries = validate_data(self, X, reset=False, dtype=np.float64)
+        check_is_fitted(self, "model_")
+        if columns_of(X):
+            validate_data(self, X, reset=False, skip_check_array=True)
+        else:
+            X = validate_data(self, X, reset=False, dtype=None, ensure_all_finite=False)
         if mismatch := column_mismatch(self.columns_, columns_of(X)):
             raise ValueError(f"X has {mismatch[1]} in place of {mismatch[0]}: pass the columns in the order of fit")
-        return self._features(queries)
+        return self.encoder_.transform(_frame(X).set_axis(list(self.encoder_.input_names), axis=1))
+
+
+def _frame(X: Any) -> pd.DataFrame:
+    """A data frame or an array as a data frame of pandas."""
+    if isinstance(X, pd.DataFrame):
+        return X
+    names = columns_of(X)  # of a data frame of another library
+    return pd.DataFrame({name: list(X[name]) for name in names}) if names else pd.DataFrame(X)
 
 
 def _is_positive(number: Any) -> bool:
@@ -108,18 +162,21 @@ class InContextRegressor(RegressorMixin, _InContext):
     deviation of 0.
 
     Args:
-        run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder.
+        run: a finished run of a regression task (`icl.train`, `icl.load`), its name or its folder (default:
+            `reference/cells-regression` of the package).
         results: results folder of a run that is given by name.
-        n_contexts: number of random contexts to average over, if there are more rows than the training length.
-        random_state: seed or generator of the contexts.
+        n_contexts: number of random selections of rows to average over, if there are more than the run reads at once: a
+            causal model as many as in training, a set model up to 1,000.
+        n_permutations: number of orders of the rows to average over (default: 4 for a causal model, 1 for a set model).
+        random_state: seed or generator of the selections and orders.
         device: device of the model.
 
     Raises:
-        ValueError: no run is given, the run predicts classes or several outputs, the run reads images or events, or X
-            has more features than in training.
+        ValueError: the run predicts classes or several outputs, or reads images or events.
+        UsageError: no run is given, and the package has none.
 
     Warns:
-        ContextSizeWarning: X has more rows than the run reads at once.
+        ContextSizeWarning: X has more rows or columns than the run reads at once.
 
     >>> from tempfile import TemporaryDirectory
     >>> from iclbench.api.tasks import task
@@ -130,13 +187,13 @@ class InContextRegressor(RegressorMixin, _InContext):
     (5,)
     """
 
+    target_kind = "number"
+
     @guarded
     def fit(self, X: Any, y: Any) -> InContextRegressor:
         """Store a training set, `(N, features)` and `(N,)`, as the context. No weight changes."""
-        self.columns_ = columns_of(X)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._store_context(X)
-        shape = self.trained_.model.shape
+        frame, y = self._validated(X, y, y_numeric=True)
+        x, shape = self._encoded(frame), self.trained_.model.shape
         if shape.classes is not None:
             raise ValueError("the run predicts class labels; use InContextClassifier")
         if shape.y_dim > 1:
@@ -144,7 +201,7 @@ class InContextRegressor(RegressorMixin, _InContext):
         column = np.asarray(y, dtype=np.float64)[:, None]
         self.y_standard_ = Standardisation.of(column)
         self.y_scale_ = float(np.sqrt(self.trained_.family.normaliser))
-        self.y_ = self.y_standard_.apply(column)[:, 0] * self.y_scale_
+        self._store_context(x, self.y_standard_.apply(column)[:, 0] * self.y_scale_)
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -156,54 +213,76 @@ class InContextRegressor(RegressorMixin, _InContext):
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Means `(Q,)`. With `return_std`, a pair of means and standard deviations, if the run predicts them."""
         queries = self._queries(X)
-        means, spreads = [], []
-        for rows in self.contexts_:
-            prediction = self.trained_.predict(self.X_[rows], self.y_[rows], queries, return_std=return_std)
-            mean, std = prediction if return_std else (prediction, np.zeros(len(queries)))
-            means.append(mean.astype(np.float64))
-            spreads.append(std.astype(np.float64))
-        mean = np.mean(means, 0)
-        outputs = self.y_standard_.undo(mean[:, None] / self.y_scale_)[:, 0]
+        answers = self.model_.numbers(queries)
+        mean = self._in_units(answers.mean)
         if not return_std:
-            return outputs
-        variance = np.mean(np.square(spreads) + np.square(means), 0) - np.square(mean)
-        return outputs, np.sqrt(np.maximum(variance, 0.0)) / self.y_scale_ * self.y_standard_.deviation
+            return mean
+        if answers.std is None:
+            raise ValueError(f"return_std: {self._no_spread()}")
+        return mean, answers.std / self.y_scale_ * self.y_standard_.deviation
+
+    @guarded
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means, and the ends of the central intervals that contain an output with probability `level`, each `(Q,)`.
+
+        The ends are means over random selections of rows or columns and orders of rows, if there are several.
+        """
+        queries = self._queries(X)
+        answers = self.model_.numbers(queries, level)
+        if answers.low is None or answers.high is None:
+            raise ValueError(f"predict_interval: {self._no_spread()}")
+        return self._in_units(answers.mean), self._in_units(answers.low), self._in_units(answers.high)
+
+    def _no_spread(self) -> str:
+        run = self.trained_.run.name
+        return f"run '{run}' predicts single values; use a run of a task with head='gaussian' (or 'mixture')"
+
+    def _in_units(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs of the model in the unit of the targets."""
+        return self.y_standard_.undo(outputs[:, None] / self.y_scale_)[:, 0]
 
 
 class InContextClassifier(ClassifierMixin, _InContext):
     """A trained run as a classifier, for at most as many classes as its task has.
 
     Args:
-        run: a finished run of a classification task, its name or its folder.
+        run: a finished run of a classification task, its name or its folder (default: `reference/cells-classification`
+            of the package).
         results: results folder of a run that is given by name.
-        n_contexts: number of random contexts to average probabilities over.
-        random_state: seed or generator of the contexts.
+        n_contexts: number of random selections of rows to average probabilities over, as in `InContextRegressor`.
+        n_permutations: number of orders of the rows to average over, as in `InContextRegressor`.
+        random_state: seed or generator of the selections and orders.
         device: device of the model.
 
     Raises:
-        ValueError: no run is given, the run predicts numbers, the run reads images or events, or there are more classes
-            or features than in training.
+        ValueError: the run predicts numbers, reads images or events, or was trained on fewer classes.
+        UsageError: no run is given, and the package has none.
 
     Warns:
-        ContextSizeWarning: X has more rows than the run reads at once.
+        ContextSizeWarning: X has more rows or columns than the run reads at once.
 
     >>> InContextClassifier("tabular-classes-gpt2-small-s0", n_contexts=8)
     InContextClassifier(n_contexts=8, run='tabular-classes-gpt2-small-s0')
     """
 
+    target_kind = "class"
+
     @guarded
     def fit(self, X: Any, y: Any) -> InContextClassifier:
         """Store a training set, `(N, features)` and labels `(N,)` of any kind, as the context. No weight changes."""
-        self.columns_ = columns_of(X)
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        frame, y = self._validated(X, y)
         check_classification_targets(y)
-        self._store_context(X)
-        self.classes_, self.y_ = np.unique(y, return_inverse=True)
+        x = self._encoded(frame)
+        self.classes_, indices = np.unique(y, return_inverse=True)
         trained_classes = self.trained_.model.shape.classes
         if trained_classes is None:
             raise ValueError("the run predicts numbers; use InContextRegressor")
         if len(self.classes_) > trained_classes:
-            raise ValueError(f"y has {len(self.classes_)} classes, but the run was trained on {trained_classes}")
+            raise ValueError(
+                f"y has {len(self.classes_)} classes, but run '{self.trained_.run.name}' was trained on "
+                f"{trained_classes}; merge rare classes, or use a run with more classes"
+            )
+        self._store_context(x, indices)
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -215,10 +294,7 @@ class InContextClassifier(ClassifierMixin, _InContext):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities `(Q, classes)` among the classes of the training set."""
         queries = self._queries(X)
-        by_context = [self.trained_.predict_proba(self.X_[rows], self.y_[rows], queries) for rows in self.contexts_]
-        probabilities = np.mean(by_context, 0)[:, : len(self.classes_)].astype(np.float64)
-        normalised: np.ndarray = probabilities / probabilities.sum(1, keepdims=True)
-        return normalised
+        return self.model_.probabilities(queries, len(self.classes_))
 
     @guarded
     def predict(self, X: Any) -> np.ndarray:

@@ -59,7 +59,7 @@ def predict(model: Any, X_context: Any, y_context: Any, X_query: Any, *, return_
     >>> predict(model, np.zeros((3, 2)), np.zeros(3), np.zeros((5, 2))).shape
     (5,)
     """
-    prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
+    prompt = Prompt(backbone_of(model), X_context, y_context, X_query)
     prediction, is_single, is_flat = prompt.predict().marginals, prompt.is_single, prompt.is_flat
     points = prediction.point()
     if not return_std:
@@ -84,7 +84,7 @@ def predict_proba(model: Any, X_context: Any, y_context: Any, X_query: Any) -> n
     Raises:
         UsageError: as in `predict`, or the model predicts numbers.
     """
-    prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
+    prompt = Prompt(backbone_of(model), X_context, y_context, X_query)
     prediction = prompt.predict()
     if not isinstance(prediction, Categorical):
         raise UsageError("predict_proba: the model predicts numbers; use predict", code="not-applicable")
@@ -110,7 +110,7 @@ def sample_y(model: Any, X_context: Any, y_context: Any, X_query: Any, n_samples
     >>> sample_y(model, np.zeros((3, 1)), np.zeros(3), np.zeros((5, 1)), n_samples=2).shape
     (2, 5)
     """
-    prompt = _Prompt(backbone_of(model), X_context, y_context, X_query)
+    prompt = Prompt(backbone_of(model), X_context, y_context, X_query)
     samples = prompt.sample(arguments.integer("n_samples", n_samples), arguments.seed(seed))
     return np.stack([_output_array(sample, prompt.is_single, prompt.is_flat) for sample in samples])
 
@@ -210,7 +210,7 @@ def backbone_of(model: Any) -> Backbone:
     return model
 
 
-class _Prompt:
+class Prompt:
     """A context and queries, checked and converted to tensors.
 
     Attributes:

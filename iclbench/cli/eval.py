@@ -57,7 +57,8 @@ def command(
         typer.Option(
             "--baseline",
             autocompletion=completion.baselines,
-            help="Baseline to evaluate, in place of those of the card. May be repeated.",
+            help="Baseline to evaluate, in place of those of the card: a name, a card, or a class with fit and predict "
+            "(sklearn.svm:SVR). May be repeated.",
         ),
     ] = None,
     method: Annotated[
@@ -88,7 +89,7 @@ def command(
         ),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet).")
+        Path | None, typer.Option("--csv", help="Evaluate on your own table (.csv, .csv.gz, .parquet, .arff).")
     ] = None,
     target: Annotated[
         str | None,
@@ -100,6 +101,15 @@ def command(
     header: Annotated[
         bool | None,
         typer.Option("--header/--no-header", help="Whether the first line of --csv names the columns."),
+    ] = None,
+    points: Annotated[
+        int | None,
+        typer.Option(
+            "--points",
+            min=1,
+            max=1000,
+            help="Number of rows of --csv in a context (default: as in training, at most four fifths).",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
     fresh: Annotated[
@@ -119,14 +129,17 @@ def command(
     from iclbench.config.resolution import parse_overrides
     from iclbench.core.context import Context
     from iclbench.core.signals import raise_if_ctrl_c
-    from iclbench.core.trust import UntrustedError
+    from iclbench.core.trust import UntrustedError, trust_typed
     from iclbench.deep_thinking.methods import method as method_of
+    from iclbench.registry import is_target
     from iclbench.store.runs import CodeChangedError
 
     if (csv is None) != (target is None):
         raise UsageError("--csv FILE and --target COLUMN must be used together", code="missing-value")
     if header is not None and csv is None:
         raise UsageError("--header and --no-header need --csv FILE", code="missing-value")
+    if points is not None and csv is None:
+        raise UsageError("--points needs --csv FILE; for other tasks use --extrapolate", code="missing-value")
     if csv is not None and (task or shift or evaluator or extrapolate is not None):
         raise UsageError("--csv cannot be used with --task, --shift, --evaluator or --extrapolate", code="conflict")
     if task is not None:
@@ -140,20 +153,22 @@ def command(
         )
     runs = selected_runs(results, run)
     for name in baseline or []:
+        if is_target(name):
+            trust_typed(name)
         load_baseline(name)
     if extrapolate is not None:
         example_count(extrapolate, 1)
     context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli import eval_runs, summary
 
-    table = None if csv is None else eval_runs.read_user_table(csv, target, header)
+    table = None if csv is None else eval_runs.read_user_table(csv, str(target), header)
     failed_count = untrusted_count = 0
     prompt_set_ids: list[str] = []
     changed_code: list[str] = []
     remarks: dict[str, None] = {}
     for trained_run in runs:
         try:
-            replacement = eval_runs.replacement_task(trained_run, table, csv, task)
+            replacement = eval_runs.replacement_task(trained_run, table, points, task)
             if replacement is None and files:
                 replacement = trained_run.config.task.with_files(files), None
             failed_count += eval_runs.evaluate_run(

@@ -2,40 +2,60 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+import pandas as pd
 
 from iclbench.cli.options import example_count
 from iclbench.cli.terminal import say, step_bar
 from iclbench.config.resolution import TaskConfig, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, UsageError
+from iclbench.core.files import write_text
 from iclbench.core.memory import REAL_TABLE_REMEDY, memory_advice
 from iclbench.deep_thinking.methods import Method
-from iclbench.evaluation.contestants import PredictorContestant
+from iclbench.evaluation.all_rows import FITTED_ON_ALL_ROWS, all_rows_baselines
+from iclbench.evaluation.contestants import PredictorContestant, reads_any_rows
 from iclbench.evaluation.evaluate import evaluate_run as run_evaluation
 from iclbench.evaluation.evaluate import evaluators_of, shifts_of
 from iclbench.evaluation.full_table import remarks as remarks_on
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
-from iclbench.families.tabular.table_file import Table, read_table
-from iclbench.families.tabular.tabular import Tabular
-from iclbench.store.runs import Run
+from iclbench.families.tabular.encoder import TargetKind
+from iclbench.families.tabular.frame import read_frame, stem
+from iclbench.families.tabular.real_tables import MIN_TARGETS
+from iclbench.families.tabular.table_file import target_index
+from iclbench.families.tabular.table_set import LabelledTable
+from iclbench.families.tabular.user_table import MAX_TARGETS, UserTable, context_rows
+from iclbench.store.runs import Run, write_errors
 from iclbench.sweep.reference import PackedBaselines
 
-# The baselines for a user's table.
-TABLE_BASELINES = (
-    "zero",
-    "mean",
-    "least-squares",
-    "ridge-1e-1",
-    "lasso-1e-2",
-    "knn-3",
-    "gp-rbf",
-    "mlp",
-    "decision-tree-2",
-    "xgboost",
-)
+# The baselines for a user's table, by the kind of its target.
+TABLE_BASELINES = {
+    "number": ("mean", "ridge-cv", "knn-3", "gp-rbf", "forest", "xgboost-default"),
+    "class": ("majority", "logistic-regression", "knn-classifier", "forest-classifier", "xgboost-classifier"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class UserFile:
+    """A user's table without a kind of target, which the run determines."""
+
+    path: Path
+    columns: pd.DataFrame
+    target: pd.Series
+
+    @cache  # noqa: B019
+    def labelled(self, kind: TargetKind) -> LabelledTable:
+        """The table with the target as numbers or classes."""
+        try:
+            return LabelledTable.of(stem(self.path), self.columns, self.target, kind, self.path)
+        except DataError as error:
+            raise DataError(f"{self.path}: {error}", code=error.code) from None
 
 
 def evaluate_run(
@@ -65,7 +85,8 @@ def evaluate_run(
     shifts = shifts_of(run, shift_names, longest, task)
     evaluators = [] if family else evaluators_of(run, evaluator_names or [], task)
     model_count = 1 if method is None else 2
-    baseline_count = len(baseline_names) if baseline_names else len({*task.oracles, *task.baselines})
+    names = baseline_names or list({*task.oracles, *task.baselines})
+    baseline_count = len(names) + isinstance(family, UserTable) * len({*names} & {*FITTED_ON_ALL_ROWS})
     failed_count = done_count = 0
     with step_bar(f"evaluate {run.name}", (len(shifts) + len(evaluators)) * (model_count + baseline_count)) as update:
 
@@ -86,13 +107,22 @@ def evaluate_run(
             fresh=fresh,
             on_start=show_start,
             data_changed=data_changed,
+            further=(lambda prompts: all_rows_baselines(prompts, baseline_names or task.baselines))
+            if isinstance(family, UserTable)
+            else None,
         ):
             done_count += 1
-            if remarks is not None and task.family == "tabular" and cell.prompts.id not in ids_with_remarks:
+            has_remarks = remarks is not None and task.family in ("tabular", "real-tables")
+            if remarks is not None and has_remarks and cell.prompts.id not in ids_with_remarks:
                 ids_with_remarks.add(cell.prompts.id)
-                update(done_count, "XGBoost on all rows except the targets")
+                if task.family == "tabular":
+                    update(done_count, "XGBoost on all rows except the targets")
                 with memory_advice(REAL_TABLE_REMEDY):
                     remarks.update(dict.fromkeys(remarks_on(cell.prompts)))
+            if isinstance(family, UserTable):
+                encoding = context.results / "tables" / cell.prompts.id / "encoding.json"
+                with write_errors(context.results):
+                    write_text(encoding, json.dumps(family.encoding(), indent=2, sort_keys=True) + "\n")
             if prompt_set_ids is not None and cell.prompts.id not in prompt_set_ids:
                 prompt_set_ids.append(cell.prompts.id)
             if cell.reason:
@@ -102,35 +132,43 @@ def evaluate_run(
     return failed_count
 
 
-def read_user_table(csv: Path, target: str | None, header: bool | None) -> Table:
+def read_user_table(csv: Path, target: str, header: bool | None) -> UserFile:
     """Read the user's table."""
     with memory_advice(REAL_TABLE_REMEDY):
-        return read_table(csv, target, header)
+        frame = read_frame(csv, header)
+    names = list(frame.columns)
+    if len(names) < 2:
+        raise DataError(f"{csv}: expected a target and at least one other column, got one column")
+    name = names[target_index(csv, names, target)]
+    return UserFile(csv, frame.drop(columns=name), frame[name])
 
 
 def replacement_task(
-    run: Run, table: Table | None, csv: Path | None, task: str | None
+    run: Run, file: UserFile | None, points: int | None, task: str | None
 ) -> tuple[TaskConfig, Family | None] | None:
     """The task that replaces the run's task: a user's table, or a card at the preset of the run; None for the run's
     task."""
-    if table is not None and csv is not None:
-        return table_task(run, table, csv)
+    if file is not None:
+        return table_task(run, file, points)
     return None if task is None else (resolve_task(task, run.config.preset)[0], None)
 
 
-def table_task(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
-    """The user's table as a task: episodes with the run's dimension and length, outputs at the scale of the run's
-    training, and every kind of baseline."""
+def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[TaskConfig, UserTable]:
+    """The user's table as a task: splits with the run's inputs and outputs, and the baselines for its kind of target.
+
+    Args:
+        run: the run.
+        file: the table.
+        points: number of rows of a context (default: as in training, if the table has enough rows).
+    """
     trained_task = run.config.task
-    if trained_task.head in ("categorical", "event"):
-        predictions = "class labels" if trained_task.head == "categorical" else "events"
-        raise UsageError(
-            f"run '{run.name}' predicts {predictions}; --csv needs runs of regression tasks", code="not-applicable"
-        )
+    if trained_task.head == "event":
+        raise UsageError(f"run '{run.name}' predicts events; --csv needs a run with features", code="not-applicable")
     trained_family = trained_task.build()
-    if trained_family.x_shape is not None:
+    if trained_family.x_shape is not None or not trained_family.x_dim:
+        inputs = "images" if trained_family.x_dim else "sequences"
         raise UsageError(
-            f"run '{run.name}' reads images, not rows of features; --csv needs runs of tasks with features",
+            f"run '{run.name}' reads {inputs}, not rows of features; --csv needs runs of tasks with features",
             code="not-applicable",
         )
     if trained_family.y_dim > 1:
@@ -138,24 +176,36 @@ def table_task(run: Run, table: Table, csv: Path) -> tuple[TaskConfig, Family]:
             f"run '{run.name}' predicts {trained_family.y_dim} numbers; --csv needs runs that predict one number",
             code="not-applicable",
         )
-    parameters = Tabular.Parameters(dim=trained_family.x_dim, variance=trained_family.normaliser)
-    if table.rows < trained_task.points + 1:
+    kind: TargetKind = "number" if trained_family.classes is None else "class"
+    table = file.labelled(kind)
+    if trained_family.classes is not None and table.classes > trained_family.classes:
         raise DataError(
-            f"{csv} has {table.rows} rows; run '{run.name}' was trained with {trained_task.points} examples, so an "
-            f"episode needs {trained_task.points + 1}"
+            f"{file.path}: the target has {table.classes} classes, and run '{run.name}' predicts at most "
+            f"{trained_family.classes}; merge rare classes, or use another run",
+            code="not-applicable",
         )
-    family = Tabular(parameters, tables=[table])
-    stem = re.sub(r"[^a-z0-9]+", "-", csv.name.lower().split(".")[0]).strip("-")[:40] or "table"
+    model = run.load()
+    points = context_rows(table, trained_task.points, points, reads_any_rows(model), run.name)
+    parameters = UserTable.Parameters(
+        kind=kind,
+        classes=trained_family.classes or 10,
+        dim=max(1, len(table.encoder.names)) if model.reads_any_columns else trained_family.x_dim,
+        # A fifth of the rows, so that baselines on all other rows read many more than the context.
+        targets=min(MAX_TARGETS, max(MIN_TARGETS, table.rows // 5)),
+        variance=trained_family.normaliser,
+    )
     changes = {
-        "name": f"csv-{stem}",
-        "family": "tabular",
+        "name": f"csv-{re.sub(r'[^a-z0-9]+', '-', stem(file.path).lower()).strip('-')[:40] or 'table'}",
+        "family": "real-tables",
         "parameters": parameters.model_dump(mode="json"),
+        "question": "targets",
+        "points": points,
         "files": {},
         "learned": {},
-        "baselines": list(TABLE_BASELINES),
+        "baselines": list(TABLE_BASELINES[kind]),
         "oracles": [],
         "shifts": [],
         "evaluators": [],
         "published": [],
     }
-    return trained_task.model_copy(update=changes), family
+    return trained_task.model_copy(update=changes), UserTable(parameters, table)

@@ -21,6 +21,7 @@ COMMANDS = (
     "show",
     "train",
     "eval",
+    "predict",
     "probe",
     "cost",
     "stream",

@@ -27,6 +27,7 @@ SECTIONS = (
     "learning-curves",
     "leaderboard",
     "targets",
+    "table-ranks",
     "in-context",
     "solutions",
     "gap",

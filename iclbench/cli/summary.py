@@ -15,6 +15,7 @@ from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.gains import gains
 from iclbench.analysis.oracles import beaten_oracles
 from iclbench.analysis.scores import run_leaderboard
+from iclbench.analysis.table_ranks import table_metric
 from iclbench.cli.accuracy_table import has_labels, print_accuracies
 from iclbench.cli.result_rows import (
     print_failures,
@@ -24,6 +25,7 @@ from iclbench.cli.result_rows import (
     value_with_half_width,
     with_terminal_columns,
 )
+from iclbench.cli.table_board import table_board, table_notes
 from iclbench.cli.terminal import out, print_rows, print_table
 from iclbench.core.metrics import curve_metric, metric
 from iclbench.tables.runs import trained_runs
@@ -37,8 +39,10 @@ def print_summary(
     With `json`, print all rows instead. The code of the `omitted_runs` has changed.
     """
     frames = {} if json else {name: _read(results, name, omitted_runs) for name in prompt_sets}
-    with_labels = {name: values for name, values in frames.items() if has_labels(values)}
-    other_sets = [name for name in prompt_sets if name not in with_labels]
+    with_tables = [name for name, values in frames.items() if table_metric(values)]
+    with_labels = {name: rows for name, rows in frames.items() if name not in with_tables and has_labels(rows)}
+    other_sets = [name for name in prompt_sets if name not in with_labels and name not in with_tables]
+    print_tables(results, with_tables, False, table_board, notes_of=table_notes, omitted_runs=omitted_runs)
     print_tables(results, other_sets, json, leaderboard, notes_of=partial(notes, results), omitted_runs=omitted_runs)
     print_accuracies(results, list(with_labels.values()))
 

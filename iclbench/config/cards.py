@@ -413,7 +413,14 @@ def load_task(name: str) -> tuple[str, TaskCard]:
 
 
 def load_baseline(name: str) -> tuple[str, BaselineCard]:
-    """The canonical name and the card of a baseline, from a name or a path to a `.toml` file."""
+    """The canonical name and the card of a baseline, from a name or a path to a `.toml` file.
+
+    A target `package.module:Class` is a baseline with the default settings of the class. Its name is the target with
+    hyphens.
+    """
+    if is_target(name):
+        slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64]
+        return slug, BaselineCard(estimator=name, summary=f"{name} with its default settings")
     return load_card("baselines", name, BaselineCard)
 
 

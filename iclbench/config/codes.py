@@ -14,10 +14,12 @@ from typing import Any
 from iclbench.core.sources import source_hash
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES, MIXERS, Entry, Registry, is_target
 
-# Codes of the loss of a batch, of the probes, and of the summary of the scores of a prompt set.
+# Codes of the loss of a batch, of the probes, of the summary of the scores of a prompt set, and of fits of models with
+# scikit-learn's interface.
 LOSS = 1
 PROBE = 1
 SUMMARY = 2
+LIBRARY_MODEL = 1
 
 # A number for a class of iclbench, or a hash for another class; for a backbone with mixers, the list of all codes.
 Code = int | str | list[int | str]

@@ -1,4 +1,4 @@
-"""Permission to import code: iclbench, installed plug-ins, and modules that the user trusts.
+"""Permission to import code: iclbench and its dependencies, installed plug-ins, and modules that the user trusts.
 
 A card or the configuration of a run can name any class as `package.module:Class`, and importing it runs its code. Other
 modules are imported only if the user trusts them: with `--trust MODULE`, with the environment variable `ICLBENCH_TRUST`
@@ -26,6 +26,8 @@ log = logging.getLogger("iclbench")
 
 VARIABLE = "ICLBENCH_TRUST"
 _REGISTRIES = ("backbones", "variants", "mixers", "families", "estimators", "readers")
+# Packages that iclbench itself imports.
+_DEPENDENCIES = ("sklearn", "xgboost")
 GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
 # Asks the user whether a target may be loaded; None if there is no terminal.
@@ -103,6 +105,7 @@ def is_trusted(target: str) -> bool:
     trusted_modules = _words([os.environ.get(VARIABLE, "")])
     return (
         is_registered_code(target)
+        or package_of(target) in _DEPENDENCIES
         or module in sys.modules
         or any(module == name or module.startswith(f"{name}.") for name in trusted_modules)
         or not _package_exists(package_of(target))  # loading it raises an error and runs nothing

@@ -13,7 +13,11 @@ LEVEL = 0.95
 
 
 def bootstrap_interval(
-    errors: np.ndarray, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+    errors: np.ndarray,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    clusters: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Percentile interval of the mean over episodes.
 
@@ -22,15 +26,21 @@ def bootstrap_interval(
         seed: the same seed gives the same interval.
         resamples: number of bootstrap samples.
         level: coverage of the interval.
+        clusters: cluster of every episode, `(episodes,)`; all episodes of a resampled cluster are used. Episodes of a
+            single cluster count as independent (default: all are).
 
     Returns:
         Lower and upper ends, `(positions,)` each; NaN for positions without a score.
     """
     episodes = errors.shape[0]
-    counts = resample_counts(episodes, seed, resamples)
+    numbers = np.arange(episodes) if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    if numbers.size and numbers.max() == 0:
+        numbers = np.arange(episodes)
+    has_clusters = clusters is not None and numbers.max(initial=0) + 1 < episodes
+    counts = resample_counts(int(numbers.max(initial=-1)) + 1, seed, resamples)[:, numbers]
     is_finite = np.isfinite(errors)
     sums = counts @ np.where(is_finite, errors, 0.0)
-    weights = np.full_like(sums, episodes) if is_finite.all() else counts @ is_finite
+    weights = np.full_like(sums, episodes) if is_finite.all() and not has_clusters else counts @ is_finite
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(weights > 0, sums / weights, np.nan)
     return percentiles(means, level)
@@ -51,15 +61,16 @@ def percentiles(statistics: np.ndarray, level: float = LEVEL) -> tuple[np.ndarra
     return low, high
 
 
-def summaries(scores: np.ndarray, seed: int) -> list[dict[str, object]]:
+def summaries(scores: np.ndarray, seed: int, clusters: np.ndarray | None = None) -> list[dict[str, object]]:
     """Mean and interval of each column of the scores, as columns `value`, `low`, `high` and `n_episodes` of a table.
 
     Args:
         scores: `(episodes, columns)`, NaN for missing scores. The interval of a single episode is NaN.
-        seed: as in `bootstrap_interval`.
+        seed, clusters: as in `bootstrap_interval`.
     """
     counts = np.isfinite(scores).sum(0)
-    low, high = (np.where(counts > 1, end, np.nan) for end in bootstrap_interval(scores, seed))
+    ends = bootstrap_interval(scores, seed, clusters=clusters)
+    low, high = (np.where(counts > 1, end, np.nan) for end in ends)
     means = np.nansum(scores, 0) / np.maximum(counts, 1)
     return [
         {"value": float(m), "low": float(a), "high": float(b), "n_episodes": int(c)}

@@ -29,6 +29,7 @@ from iclbench.estimators.base import FittedPredictor
 from iclbench.evaluation.contestant import Contestant
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.families.base import Family
+from iclbench.families.tabular.user_table import UserTable
 from iclbench.registry import ESTIMATORS
 from iclbench.store import identity
 from iclbench.store.runs import Run
@@ -163,7 +164,7 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
         for name, (training_value, value) in shapes.items()
         if training_value != value
     ]
-    if task.points > training_task.points:
+    if task.points > training_task.points and not (isinstance(family, UserTable) and reads_any_rows(model.predictor)):
         differences.append(f"its examples: {task.points}, in training: {training_task.points}")
     if model.predictor.uses_related and family.related_sets > training_family.related_sets:
         differences.append(f"its related datasets: {family.related_sets}, in training: {training_family.related_sets}")
@@ -172,6 +173,11 @@ def adapt_to_task(model: PredictorContestant, run: Run, task: TaskConfig, family
             f"run '{run.name}' cannot be evaluated on task '{task.name}' ({differences[0]})", code="not-applicable"
         )
     return with_training_task(model, training_task)
+
+
+def reads_any_rows(predictor: Predictor) -> bool:
+    """Whether a model reads contexts of any length, as set models without a limit do."""
+    return predictor.order == "set" and predictor.longest is None
 
 
 def is_same_task(task: TaskConfig, other: TaskConfig) -> bool:
@@ -233,7 +239,7 @@ def _estimator(estimator: str, baseline: str) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, Predictor)):
         raise UsageError(
             f"baseline '{baseline}': '{estimator}' is not an estimator: it must be a subclass of "
-            f"{FittedPredictor.__module__}.{FittedPredictor.__name__}",
+            f"{FittedPredictor.__module__}.{FittedPredictor.__name__} or have scikit-learn's fit and predict",
             code="plugin",
         )
     return cls
@@ -260,7 +266,8 @@ def _baseline_contestant(name: str, task: TaskConfig, prompts: PromptSet, facts:
     with plugin_errors(cls):
         predictor = cls(settings, facts, seed=prompts.seed)
     # The versions are read from metadata, because importing the libraries takes a second and few estimators need them.
-    libraries = {"torch": torch.__version__} | {name: version(name) for name in ("scikit-learn", "xgboost")}
+    library_names = dict.fromkeys(("scikit-learn", "xgboost", *cls.libraries))
+    libraries = {"torch": torch.__version__} | {name: version(name) for name in library_names}
     is_oracle = name in task.oracles
     loses_optimality = is_oracle and not prompts.family.is_oracle_optimal(name, prompts.shift)
     gaps = [gap for gap in (facts.mean_gap, facts.mean_first_gap) if gap is not None]

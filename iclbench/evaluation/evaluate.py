@@ -181,6 +181,7 @@ def evaluate_run(
     fresh: bool = False,
     on_start: OnStart | None = None,
     data_changed: bool = False,
+    further: Callable[[PromptSet], Sequence[PredictorContestant]] | None = None,
 ) -> Iterator[CellResult]:
     """Evaluate a run and its baselines under each shift and by each evaluator, and yield each finished cell.
 
@@ -199,6 +200,7 @@ def evaluate_run(
         fresh: whether to recompute cells that an earlier evaluation copied from packed results.
         on_start: called with each cell before it is computed or found to be cached.
         data_changed: whether the data may differ from the training data.
+        further: further contestants of a prompt set.
 
     Raises:
         DataChangedError: the data differ from the training data.
@@ -217,6 +219,7 @@ def evaluate_run(
     while remaining:
         prompts = remaining.pop(0)  # removed from the list, so that the memory of its episodes is freed
         all_contestants = [*models, *contestants.baselines(prompts, baseline_names)]
+        all_contestants += [] if further is None else further(prompts)
         yield from evaluate_cells(results, prompts, all_contestants, lookup, fresh, on_start)
         if summaries:
             summarise(results, prompts)

@@ -13,11 +13,14 @@ import numpy as np
 from iclbench.config.cards import load_baseline
 from iclbench.core.settings import validate
 from iclbench.core.standard import Standardisation
+from iclbench.evaluation.all_rows import SUFFIX
 from iclbench.evaluation.bootstrap import summaries
 from iclbench.evaluation.curves import Curve
 from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.tabular.real_tables import RealTables
 from iclbench.families.tabular.table_file import Table
 from iclbench.families.tabular.tabular import Tabular
+from iclbench.families.tabular.user_table import UserTable
 from iclbench.registry import ESTIMATORS
 
 FOLDS = 10
@@ -29,6 +32,14 @@ def remarks(prompts: PromptSet) -> list[str]:
     """Remarks for the interpretation of scores on real tables, with the error of XGBoost fitted on the full table;
     empty for other families and under shifts."""
     family = prompts.family
+    if isinstance(family, UserTable):
+        return [
+            *family.remarks(prompts.context_points),
+            f"methods with {SUFFIX} are fitted on all rows except the targets, with all columns; all others read the "
+            "rows and columns of the model",
+        ]
+    if isinstance(family, RealTables):
+        return family.remarks(prompts.context_points)
     if not isinstance(family, Tabular) or prompts.shift != "none":
         return []
     summary = full_table_error(prompts)

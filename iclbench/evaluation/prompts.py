@@ -136,7 +136,8 @@ class PromptSet:
         """The frozen episodes, on the CPU. All groups are complete. The number is limited by the task and by the number
         of different episodes of the family."""
         groups = max(1, self.task.episodes // self.group_size)
-        number = min(groups * self.group_size, self.family.max_prompts or groups * self.group_size)
+        limit = self.family.prompt_limit(self.context_points)
+        number = min(groups * self.group_size, limit or groups * self.group_size)
         return self.draw(self.stream, number, self.task.point_count(self.context_points))
 
     @guarded

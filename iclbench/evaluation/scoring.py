@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from iclbench.core.episodes import Episodes, first_related, take
 from iclbench.core.metrics import metric
 from iclbench.core.predictions import Prediction
 from iclbench.core.predictor import Predictor
+from iclbench.core.set_metrics import SET_METRICS, set_scores
 from iclbench.evaluation.prompts import PromptSet
 
 # Number of points per forward pass, over all its episodes. It limits memory use and does not depend on the machine.
@@ -85,7 +86,8 @@ def target_scores(
         informed = predictor.informed(block.truth)
         with torch.inference_mode():
             answers = informed.predict_by_related(block.context, block.queries.x, block.related, counts)
-            scores = [_scores(informed, answer, block, n) for n, answer in zip(counts, answers, strict=True)]
+            names = () if prompts.evaluator else family.target_metrics
+            scores = [_scores(informed, answer, block, n, names) for n, answer in zip(counts, answers, strict=True)]
         for name in scores[0]:
             by_count = [block_scores[name] for block_scores in scores]
             scale = metric(name).normaliser(family.normaliser)
@@ -140,16 +142,20 @@ def group_by_target_count(episodes: Episodes) -> list[tuple[Int[Tensor, " group"
     return groups
 
 
-def _scores(predictor: Predictor, answer: Prediction, episodes: Episodes, related: int) -> dict[str, Tensor]:
-    """All scores of each episode: means over its targets, and joint scores."""
+def _scores(
+    predictor: Predictor, answer: Prediction, episodes: Episodes, related: int, set_metrics: Sequence[str]
+) -> dict[str, Tensor]:
+    """All scores of each episode: means over its targets, joint scores, and metrics of all targets together."""
     y = episodes.queries.y
     check_answer(predictor, "predict_by_related", answer, y.shape, y)
     by_target = answer.scores_within(y, episodes.choices)
     joint_scores = predictor.joint_scores(
         answer, episodes.context, episodes.queries, episodes.scored, first_related(episodes.related, related)
     )
-    return {name: _mean(scores, episodes.scored) for name, scores in by_target.items()} | {
-        name: scores.double() for name, scores in joint_scores.items()
+    return {
+        **{name: _mean(scores, episodes.scored) for name, scores in by_target.items()},
+        **{name: scores.double() for name, scores in joint_scores.items()},
+        **set_scores(answer, y, episodes.scored, episodes.choices, set_metrics),
     }
 
 
@@ -160,10 +166,11 @@ def _mean(scores: Tensor, scored: Tensor) -> Tensor:
 
 
 def _nonfinite(all_scores: dict[str, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
-    """Mask of scores that are not finite, for any metric, `(episodes, n_related)`."""
+    """Mask of scores that are not finite, for any metric that is defined for all targets, `(episodes, n_related)`."""
     failed = np.zeros(shape, dtype=bool)
-    for scores in all_scores.values():
-        failed |= ~np.isfinite(scores)
+    for name, scores in all_scores.items():
+        if name not in SET_METRICS:  # these may be undefined for the targets of an episode
+            failed |= ~np.isfinite(scores)
     return failed
 
 
@@ -175,7 +182,11 @@ def _failure(
     if not failed.any():
         return None
     row, column = np.argwhere(failed)[0]
-    metric, value = next((m, s[row, column]) for m, s in all_scores.items() if not np.isfinite(s[row, column]))
+    metric, value = next(
+        (name, scores[row, column])
+        for name, scores in all_scores.items()
+        if name not in SET_METRICS and not np.isfinite(scores[row, column])
+    )
     return (
         f"{metric} is {value:g} in {int(failed.any(1).sum())} of {len(failed)} episodes, first in episode "
         f"{episode_indices[row]} with {counts[column]} related datasets"

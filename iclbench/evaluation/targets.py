@@ -36,6 +36,9 @@ def score_targets(contestant: PredictorContestant, prompts: PromptSet) -> cells.
     sizes = prompts.episodes.context.counts.numpy()[:: prompts.group_size, None]
     # If long episodes were skipped, the others are not a fair sample for paired comparisons.
     paired_scores = {} if result.skip_reason else result.complete_scores
+    if (clusters := clusters_of(prompts)) is not None:
+        paired_scores = {name: _cluster_means(scores, clusters) for name, scores in paired_scores.items()}
+        sizes = np.round(_cluster_means(sizes.astype(float), clusters)).astype(int)
     return {
         "examples": examples.prediction_rows(contestant, prompts, result.failed_counts),
         "errors": cells.error_rows(
@@ -60,6 +63,22 @@ def subsets_of(prompts: PromptSet) -> list[tuple[dict[str, object], np.ndarray]]
     for name, mask in prompts.family.strata(episodes).items():
         subsets.append(({"axis": f"stratum:{name}", "stratum": name}, mask.cpu().numpy()))
     return subsets
+
+
+def clusters_of(prompts: PromptSet) -> np.ndarray | None:
+    """The cluster of every episode; None if they are independent."""
+    clusters = None if prompts.evaluator else prompts.family.clusters(prompts.episodes)
+    return None if clusters is None else clusters.cpu().numpy()
+
+
+def _cluster_means(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Means over the episodes of every cluster without missing scores, `(clusters, columns)`."""
+    members = np.unique(clusters) == clusters[:, None]
+    finite = np.isfinite(scores)
+    counts = members.T.astype(float) @ finite
+    sums = members.T.astype(float) @ np.where(finite, scores, 0.0)
+    with np.errstate(invalid="ignore"):
+        return np.where(counts > 0, sums / counts, np.nan)
 
 
 def bin_end(n: int) -> int:
@@ -99,13 +118,16 @@ def mean_rows(
             subsets with a score that is not finite have failed rows.
     """
     rows: cells.Rows = []
+    clusters = clusters_of(prompts)
     for columns, mask in subsets_of(prompts):
         failed = np.zeros(len(n_related), dtype=bool) if result is None else np.asarray(result.failed[mask].any(0))
         if result is not None and result.skipped[mask].any():
             skipped_columns = columns | {"status": "skipped", "reason": result.skip_reason}
             rows += [shared | {"n_related": n} | skipped_columns for n in n_related]
         elif failed.any() or np.isfinite(scores[mask]).any():
-            for n, has_failed, summary in zip(n_related, failed, summaries(scores[mask], prompts.seed), strict=True):
+            cluster = None if clusters is None else clusters[mask]
+            subset_summaries = summaries(scores[mask], prompts.seed, cluster)
+            for n, has_failed, summary in zip(n_related, failed, subset_summaries, strict=True):
                 if has_failed:
                     failure = {"status": "failed", "reason": result.failure if result is not None else None}
                     rows.append(shared | {"n_related": n} | columns | failure)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from pydantic import Field
 from torch import Tensor
 
@@ -75,6 +75,7 @@ class Family(ABC):
         shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
         linear_in_x: whether every function is w·x, so gradient descent on w applies.
         questions: the questions that its episodes support, `next` or `targets`.
+        target_metrics: metrics of all targets of an episode together (`iclbench.core.set_metrics`).
         data_parameters: the parameters that select the data of episodes; they are also listed in results.
         learned: the stored facts about the training data (`learn`); if empty, they are computed from the data.
         related_sets: the largest number of related datasets of an episode.
@@ -95,6 +96,7 @@ class Family(ABC):
     shift_kinds: ClassVar[Kinds] = {}
     linear_in_x: ClassVar[bool] = False
     questions: ClassVar[frozenset[str]] = frozenset({"next"})
+    target_metrics: ClassVar[tuple[str, ...]] = ()
     data_parameters: ClassVar[tuple[str, ...]] = ()
     learned: Mapping[str, Any] = {}
     related_sets: int = 0
@@ -141,6 +143,10 @@ class Family(ABC):
         """Number of different evaluation episodes; None if it is unlimited. Prompt sets are not larger, since repeated
         episodes do not make a score more precise."""
         return None
+
+    def prompt_limit(self, points: int) -> int | None:
+        """`max_prompts` for contexts of this many points, if it depends on them."""
+        return self.max_prompts
 
     @property
     def needs_data(self) -> bool:
@@ -250,6 +256,11 @@ class Family(ABC):
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
         """Named subsets of these episodes, by their truth, that are also reported separately."""
         return {}
+
+    def clusters(self, episodes: Episodes) -> Int[Tensor, " B"] | None:
+        """The cluster of each episode, for the question `targets`; None if episodes are independent. Intervals of means
+        over episodes of several clusters are for new clusters, and paired comparisons use the means of clusters."""
+        return None
 
     def display_inputs(self) -> Float[Tensor, "points Dx"] | None:
         """Inputs at which a report draws predictions, like a grid or the pixels of an image; None if it draws none. The

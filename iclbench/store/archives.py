@@ -26,6 +26,7 @@ from iclbench.core.files import DIGEST, digest_path, save_tensors, write_text
 from iclbench.core.settings import validate
 from iclbench.store import identity, runs
 from iclbench.store.runs import Run, check_name, recorded_digest, write_errors
+from iclbench.store.shipped import shipped_names, shipped_run
 
 log = logging.getLogger("iclbench")
 
@@ -150,7 +151,8 @@ def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
 
 def find(results: Path, name: str) -> Run:
     """The run with this name in a results folder. A run that is only in an archive of the results folder or of the
-    checkout is unpacked into the folder of runs. The name `FOLDER/NAME` selects a run in an archive in FOLDER.
+    checkout is unpacked into the folder of runs. The name `FOLDER/NAME` selects a run in an archive in FOLDER;
+    `reference/NAME` may also be a run in the package (`iclbench.store.shipped`).
 
     Raises:
         UsageError: there is no such run, or its archive is damaged.
@@ -161,8 +163,10 @@ def find(results: Path, name: str) -> Run:
     run = Run(results / "runs" / check_name(run_name))
     if not slash and _exists(run):
         return run
+    if (shipped := shipped_run(name)) is not None:
+        return shipped
     archives = _archives(results, check_name(folder) if slash else "*")
-    packed_names: set[str] = set()
+    packed_names = set(shipped_names())
     for archive in archives:
         try:
             packed_runs = entries(archive)

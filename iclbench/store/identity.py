@@ -158,11 +158,14 @@ def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str
 
 def baseline_settings(card: BaselineCard) -> dict[str, Any]:
     """Settings that the predictions of a baseline depend on, apart from the task."""
-    settings = validate(ESTIMATORS.get(card.estimator).Settings, card.settings, f"estimator '{card.estimator}'")
+    cls = ESTIMATORS.get(card.estimator)
+    settings = validate(cls.Settings, card.settings, f"estimator '{card.estimator}'")
+    # The version of an installed library identifies its code (`baseline_id`).
+    is_in_library = bool(getattr(cls, "distribution", ""))
     return {
         "estimator": card.estimator,
         "settings": without_defaults(settings),
-        "code": codes.of_estimator(card.estimator),
+        "code": codes.LIBRARY_MODEL if is_in_library else codes.of_estimator(card.estimator),
     }
 
 

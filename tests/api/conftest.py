@@ -24,6 +24,14 @@ def run(linear: Task, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
+def causal_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A GPT-2 that is trained on linear functions of four inputs for seconds."""
+    task = icl.task("linear", preset="smoke", dim=4, head="gaussian", points=20, episodes=16)
+    results = tmp_path_factory.mktemp("api-causal") / "results"
+    return icl.train(task, "gpt2", name="causal", results=results, steps=10, progress=False)
+
+
+@pytest.fixture(scope="session")
 def classifier_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A CNP that is trained on blobs of five classes."""
     folder = tmp_path_factory.mktemp("api-classifier_run")

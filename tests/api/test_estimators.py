@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 from sklearn.datasets import make_blobs
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -28,6 +29,12 @@ def failures(estimator: object) -> list[str]:
 @pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
 def test_the_regressor_passes_the_checks_of_scikit_learn(run: Run) -> None:
     assert failures(InContextRegressor(run)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::iclbench.ContextSizeWarning")
+def test_a_causal_regressor_passes_the_checks_of_scikit_learn(causal_run: Run) -> None:
+    assert failures(InContextRegressor(causal_run)) == []
 
 
 @pytest.mark.slow
@@ -118,28 +125,111 @@ def test_a_feature_that_is_constant_in_the_training_set_has_no_effect(run: Run, 
     np.testing.assert_array_equal(model.predict(changed_queries), model.predict(queries))
 
 
-def test_a_training_set_larger_than_the_context_causes_one_warning(run: Run) -> None:
+def test_a_training_set_larger_than_the_context_causes_one_warning(causal_run: Run) -> None:
     rng = np.random.default_rng(1)
-    X, y = rng.normal(size=(21, 10)), rng.normal(size=21)
-    with pytest.warns(ContextSizeWarning, match=r"21.* 20 .*task\.points=21") as caught:
-        model = InContextRegressor(run, n_contexts=3).fit(X, y)
+    X, y = rng.normal(size=(21, 4)), rng.normal(size=21)
+    with pytest.warns(ContextSizeWarning, match=r" 20 of the 21 rows.*task\.points=21") as caught:
+        model = InContextRegressor(causal_run, n_contexts=3, n_permutations=1).fit(X, y)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+    assert [len(set(member.rows)) for member in model.model_.members] == [20] * 3
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.predict(X)
-        InContextRegressor(run).fit(X[:20], y[:20])
+        InContextRegressor(causal_run).fit(X[:20], y[:20])
 
 
 def test_a_run_trained_on_as_many_points_as_rows_reads_all_rows(tmp_path: Path) -> None:
     """This is the advice of `ContextSizeWarning`."""
     task = icl.task("linear", preset="smoke", points=40)
-    long_run = icl.train(task, "cnp", results=tmp_path, steps=1, progress=False)
+    long_run = icl.train(task, "gpt2", results=tmp_path, steps=1, progress=False)
     X, y = np.eye(40, 2), np.arange(40.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = InContextRegressor(long_run).fit(X, y)
-    assert [len(rows) for rows in model.contexts_] == [40]
+    assert {len(member.rows) for member in model.model_.members} == {40}
+
+
+def test_a_set_model_reads_up_to_a_thousand_rows_at_once(run: Run) -> None:
+    X = np.random.default_rng(1).normal(size=(1500, 10))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = InContextRegressor(run).fit(X[:1000], X[:1000, 0])
+    assert [len(member.rows) for member in model.model_.members] == [1000]
+    assert "20 rows" in model.remarks_[0], "the length of the contexts in training"
+    with pytest.warns(ContextSizeWarning, match="1000 of the 1500 rows"):
+        model = InContextRegressor(run, n_contexts=2).fit(X, X[:, 0])
+    assert [len(member.rows) for member in model.model_.members] == [1000, 1000]
+    assert np.isfinite(model.predict(X)).all()
+
+
+def test_predictions_of_a_causal_model_are_means_over_orders_of_the_rows(causal_run: Run) -> None:
+    rng = np.random.default_rng(1)
+    X, y, queries = rng.normal(size=(12, 4)), rng.normal(size=12), rng.normal(size=(5, 4))
+    by_order = {n: InContextRegressor(causal_run, n_permutations=n).fit(X, y) for n in (1, 3)}
+    orders = [member.rows for member in by_order[3].model_.members]
+    expected = [
+        InContextRegressor(causal_run, n_permutations=1).fit(X[rows], y[rows]).predict(queries) for rows in orders
+    ]
+    np.testing.assert_allclose(by_order[3].predict(queries), np.mean(expected, 0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(by_order[1].predict(queries), expected[0], "the given order comes first")
+    assert len(InContextRegressor(causal_run).fit(X, y).model_.members) == 4
+
+
+def test_columns_beyond_those_of_the_training_are_selected_at_random(causal_run: Run) -> None:
+    X = np.random.default_rng(1).normal(size=(15, 10))
+    with pytest.warns(ContextSizeWarning, match="4 of the 10 columns"):
+        model = InContextRegressor(causal_run, n_permutations=1).fit(X, X[:, 0])
+    columns = [member.columns for member in model.model_.members]
+    assert all(len(set(selection)) == 4 for selection in columns)
+    assert set(np.concatenate(columns)) == set(range(10)), "every column is read"
+    again = InContextRegressor(causal_run, n_permutations=1)
+    with pytest.warns(ContextSizeWarning):
+        np.testing.assert_array_equal(again.fit(X, X[:, 0]).predict(X), model.predict(X))
+    with pytest.warns(ContextSizeWarning):
+        wide = InContextRegressor(causal_run).fit(np.tile(X, 50), X[:, 0])
+    assert len(wide.model_.members) == 16 and wide.predict(np.tile(X, 50)).shape == (15,)
+
+
+def mixed_table(rows: int = 30) -> pd.DataFrame:
+    rng = np.random.default_rng(2)
+    return pd.DataFrame(
+        {
+            "size": np.where(rng.random(rows) < 0.2, np.nan, rng.normal(size=rows)),
+            "colour": rng.choice(["red", "blue", None], rows),
+            "day": rng.choice(["2020-01-01", "2021-06-30"], rows),
+            "new": rng.random(rows) < 0.5,
+        }
+    )
+
+
+def test_frames_with_categories_dates_and_missing_values_are_read(run: Run, classifier_run: Run) -> None:
+    X = mixed_table()
+    y = X["new"] + 0.1 * np.arange(len(X))
+    regressor = InContextRegressor(run).fit(X, y)
+    assert list(regressor.feature_names_in_) == list(X.columns) and regressor.n_features_in_ == 4
+    assert regressor.encoder_.names == ("size", "size is missing", "colour", "colour is missing", "day", "new")
+    assert np.isfinite(regressor.predict(X)).all()
+    classifier = InContextClassifier(classifier_run).fit(X, X["day"])
+    probabilities = classifier.predict_proba(X.assign(colour="green", size=np.inf))
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    assert set(classifier.predict(X)) <= {"2020-01-01", "2021-06-30"}
+    objects = X.to_numpy(object)
+    np.testing.assert_allclose(
+        InContextRegressor(run).fit(objects, y).predict(objects), regressor.predict(X), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_intervals_contain_the_mean_and_are_those_of_the_distribution(run: Run) -> None:
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(15, 10)), 1e9 * (3 + rng.normal(size=15))
+    model = InContextRegressor(run).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    centre, low, high = model.predict_interval(X, 0.9)
+    np.testing.assert_allclose(centre, mean)
+    np.testing.assert_allclose(high - mean, norm.ppf(0.95) * std, rtol=1e-4)
+    np.testing.assert_allclose(mean - low, norm.ppf(0.95) * std, rtol=1e-4)
+    assert (model.predict_interval(X, 0.5)[2] < high).all()
 
 
 @pytest.mark.parametrize(
@@ -180,18 +270,16 @@ def test_columns_in_another_order_raise_an_error(run: Run) -> None:
         model.predict(numbered[[1, 0, 2]])
 
 
-def test_a_run_for_fewer_features_or_classes_or_the_other_estimator_is_refused(run: Run, classifier_run: Run) -> None:
-    X, y = np.zeros((4, 11)), np.arange(4.0)
-    with pytest.raises(ValueError, match=r"11 .* 10"):
-        InContextRegressor(run).fit(X, y)
+def test_a_run_for_fewer_classes_or_the_other_estimator_is_refused(run: Run, classifier_run: Run) -> None:
+    X, y = np.zeros((4, 5)), np.arange(4.0)
     with pytest.raises(ValueError, match="InContextClassifier"):
         InContextRegressor(classifier_run).fit(X[:, :5], y)
     with pytest.raises(ValueError, match="InContextRegressor"):
         InContextClassifier(run).fit(X[:, :5], [0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"6 .* 5"):
         InContextClassifier(classifier_run).fit(np.zeros((6, 5)), np.arange(6))
-    with pytest.raises(ValueError, match="run="):
-        InContextRegressor().fit(X[:, :5], y)
+    with pytest.raises(ValueError, match="n_permutations"):
+        InContextRegressor(run, n_permutations=0).fit(X[:, :5], y)
     for number in (0, 1.5, "a"):
         with pytest.raises(ValueError, match="n_contexts"):
             InContextRegressor(run, n_contexts=number).fit(X[:, :5], y)

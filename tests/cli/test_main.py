@@ -10,22 +10,21 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
+import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.cli.eval_runs import table_task
+from iclbench.cli.eval_runs import UserFile, table_task
 from iclbench.cli.main import main
 from iclbench.cli.main import run as entry
 from iclbench.config.resolution import resolve_task
 from iclbench.families.linear import Linear
-from iclbench.families.tabular.table_file import Table
 from tests.conftest import restore_ctrl_c
 from tests.forked import Command
 from tests.refusals import refused
 
 RUN = "tiny-linear-gpt2-smoke-s0"
-TABLE = Table("none", np.zeros((1, 1)), np.zeros(1), ("x",), "y")
+TABLE = UserFile(Path("none.csv"), pd.DataFrame({"x": [0.0]}), pd.Series([0.0], name="y"))
 LARGE_LIBRARIES = ("torch", "pandas", "sklearn", "transformers", "xgboost", "pyarrow", "altair")
 
 
@@ -189,10 +188,10 @@ def test_a_table_of_the_user_is_evaluated_with_models_and_baselines(
     table.write_text("\n".join(["a,b,price", *rows]))
     code, out, _ = run("eval", RUN, "--csv", table, "--target", "price", "--baseline", "zero", *results, capsys=capsys)
     assert code == 0 and "csv-mine" in out and RUN in out
-    assert "2 features (a, b)" in out and "40 rows" in out and "XGBoost" in out
+    assert "a row index: a" in out and "b: number" in out and "price (target)" in out and "40 rows" in out
     code, _, err = run("eval", RUN, "--csv", table, "--target", "prise", *results, capsys=capsys)
     assert code == 2 and "'price'" in err
-    table.write_text("\n".join(["a,b,price", *rows[:6]]))
+    table.write_text("\n".join(["a,b,price", *rows[:5]]))
     code, _, err = run("eval", RUN, "--csv", table, "--target", "price", *results, capsys=capsys)
     assert code == 2 and "rows" in err and err.count("\n") == 1
 
@@ -352,15 +351,15 @@ def test_a_run_that_cannot_be_read_is_listed_and_its_error_printed(
 def test_a_table_is_refused_for_a_run_without_numbers(task: str) -> None:
     run = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task(task, "smoke")[0]))
     with refused("not-applicable", "'mine'", "--csv"):
-        table_task(run, TABLE, Path("none.csv"))
+        table_task(run, TABLE)
 
 
 def test_a_table_is_refused_for_a_run_on_images_or_with_several_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     faces = resolve_task("image-completion-celeba32", "smoke")[0]
     colours = SimpleNamespace(name="mine", config=SimpleNamespace(task=faces))
     with refused("not-applicable", "'mine'", 3, "--csv"):
-        table_task(colours, TABLE, Path("none.csv"))
+        table_task(colours, TABLE)
     monkeypatch.setattr(Linear, "x_shape", (1, 5))
     images = SimpleNamespace(name="mine", config=SimpleNamespace(task=resolve_task("linear", "smoke")[0]))
     with refused("not-applicable", "'mine'", "--csv"):
-        table_task(images, TABLE, Path("none.csv"))
+        table_task(images, TABLE)

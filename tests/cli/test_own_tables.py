@@ -1,5 +1,6 @@
 """`iclbench eval --csv`: tables of the user, their headers, and their names on the terminal."""
 
+import json
 from pathlib import Path
 from shutil import copytree
 
@@ -7,13 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+import torch
 
 from iclbench.cli import eval_runs
 from iclbench.cli.main import main
 from iclbench.config.resolution import resolve_run
-from iclbench.evaluation import full_table
+from iclbench.evaluation.all_rows import AllRows, all_rows_baselines
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.tabular import table_set
 from iclbench.store.runs import Run, create
 from iclbench.training.run import train
+from tests.api.blobs import CARD
 from tests.conftest import small_card
 
 CONTROL_NAME = "a\x1b[31m\u202e\x07\u200f\nerror: b"
@@ -53,9 +58,11 @@ def test_a_header_of_numbers_needs_the_option_header_or_no_header(
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "--header" in err and "--no-header" in err
     assert evaluate(trained_run, results, table, "--target", "2", "--header") == 0
-    assert "2 features (0, 1)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "0: number" in out and "1: number" in out and "2 (target)" in out
     assert evaluate(trained_run, results, table, "--target", "2", "--no-header") == 0
-    assert "2 features (column 1, column 3)" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "column 1: number" in out and "column 2 (target)" in out and "column 3: number" in out
 
 
 @pytest.mark.parametrize("option", ["--header", "--no-header"])
@@ -69,13 +76,13 @@ def test_the_header_options_need_a_csv_file(
     assert "--csv" in capsys.readouterr().err
 
 
-def test_a_table_is_read_once_and_xgboost_is_fitted_once_for_all_runs(
+def test_a_table_is_read_and_encoded_once_for_all_runs(
     trained_run: Run, results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copytree(results / "runs" / trained_run.name, results / "runs" / "copy")
     table = tmp_path / "mine.csv"
     np.savetxt(table, array(), delimiter=",", header="a,b,y", comments="")
-    counts = dict.fromkeys(("read_table", "_cross_validate"), 0)
+    counts = dict.fromkeys(("read_frame", "TableEncoder"), 0)
 
     def count_calls(module: object, name: str) -> None:
         function = getattr(module, name)
@@ -86,11 +93,101 @@ def test_a_table_is_read_once_and_xgboost_is_fitted_once_for_all_runs(
 
         monkeypatch.setattr(module, name, call)
 
-    count_calls(eval_runs, "read_table")
-    count_calls(full_table, "_cross_validate")
+    count_calls(eval_runs, "read_frame")
+    count_calls(table_set, "TableEncoder")
     words = ["eval", trained_run.name, "copy", "--csv", str(table), "--target", "y", "--baseline", "zero"]
     assert main([*words, "--results", str(results)]) == 0
-    assert counts == {"read_table": 1, "_cross_validate": 1}
+    assert counts == {"read_frame": 1, "TableEncoder": 1}
+
+
+def mixed_table(rows: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(rows, 2)), columns=["wind", "height"])
+    frame["site"] = rng.choice(["north", "south"], rows)
+    frame["day"] = pd.date_range("2020-01-01", periods=rows).strftime("%d.%m.%Y")
+    frame.loc[::7, "height"] = np.nan
+    frame["power"] = 1e9 * (2 * frame["wind"] + (frame["site"] == "north"))
+    return frame.assign(kind=np.where(frame["wind"] > 0, "strong", "weak"), unit="kW")
+
+
+def board(out: str) -> list[str]:
+    """The contestants in the order of the table."""
+    return [line.split()[0] for line in out.partition("\n\n")[0].splitlines()[2:]]
+
+
+def test_all_columns_are_encoded_and_baselines_on_all_rows_are_listed_by_error(
+    trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "mine.csv"
+    mixed_table().to_csv(table, index=False)
+    assert evaluate(trained_run, results, table, "--target", "power", "--baseline", "ridge-cv", "--points", "8") == 0
+    out = capsys.readouterr().out
+    names = board(out)
+    assert set(names) == {trained_run.name, "zero", "ridge-cv", "ridge-cv-all-rows"}
+    assert names[0] == "ridge-cv-all-rows", "with all rows and columns the target is known"
+    assert all(word in out for word in ("8 rows are the context", "north, south", "2020-01-01", "unit", "9 missing"))
+    (encoding,) = (results / "tables").glob("csv-mine*/encoding.json")
+    record = json.loads(encoding.read_text())
+    assert record["target"] == {"name": "power", "kind": "number", "classes": []}
+    assert [column["name"] for column in record["columns"]] == ["wind", "height", "site", "day", "kind"]
+    values = pd.concat(map(pd.read_parquet, (results / "tables").glob("csv-mine*/*.values.parquet")))
+    r_squared = values[values["metric"].eq("r_squared") & values["run"].eq("ridge-cv-all-rows")]["value"]
+    assert (r_squared > 0.95).all() and len(r_squared)
+
+
+def test_baselines_on_all_rows_never_see_their_targets(trained_run: Run, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(40.0) % 7, "y": np.random.default_rng(0).normal(size=40)})
+    path = tmp_path / "mine.csv"
+    frame.to_csv(path, index=False)
+    task, family = eval_runs.table_task(trained_run, eval_runs.read_user_table(path, "y", None), 8)
+    prompts = PromptSet(task, "smoke", "none", 0, None, family)
+    (contestant,) = all_rows_baselines(prompts, ["xgboost-default", "zero"])
+    changed = eval_runs.UserFile(path, frame[["x"]], frame["y"].copy())
+    rows = prompts.episodes.truth["rows"][0].numpy()
+    changed.target.iloc[rows[8:]] += 100.0
+    answers = []
+    for file in (eval_runs.read_user_table(path, "y", None), changed):
+        other = eval_runs.table_task(trained_run, file, 8)[1]
+        predictor = AllRows(contestant.predictor._baseline, other, 8)
+        episodes = prompts.episodes[:1]
+        answers.append(predictor.informed(episodes.truth).predict_targets(episodes.context, episodes.queries.x).point())
+    assert torch.equal(*answers)
+
+
+def test_a_table_that_is_too_small_and_too_long_contexts_are_refused(
+    trained_run: Run, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "mine.csv"
+    np.savetxt(table, array(), delimiter=",", header="a,b,y", comments="")
+    assert evaluate(trained_run, results, table, "--target", "y", "--points", "30") == 2
+    err = capsys.readouterr().err
+    assert "--points 30" in err and str(trained_run.config.task.points) in err
+    np.savetxt(table, array(5), delimiter=",", header="a,b,y", comments="")
+    assert evaluate(trained_run, results, table, "--target", "y") == 2
+    assert "5 rows" in capsys.readouterr().err
+    assert main(["eval", trained_run.name, "--points", "3", "--results", str(results)]) == 2
+    assert "--csv" in capsys.readouterr().err
+
+
+def test_classes_are_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    card = tmp_path / "blobs.toml"
+    card.write_text(tomli_w.dumps(CARD))
+    results = tmp_path / "results"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ICLBENCH_TRUST", "tests")
+        run = create(results, resolve_run(str(card), "cnp", "smoke", 0, overrides=["train.steps=5"]))
+        train(run)
+        mixed_table().to_csv(tmp_path / "mine.csv", index=False)
+        words = ["eval", run.name, "--csv", str(tmp_path / "mine.csv"), "--target", "kind", "--results", str(results)]
+        assert main([*words, "--baseline", "logistic-regression", "--baseline", "majority"]) == 0
+        out = capsys.readouterr().out
+        assert set(board(out)) == {run.name, "majority", "logistic-regression", "logistic-regression-all-rows"}
+        assert "2 classes" in out and "ROC AUC" in out
+        frame = mixed_table().assign(kind=[f"class {i % 6}" for i in range(60)])
+        frame.to_csv(tmp_path / "mine.csv", index=False)
+        assert main(words) == 2
+        err = capsys.readouterr().err
+        assert "6 classes" in err and "at most 5" in err and err.count("error:") == 1
 
 
 @pytest.mark.slow

@@ -90,13 +90,11 @@ def test_commands_say_what_to_make_smaller(
     assert code == 1, "even if other sizes are measured"
 
 
-@pytest.mark.parametrize(
-    "where", ["families.tabular.table_file.read_csv", "evaluation.full_table.out_of_fold_predictions"]
-)
+@pytest.mark.parametrize("where", ["families.tabular.frame.read_text_columns", "cli.eval_runs.remarks_on"])
 def test_the_out_of_memory_error_for_a_table_names_the_options_of_tables(
     where: str, trained_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Reading a table and fitting XGBoost on all its rows can run out of memory."""
+    """Reading and describing a table can run out of memory."""
     table, results = tmp_path / "own.csv", tmp_path / "results"
     np.savetxt(table, np.random.default_rng(0).normal(size=(40, 4)), delimiter=",")
     copytree(trained_run.path.parents[1], results)

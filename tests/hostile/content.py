@@ -349,14 +349,14 @@ def _table_faults(trial: Trial) -> list[str]:
         text = pd.DataFrame(frame.to_numpy()).to_csv(index=False)
         target = "2"
     elif fault == "index":
-        text = frame.to_csv()
+        text, codes = frame.to_csv(), {0}
     elif fault == "parquet":
         table, target = table.with_suffix(".parquet"), "__index_level_0__"
         frame.iloc[::-1].to_parquet(table)
     elif fault == "missing":
         frame["a"] = frame["a"].astype(object)
         frame.loc[7, "a"] = trial.dice.choice(("#N/A", "<NA>", "-nan"))
-        text = frame.to_csv(index=False)
+        text, codes = frame.to_csv(index=False), {0}
     elif fault == "twice":
         text = text.replace("a,b", "a,a", 1)
     elif fault == "ragged":

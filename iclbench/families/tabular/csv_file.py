@@ -22,18 +22,20 @@ from iclbench.core import limits
 from iclbench.core.errors import DataError, error_text
 from iclbench.core.file_errors import cannot_read
 from iclbench.core.formats import as_one_line
+from iclbench.core.limits import TooLargeError
 from iclbench.families.tabular.columns import Column, table_stem
 from iclbench.families.tabular.numerals import number, resembles_number
 
 SEPARATOR_HINT = "columns are separated by commas"
+SEPARATORS = ",;\t"
 # Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
 _FIELD_BYTES = 64
 # Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
-_MISSING = {
+MISSING = {
     *("", "na", "n/a", "<na>", "#na", "#n/a", "#n/a n/a", "nan", "-nan", "+nan", "null", "none", "?"),
     *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),
 }
-_TRUTH_VALUES = {"true": 1.0, "false": 0.0}
+TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # The characters of tables that Arrow parses: those of numbers, true and false, and separators.
 _ARROW_CHARACTERS = b'0123456789+-.eE,\r\n \t"trufalsTRUFALS'
@@ -50,8 +52,58 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
         DataError: the file cannot be read, lines have different numbers of fields, or the first line may be both a
             header and a row.
     """
+    data = _data(path)
+    first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
+    if header is None and not has_header and _may_be_header(first_line, columns):
+        raise _ambiguous_header(path, first_line)
+    names = first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]
+    return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]
+
+
+def read_text_columns(path: Path, header: bool | None = None) -> tuple[list[str], list[list[str]]]:
+    """Read the names of the columns and their cells as text. Other arguments and errors as in `read_csv`, except that
+    columns may also be separated by semicolons or tabs: the first separator of `,`, `;` and tab that gives all lines
+    the same number of fields, more than one.
+    """
+    data = _data(path)
+    rows = _rows_of_any_separator(path, data)
+    first_line = rows[0][1]
+    has_header = _has_header([row for _, row in rows[:2]]) if header is None else header
+    cells = [list(column) for column in zip(*(row for _, row in rows[has_header:]), strict=True)]
+    if not cells:
+        raise DataError(f"{path} has a header but no rows; add rows")
+    # Only the cells of a line of integers may be a header without a word, so most tables are not parsed here.
+    if header is None and not has_header and all(map(_is_integer, first_line)):
+        lines = [line for line, _ in rows]
+        if _may_be_header(first_line, [_column(column, lines) for column in cells]):
+            raise _ambiguous_header(path, first_line)
+    return (first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]), cells
+
+
+def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]]]:
+    """The lines and their cells; raises the error for commas if no separator gives a table of several columns."""
+    comma_error: DataError | None = None
+    comma_rows: list[tuple[int, list[str]]] = []
+    for separator in SEPARATORS:
+        try:
+            rows = _rows(path, data, separator)
+        except TooLargeError:
+            raise
+        except DataError as error:
+            comma_error = comma_error or (error if separator == "," else None)
+            continue
+        if len(rows[0][1]) > 1:
+            return rows
+        comma_rows = comma_rows or rows
+    if comma_error is not None:
+        raise comma_error
+    return comma_rows
+
+
+def _data(path: Path) -> bytes:
+    """The unpacked content of a file; raises `DataError` if it cannot be read."""
     try:
-        data = _read_unpacked(path)
+        return _read_unpacked(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
             f"{path} is not a complete gzip file ({error_text(error)}); compress it again", code="unreadable-file"
@@ -60,15 +112,14 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
         raise cannot_read(path, error, "pass a table that ends in .csv, .csv.gz or .parquet") from None
     except ValueError as error:  # a null byte in the path
         raise DataError(f"cannot read {path}: {error_text(error)}", code="missing-file") from None
-    first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
-    if header is None and not has_header and _may_be_header(first_line, columns):
-        raise DataError(
-            f"{path}: the first line '{as_one_line(','.join(first_line))}' may be a header or a row; pass --header or "
-            "--no-header with --csv, or give the columns names that are not numbers",
-            code="missing-value",
-        )
-    names = first_line if has_header else [f"column {i + 1}" for i in range(len(first_line))]
-    return [replace(column, name=name) for name, column in zip(names, columns, strict=True)]
+
+
+def _ambiguous_header(path: Path, first_line: list[str]) -> DataError:
+    return DataError(
+        f"{path}: the first line '{as_one_line(','.join(first_line))}' may be a header or a row; pass --header or "
+        "--no-header, or give the columns names that are not numbers",
+        code="missing-value",
+    )
 
 
 def _read_unpacked(path: Path) -> bytes:
@@ -81,7 +132,8 @@ def _read_unpacked(path: Path) -> bytes:
             rows = max(chunk.count(b"\n"), chunk.count(b"\r"))
             if not rows and len(chunk) > limits.max_line():
                 raise limits.too_large(f"{path}: a line", limits.max_line())
-            size += len(chunk) + _FIELD_BYTES * (chunk.count(b",") + 2 * rows)
+            fields = max(chunk.count(separator.encode()) for separator in SEPARATORS)
+            size += len(chunk) + _FIELD_BYTES * (fields + 2 * rows)
             if size > limit:
                 raise limits.too_large(f"{path}: the table", limit)
             chunks.append(chunk)
@@ -115,7 +167,7 @@ def _parse_with_arrow(data: bytes, header: bool | None) -> _ParsedTable | None:
         return None
     labels = [str(index) for index in range(len(first_line))]
     column_types = [
-        pa.bool_() if cell.lower() in _TRUTH_VALUES else pa.float64()
+        pa.bool_() if cell.lower() in TRUTH_VALUES else pa.float64()
         for cell in (second_line if has_header else first_line)
     ]
     convert_options = arrow.ConvertOptions(
@@ -138,9 +190,26 @@ def _parse_with_arrow(data: bytes, header: bool | None) -> _ParsedTable | None:
 
 def _parse_cells(path: Path, data: bytes, header: bool | None) -> _ParsedTable:
     """Parse any table: names, numbers, truth values, missing values and text, with the position of every cell."""
+    rows = _rows(path, data, ",")
+    first_line = rows[0][1]
+    has_header = _has_header([row for _, row in rows[:2]]) if header is None else header
+    if has_header:
+        del rows[0]
+    if not rows:
+        raise DataError(f"{path} has a header but no rows; add rows of numbers")
+    lines = [line for line, _ in rows]
+    return (
+        first_line,
+        has_header,
+        [_column(list(cells), lines) for cells in zip(*(row for _, row in rows), strict=True)],
+    )
+
+
+def _rows(path: Path, data: bytes, separator: str) -> list[tuple[int, list[str]]]:
+    """The number and the cells of every line that is not blank."""
     try:
         text = TextIOWrapper(BytesIO(data), encoding="utf-8-sig", newline="")
-        reader = _reader(limits.lines(text, str(path)))
+        reader = _reader(limits.lines(text, str(path)), separator)
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8", code="bad-syntax") from None
@@ -155,21 +224,11 @@ def _parse_cells(path: Path, data: bytes, header: bool | None) -> _ParsedTable:
                 f"{path}, line {line}: {len(row)} fields, but the first line has {len(first_line)}; {SEPARATOR_HINT}",
                 code="bad-syntax",
             )
-    has_header = _has_header([row for _, row in rows[:2]]) if header is None else header
-    if has_header:
-        del rows[0]
-    if not rows:
-        raise DataError(f"{path} has a header but no rows; add rows of numbers")
-    lines = [line for line, _ in rows]
-    return (
-        first_line,
-        has_header,
-        [_column(list(cells), lines) for cells in zip(*(row for _, row in rows), strict=True)],
-    )
+    return rows
 
 
-def _reader(lines: Iterable[str]) -> Any:
-    return csv.reader(lines, skipinitialspace=True)
+def _reader(lines: Iterable[str], separator: str = ",") -> Any:
+    return csv.reader(lines, delimiter=separator, skipinitialspace=True)
 
 
 def _column(cells: list[str], lines: list[int]) -> Column:
@@ -183,8 +242,8 @@ def _column(cells: list[str], lines: list[int]) -> Column:
         except ValueError:
             pass
     lower_case = [cell.lower() for cell in cells]
-    truth_values = _TRUTH_VALUES if all(cell in _TRUTH_VALUES or cell in _MISSING for cell in lower_case) else {}
-    values = [np.nan if cell in _MISSING else truth_values.get(cell, number(cell)) for cell in lower_case]
+    truth_values = TRUTH_VALUES if all(cell in TRUTH_VALUES or cell in MISSING for cell in lower_case) else {}
+    values = [np.nan if cell in MISSING else truth_values.get(cell, number(cell)) for cell in lower_case]
     text_row = next((row for row, value in enumerate(values) if value is None), None)
     return Column("", None if text_row is not None else np.array(values, dtype=np.float64), location_of, text_row)
 
@@ -192,11 +251,11 @@ def _column(cells: list[str], lines: list[int]) -> Column:
 def _has_header(lines: list[list[str]]) -> bool:
     """Whether the first line is a header: no cell looks like a number, a word is above a number, or the first cell is
     empty and column numbers follow, as pandas writes a row index."""
-    is_number = [resembles_number(cell) and cell.lower() not in _MISSING for cell in lines[0]]
+    is_number = [resembles_number(cell) and cell.lower() not in MISSING for cell in lines[0]]
     if not any(is_number) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
         return True
     is_above_number = [_is_number(cell) for cell in lines[1]] if len(lines) > 1 else is_number
-    is_word = [not numeric and cell.lower() not in _MISSING for numeric, cell in zip(is_number, lines[0], strict=True)]
+    is_word = [not numeric and cell.lower() not in MISSING for numeric, cell in zip(is_number, lines[0], strict=True)]
     return any(word and above for word, above in zip(is_word, is_above_number, strict=True))
 
 

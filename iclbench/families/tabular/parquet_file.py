@@ -36,8 +36,8 @@ def read_parquet(path: Path) -> list[Column]:
         # Opening the file here separates the errors for missing files from those for files of other formats.
         with limits.open_file(path) as file, pq.ParquetFile(file) as table:
             schema, rows = table.schema_arrow, table.metadata.num_rows
-            index_names = _index_names(schema)
-            fields = [field for field in schema if field.name not in index_names]
+            row_index = index_names(schema)
+            fields = [field for field in schema if field.name not in row_index]
             check_names(path, [field.name for field in fields])
             numeric_names = [field.name for field in fields if _is_numeric(field.type, pa.types)]
             limits.check(
@@ -48,27 +48,27 @@ def read_parquet(path: Path) -> list[Column]:
             columns = table.read(numeric_names, use_threads=False)
             numbers = {name: _arrow_numbers(columns.column(name), pa.types) for name in numeric_names}
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise _not_parquet(path, error) from None
+        raise not_parquet(path, error) from None
     except OSError as error:
         if error.strerror is None:
-            raise _not_parquet(path, error) from None
+            raise not_parquet(path, error) from None
         raise cannot_read(path, error, "pass a table that ends in .csv, .csv.gz or .parquet") from None
     if not rows:
         raise DataError(f"{path} has no rows; add rows of numbers")
-    if index_names:
+    if row_index:
         log.info(
-            f"{path}: {list_names(sorted(index_names))} is a row index of pandas, not a column; use reset_index() to "
+            f"{path}: {list_names(sorted(row_index))} is a row index of pandas, not a column; use reset_index() to "
             "add it"
         )
     return [Column(field.name, numbers.get(field.name)) for field in fields]
 
 
-def _not_parquet(path: Path, error: Exception) -> DataError:
+def not_parquet(path: Path, error: Exception) -> DataError:
     message = f"{path} is not a parquet table ({as_one_line(error_text(error))}); write it again, or as .csv"
     return DataError(message, code="unreadable-file")
 
 
-def _index_names(schema: Any) -> set[str]:
+def index_names(schema: Any) -> set[str]:
     """Names of the columns that are a row index of pandas: those in the metadata, and unnamed indices."""
     names = {name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)}
     try:

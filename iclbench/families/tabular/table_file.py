@@ -63,16 +63,16 @@ def read_table(path: Path | str, target: str | None = None, header: bool | None 
     if len(names) < 2:
         raise DataError(f"{path}: expected a target and at least one feature, got one column; {SEPARATOR_HINT}")
     check_names(path, names)
-    target_index = _target_index(path, names, target)
-    values = _finite_numbers(path, columns, target_index)
-    y = values[target_index]
+    index = target_index(path, names, target)
+    values = _finite_numbers(path, columns, index)
+    y = values[index]
     if y.min() == y.max():
         raise DataError(
-            f"{path}: the target '{as_one_line(names[target_index])}' is constant in all {len(y)} rows; choose another"
+            f"{path}: the target '{as_one_line(names[index])}' is constant in all {len(y)} rows; choose another"
         )
-    feature_indices = [i for i in range(len(names)) if i != target_index]
+    feature_indices = [i for i in range(len(names)) if i != index]
     x = np.stack([values[i] for i in feature_indices], axis=1)
-    return Table(stem(path), x, y, tuple(names[i] for i in feature_indices), names[target_index])
+    return Table(stem(path), x, y, tuple(names[i] for i in feature_indices), names[index])
 
 
 def stem(path: Path) -> str:
@@ -93,7 +93,12 @@ def _columns(path: Path, header: bool | None) -> list[Column]:
     return read_parquet(path)
 
 
-def _target_index(path: Path, names: Sequence[str], target: str | None) -> int:
+def target_index(path: Path, names: Sequence[str], target: str | None) -> int:
+    """The index of a column by its name or, if no name is a number, its number from 1 (default: the last column).
+
+    Raises:
+        DataError: there is no such column.
+    """
     if target is None:
         return len(names) - 1
     if target in names:

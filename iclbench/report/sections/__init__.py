@@ -41,6 +41,7 @@ from iclbench.report.sections import (
     shifts,
     solutions,
     summary,
+    table_ranks,
     targets,
     training,
 )
@@ -59,6 +60,7 @@ TASK_SECTIONS: list[Callable[[Slice], Section | None]] = [
     learning_curves.section,
     leaderboard.section,
     targets.section,
+    table_ranks.section,
     in_context.section,
     solutions.section,
     gap.section,

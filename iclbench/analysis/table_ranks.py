@@ -1,0 +1,96 @@
+"""Mean ranks of contestants over data sets, with the critical difference of Nemenyi's test (Demšar 2006, JMLR 7)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from iclbench.analysis.pairs import ERROR_RATE
+from iclbench.core.metrics import metric as metric_of
+from iclbench.tables.means import means_over_seeds
+
+_STRATUM = "stratum:"
+# The metrics of tasks with real tables, by which contestants are ranked.
+TABLE_METRICS = ("roc_auc", "r_squared")
+
+
+@dataclass(frozen=True)
+class MeanRanks:
+    """Mean ranks over data sets.
+
+    Attributes:
+        metric: the metric of the ranks.
+        scores: values of the metric, data sets x contestants, the best mean rank first.
+        mean_rank: mean rank of every contestant, in the order of the columns; 1 is the best, and equal values have the
+            mean of their ranks.
+        critical_difference: mean ranks that differ by less are not significantly different; NaN for fewer than two data
+            sets or contestants.
+        p: the p-value of Friedman's test that all contestants are equal, in the F version of Iman and Davenport; NaN as
+            for the critical difference.
+    """
+
+    metric: str
+    scores: pd.DataFrame
+    mean_rank: pd.Series
+    critical_difference: float
+    p: float
+
+
+def mean_ranks(values: pd.DataFrame, metric: str) -> MeanRanks:
+    """Mean ranks from values of a metric, data sets x contestants. Contestants that lack a data set are left out."""
+    values = values.dropna(axis=1)
+    ranks = values.rank(axis=1, ascending=metric_of(metric).lower_is_better).mean()
+    order = sorted(ranks.index, key=lambda name: (ranks[name], str(name)))
+    n, k = values.shape
+    return MeanRanks(metric, values[order], ranks[order], critical_difference(k, n), _friedman_p(ranks, n))
+
+
+def critical_difference(contestants: int, data_sets: int) -> float:
+    """The critical difference of mean ranks at the level of 5 %: q sqrt(k (k + 1) / (6 N)), where sqrt(2) q is the
+    quantile of the studentised range of k contestants.
+
+    >>> round(critical_difference(5, 30), 3)
+    1.114
+    """
+    if contestants < 2 or data_sets < 2:
+        return math.nan
+    from scipy.stats import studentized_range  # slow to import
+
+    q = float(studentized_range.ppf(1 - ERROR_RATE, contestants, math.inf)) / math.sqrt(2)
+    return q * math.sqrt(contestants * (contestants + 1) / (6 * data_sets))
+
+
+def _friedman_p(ranks: pd.Series, n: int) -> float:
+    k = len(ranks)
+    if k < 2 or n < 2:
+        return math.nan
+    from scipy.stats import f
+
+    chi_squared = 12 * n / (k * (k + 1)) * float((ranks.astype(float) ** 2).sum()) - 3 * n * (k + 1)
+    rest = n * (k - 1) - chi_squared
+    return 0.0 if rest <= 0 else float(f.sf((n - 1) * chi_squared / rest, k - 1, (k - 1) * (n - 1)))
+
+
+def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant") -> pd.DataFrame:
+    """The values of a metric on every table, tables x contestants, from rows of `values` of one prompt set; means over
+    seeds. Empty without several tables.
+
+    Args:
+        rows: the rows.
+        metric: the metric.
+        contestant: the column of the contestants, `contestant` or `run`.
+    """
+    is_table = rows["axis"].str.startswith(_STRATUM).fillna(False) & rows["status"].eq("ok")
+    selected = rows[is_table & rows["metric"].eq(metric)]
+    if selected.empty:
+        return pd.DataFrame()
+    means = means_over_seeds(selected, list(dict.fromkeys(["stratum", contestant])))
+    return means.pivot_table("value", "stratum", contestant).astype(float)
+
+
+def table_metric(rows: pd.DataFrame) -> str | None:
+    """The metric by which contestants on real tables are ranked; None for other tasks."""
+    measured = set(rows.loc[rows["evaluator"].eq("targets"), "metric"])
+    return next((name for name in TABLE_METRICS if name in measured), None)

@@ -1,0 +1,225 @@
+"""A trained model and the rows of a table as its context: predictions for new rows, averaged over several contexts.
+
+A model reads a limited number of rows and columns, and the answers of a causal model depend on the order of the rows.
+Predictions are therefore means over *members*: random selections of rows and columns, and random orders of the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from iclbench.api.predict import Prompt, Trained
+from iclbench.core.errors import UsageError
+from iclbench.core.predictions import Categorical, Point
+from iclbench.core.standard import Standardisation
+from iclbench.families.tabular.real_tables import LIMIT
+
+# Largest number of rows of a context.
+MAX_ROWS = 1000
+# Orders of the rows over which the answers of a causal model are averaged.
+CAUSAL_PERMUTATIONS = 4
+# Random selections of columns: as many as are needed to read each column once, within these limits.
+_MIN_SELECTIONS, _MAX_SELECTIONS = 4, 16
+
+
+@dataclass(frozen=True)
+class Member:
+    """The rows of a context in their order, and the columns that the model reads."""
+
+    rows: Int[np.ndarray, " N"]
+    columns: Int[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Predictions of numbers: means, standard deviations, and the ends of the central interval; None for a model that
+    predicts single values."""
+
+    mean: Float[np.ndarray, " Q"]
+    std: Float[np.ndarray, " Q"] | None = None
+    low: Float[np.ndarray, " Q"] | None = None
+    high: Float[np.ndarray, " Q"] | None = None
+
+
+class TableModel:
+    """A model with a context.
+
+    Args:
+        trained: a trained model that reads rows of features.
+        x: encoded columns of the context.
+        y: outputs in the scale of the model's task, or indices of classes.
+        n_contexts: number of random selections of rows, if there are more rows than the model reads at once.
+        n_permutations: number of orders of the rows (default: 4 for a causal model, 1 for a set model, whose answers
+            do not depend on the order).
+        random: generator of the members.
+
+    Attributes:
+        members: the contexts.
+        remarks: what is selected at random, in words.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        x: Float[np.ndarray, "N columns"],
+        y: np.ndarray,
+        *,
+        n_contexts: int,
+        n_permutations: int | None,
+        random: np.random.RandomState,
+    ) -> None:
+        self._trained, self._y = trained, y
+        self._standard = Standardisation.of(x)
+        self._x = self._inputs(x)
+        if n_permutations is None:
+            n_permutations = CAUSAL_PERMUTATIONS if trained.model.order == "causal" else 1
+        self.members = _members(self._x.shape, self.row_limit, self.column_limit, n_contexts, n_permutations, random)
+
+    @cached_property
+    def row_limit(self) -> int:
+        """Number of rows of the largest context: that of the training, or more for a set model without a limit."""
+        model, trained_rows = self._trained.model, self._trained.run.config.task.points
+        if model.order == "set" and model.longest is None:
+            return MAX_ROWS
+        limit = min(MAX_ROWS, trained_rows)
+        return limit if model.longest is None else min(limit, model.longest - 1)
+
+    @cached_property
+    def column_limit(self) -> int | None:
+        """Number of columns that the model reads; None for any number."""
+        model = self._trained.model
+        return None if model.reads_any_columns else model.shape.x_dim
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether predictions of numbers have a spread."""
+        return self._trained.model.shape.prediction is not Point
+
+    @property
+    def selects_rows(self) -> bool:
+        """Whether there are more rows than the model reads at once."""
+        return len(self._x) > self.row_limit
+
+    @property
+    def selects_columns(self) -> bool:
+        """Whether there are more columns than the model reads at once."""
+        return self.column_limit is not None and self._x.shape[1] > self.column_limit
+
+    @property
+    def remarks(self) -> list[str]:
+        rows, columns = self._x.shape
+        count = len(self.members)
+        draws = "1 random selection" if count == 1 else f"{count} random selections, whose predictions are averaged"
+        remarks = []
+        if self.selects_rows:
+            remarks.append(f"the model reads {self.row_limit} of the {rows} rows at once: {draws}")
+        if self.selects_columns:
+            remarks.append(f"the model reads {self.column_limit} of the {columns} columns at once: {draws}")
+        if not remarks and count > 1:
+            remarks.append(f"predictions are averaged over {count} orders of the rows")
+        if min(rows, self.row_limit) > (trained_rows := self._trained.run.config.task.points):
+            remarks.append(f"contexts are longer than those of the training ({trained_rows} rows)")
+        return remarks
+
+    def numbers(self, x: Float[np.ndarray, "Q columns"], level: float = 0.9) -> Answers:
+        """Predictions of numbers, in the scale of the model's task. The ends of intervals are means over members."""
+        answers = [self._member_numbers(member, self._inputs(x), level) for member in self.members]
+        means, stds, lows, highs = (np.stack(parts) for parts in zip(*answers, strict=True))
+        mean = means.mean(0)
+        if np.isnan(stds).any():
+            return Answers(mean)
+        variance = (stds**2 + means**2).mean(0) - mean**2
+        return Answers(mean, np.sqrt(np.maximum(variance, 0.0)), lows.mean(0), highs.mean(0))
+
+    def probabilities(self, x: Float[np.ndarray, "Q columns"], classes: int) -> Float[np.ndarray, "Q classes"]:
+        """Probabilities of the first `classes` classes of the model, which sum to 1."""
+        inputs = self._inputs(x)
+        by_member = [self._member_probabilities(member, inputs) for member in self.members]
+        probabilities = np.mean(by_member, 0)[:, :classes].astype(np.float64)
+        normalised: np.ndarray = probabilities / probabilities.sum(1, keepdims=True)
+        return normalised
+
+    def _inputs(self, x: Float[np.ndarray, "N columns"]) -> Float[np.ndarray, "N columns"]:
+        return self._standard.apply(x).clip(-LIMIT, LIMIT)
+
+    def _prompt(self, member: Member, queries: Float[np.ndarray, "Q columns"]) -> Prompt:
+        context, queries = (self._selected(x, member.columns) for x in (self._x[member.rows], queries))
+        return Prompt(self._trained.model, context, self._y[member.rows], queries)
+
+    def _selected(self, x: Float[np.ndarray, "N columns"], columns: np.ndarray) -> Float[np.ndarray, "N Dx"]:
+        """The columns of a member as inputs of the model: followed by zeros, if the model reads more."""
+        selected = x[:, columns]
+        width = max(1, len(columns)) if self.column_limit is None else self.column_limit
+        if getattr(self._trained.family.parameters, "rescale", False) and len(columns):
+            selected = selected * (width / len(columns))  # as in training
+        return np.pad(selected, [(0, 0), (0, width - len(columns))])
+
+    def _member_numbers(
+        self, member: Member, queries: np.ndarray, level: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        prediction = self._prompt(member, queries).predict().marginals
+        mean = _column(prediction.point())
+        interval = prediction.interval(level)
+        if interval is None:
+            none = np.full_like(mean, np.nan)
+            return mean, none, none, none
+        std = prediction.std  # type: ignore[attr-defined]
+        return mean, _column(std), _column(interval[0]), _column(interval[1])
+
+    def _member_probabilities(self, member: Member, queries: np.ndarray) -> np.ndarray:
+        prediction = self._prompt(member, queries).predict()
+        assert isinstance(prediction, Categorical)
+        return _finite(prediction.logits.softmax(-1)[0])
+
+
+def _members(
+    shape: tuple[int, ...],
+    row_limit: int,
+    column_limit: int | None,
+    n_contexts: int,
+    n_permutations: int,
+    random: np.random.RandomState,
+) -> list[Member]:
+    """Contexts with random rows, columns and orders, where they are needed."""
+    rows, columns = shape
+    selects_rows, selects_columns = rows > row_limit, column_limit is not None and columns > column_limit
+    counts = [n_permutations]
+    if selects_rows:
+        counts.append(n_contexts)
+    if selects_columns:
+        assert column_limit is not None
+        counts.append(int(np.clip(-(-columns // column_limit), _MIN_SELECTIONS, _MAX_SELECTIONS)))
+    members, unread = [], np.arange(0)
+    for index in range(max(counts)):
+        if selects_rows:
+            row_indices = random.choice(rows, row_limit, replace=False)
+        else:
+            row_indices = np.arange(rows) if index == 0 or n_permutations == 1 else random.permutation(rows)
+        column_indices = np.arange(columns)
+        if selects_columns:
+            assert column_limit is not None
+            if len(unread) < column_limit:  # so that all columns are read about equally often
+                rest = np.setdiff1d(np.arange(columns), unread)
+                unread = np.concatenate([unread, random.permutation(rest)])
+            column_indices, unread = np.sort(unread[:column_limit]), unread[column_limit:]
+        members.append(Member(row_indices, column_indices))
+    return members
+
+
+def _column(values: torch.Tensor) -> np.ndarray:
+    return _finite(values[0, :, 0])
+
+
+def _finite(values: torch.Tensor) -> np.ndarray:
+    array: np.ndarray = values.double().cpu().numpy()
+    if not np.isfinite(array).all():
+        raise UsageError(
+            "the predictions are not finite; bring inputs and outputs to the scale of the model's task",
+            code="not-finite",
+        )
+    return array

@@ -1,0 +1,226 @@
+"""Predictions for the new rows of a user's table: read, encode, predict, and write."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import typer
+
+from iclbench.api.estimators import ContextSizeWarning, InContextClassifier, InContextRegressor
+from iclbench.api.predict import load
+from iclbench.cli.terminal import print_json, say
+from iclbench.core.context import Context
+from iclbench.core.errors import DataError, IclbenchError, UsageError
+from iclbench.core.files import check_replaceable, write_text
+from iclbench.core.formats import as_one_line
+from iclbench.core.memory import REAL_TABLE_REMEDY, memory_advice
+from iclbench.families.tabular.columns import list_names, table_stem
+from iclbench.families.tabular.encoder import EncodedTarget, TargetKind, encode_target, target_step
+from iclbench.families.tabular.frame import read_frame
+from iclbench.families.tabular.table_file import target_index
+
+if TYPE_CHECKING:
+    from iclbench.api.predict import Trained
+
+# Probability of the intervals.
+LEVEL = 0.9
+_TASKS: dict[TargetKind, str] = {"class": "classification", "number": "regression"}
+_DIGITS = "%.12g"
+
+
+@dataclass(frozen=True)
+class UserTables:
+    """A training table and the new rows.
+
+    Attributes:
+        rows: the columns of the training table except the target.
+        target: the target.
+        new: the new rows, with the columns of `rows` by name.
+    """
+
+    rows: pd.DataFrame
+    target: pd.Series
+    new: pd.DataFrame
+
+
+def check_writable(out: Path | None) -> None:
+    """Raise `UsageError` early if the predictions cannot be written, or would replace a file that is not one of
+    predictions."""
+    if out is None:
+        return
+    if any(table_stem(out, suffix) is not None for suffix in (".parquet", ".arff", ".gz")):
+        raise UsageError(f"--out {out}: predictions are written as CSV; name a .csv file", code="bad-value")
+    if out.exists() and not out.is_file():
+        kind = "folder" if out.is_dir() else "device or a pipe"
+        raise UsageError(f"--out {out} is a {kind}; name a file", code="bad-value")
+    check_replaceable(out, "a file of predictions", _holds_predictions)
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise UsageError(f"--out {out}: no permission to write in {folder}; name another file", code="unreadable-file")
+
+
+def _holds_predictions(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(10) == b"prediction"
+
+
+def read_tables(train: Path, new: Path, target: str, header: bool | None) -> UserTables:
+    """Read both tables, and match the columns of the new one by name.
+
+    Raises:
+        DataError: a table cannot be read, or a column is missing.
+    """
+    with memory_advice(REAL_TABLE_REMEDY):
+        frame, new_frame = (read_frame(path, header if _is_csv(path) else None) for path in (train, new))
+    names = list(frame.columns)
+    index = target_index(train, names, target)
+    rows = frame.drop(columns=names[index])
+    if not len(rows.columns):
+        raise DataError(f"{train}: expected a target and at least one other column, got one column")
+    # Columns without names have the same position in both tables, except that the new one may lack the target.
+    has_names = names != [f"column {i + 1}" for i in range(len(names))]
+    if not has_names and len(new_frame.columns) == len(rows.columns):
+        new_frame = new_frame.set_axis(list(rows.columns), axis=1)
+    absent = [name for name in rows.columns if name not in new_frame]
+    if absent:
+        hint = "" if has_names else ", or pass --header if the first line names them"
+        raise DataError(
+            f"{new} lacks {'columns' if len(absent) > 1 else 'column'} {list_names(absent)} of {train}; add "
+            f"{'them' if len(absent) > 1 else 'it'}{hint}"
+        )
+    extra = [name for name in new_frame.columns if name not in names]
+    if extra:
+        say(f"note: {new}: not used, not in {train}: {list_names(extra, 12)}")
+    return UserTables(rows, frame[names[index]], new_frame[list(rows.columns)])
+
+
+def _is_csv(path: Path) -> bool:
+    return any(table_stem(path, suffix) is not None for suffix in (".csv", ".csv.gz"))
+
+
+def predict(
+    context: Context,
+    tables: UserTables,
+    run: str | None,
+    task: str | None,
+    permutations: int | None,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict the new rows and write the predictions. The encoding and random selections are printed on stderr.
+
+    Args:
+        context: results folder, data sets and device.
+        tables: the tables.
+        run: name of a run (default: the packed run for the kind of target).
+        task: classification or regression (default: that of the run, or of the target).
+        permutations: number of orders of the rows to average over.
+        seed: seed of random rows, columns and orders.
+        out: file of the predictions (default: stdout).
+        as_json: whether to print the encoding and the predictions as JSON.
+    """
+    kind = next((kind for kind, name in _TASKS.items() if name == task), None)
+    trained = None if run is None else load(run, context.results, device=context.device, data_dir=context.data_dir)
+    target = _encoded_target(tables.target, kind, trained)
+    rows = tables.rows[target.known]
+    cls = InContextClassifier if target.kind == "class" else InContextRegressor
+    model = cls(trained, n_permutations=permutations, random_state=seed, device=context.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ContextSizeWarning)
+        try:
+            model.fit(rows, target.known_values)
+            predictions = _predictions(model, tables.new, target)
+        except ValueError as error:  # the estimators follow scikit-learn
+            raise UsageError(str(error), code="not-applicable") from None
+    encoder = model.encoder_
+    remarks = [*encoder.remarks]
+    remarks += [f"training table, {remark}" for remark in encoder.unread(rows)]
+    remarks += [f"new table, {remark}" for remark in encoder.unread(tables.new)]
+    remarks += model.remarks_
+    if dropped := int((~target.known).sum()):
+        remarks.insert(0, f"{dropped} of {len(tables.target)} rows have no target and are not used")
+    if target.kind == "number" and "low" not in predictions:
+        remarks.append(f"run '{model.trained_.run.name}' predicts single values, so there are no intervals")
+    steps = [target_step(str(tables.target.name), target), *encoder.steps]
+    for line in (*steps, *(f"note: {remark}" for remark in remarks)):
+        say(line)
+    if out is not None:
+        _write(out, _csv(predictions))
+        say(f"wrote {len(predictions)} predictions to {out}")
+    if as_json:
+        record = {
+            "run": model.trained_.run.name,
+            "task": _TASKS[target.kind],
+            "target": str(tables.target.name),
+            "context_rows": len(rows),
+            "seed": seed,
+            "encoding": encoder.to_dict(),
+            "steps": steps,
+            "notes": remarks,
+            "predictions": predictions.to_dict("records"),
+        }
+        print_json(record)
+    elif out is None:
+        typer.echo(_csv(predictions), nl=False)
+
+
+def _encoded_target(series: pd.Series, kind: TargetKind | None, trained: Trained | None) -> EncodedTarget:
+    """The target, encoded as the run predicts it."""
+    if trained is None:
+        return encode_target(series, kind)
+    shape, name = trained.model.shape, trained.run.name
+    run_kind: TargetKind = "number" if shape.classes is None else "class"
+    if kind not in (None, run_kind):
+        raise UsageError(
+            f"run '{name}' is for {_TASKS[run_kind]}; use --task {_TASKS[run_kind]}, or another run", code="conflict"
+        )
+    target = encode_target(series, run_kind)
+    if shape.classes is not None and len(target.classes) > shape.classes:
+        raise _too_many_classes(str(series.name), len(target.classes), shape.classes, name)
+    return target
+
+
+def _too_many_classes(target: str, count: int, limit: int, run: str) -> DataError:
+    return DataError(
+        f"the target '{as_one_line(target)}' has {count} classes, and run '{run}' predicts at most {limit}; merge rare "
+        "classes, use --task regression if they are numbers, or name another run",
+        code="not-applicable",
+    )
+
+
+def _predictions(
+    model: InContextClassifier | InContextRegressor, new: pd.DataFrame, target: EncodedTarget
+) -> pd.DataFrame:
+    """The predictions, one per new row: means and intervals, or classes and their probabilities."""
+    if isinstance(model, InContextClassifier):
+        probabilities = model.predict_proba(new)
+        names = [target.classes[index] for index in model.classes_]
+        columns: dict[str, Any] = {"prediction": np.array(names, dtype=object)[probabilities.argmax(1)]}
+        return pd.DataFrame(columns | {f"p_{name}": probabilities[:, i] for i, name in enumerate(names)})
+    if not model.model_.has_intervals:
+        return pd.DataFrame({"prediction": model.predict(new)})
+    mean, low, high = model.predict_interval(new, LEVEL)
+    return pd.DataFrame({"prediction": mean, "low": low, "high": high})
+
+
+def _csv(predictions: pd.DataFrame) -> str:
+    text = StringIO()
+    predictions.to_csv(text, index=False, float_format=_DIGITS, lineterminator="\n")
+    return text.getvalue()
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        write_text(out, text)
+    except OSError as error:
+        raise IclbenchError(
+            f"cannot write {out}: {error.strerror or error}; name another file with --out", code="unreadable-file"
+        ) from error

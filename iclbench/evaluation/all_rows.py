@@ -1,0 +1,92 @@
+"""Baselines that are fitted on all rows of a user's table except the targets, with all columns.
+
+All other contestants predict the targets of a split from the rows of its context. The difference is the gain of more
+rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iclbench.core.episodes import Points
+from iclbench.core.hashing import content_hash
+from iclbench.core.predictions import Prediction
+from iclbench.core.predictor import Predictor
+from iclbench.core.records import cat
+from iclbench.core.standard import Standardisation
+from iclbench.evaluation.contestants import PredictorContestant, baselines
+from iclbench.evaluation.prompts import PromptSet
+from iclbench.families.tabular.real_tables import LIMIT
+from iclbench.families.tabular.user_table import UserTable
+
+SUFFIX = "-all-rows"
+# The baselines that are also fitted on all rows: their costs grow slowly with the number of rows.
+FITTED_ON_ALL_ROWS = (
+    *("ridge-cv", "forest", "xgboost-default"),
+    *("logistic-regression", "forest-classifier", "xgboost-classifier"),
+)
+
+
+class AllRows(Predictor):
+    """A baseline whose context is all rows of a table except the targets.
+
+    Args:
+        baseline: the baseline.
+        family: the table.
+        points: number of rows of the context of a split, which determine the units of its outputs.
+    """
+
+    def __init__(self, baseline: Predictor, family: UserTable, points: int) -> None:
+        self._baseline, self._family, self._points = baseline, family, points
+        self._rows: Tensor | None = None
+
+    def informed(self, truth: dict[str, Tensor]) -> AllRows:
+        informed_copy = copy(self)
+        informed_copy._rows = truth["rows"]
+        return informed_copy
+
+    def predict_targets(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> Prediction:
+        assert self._rows is not None
+        return cat([self._predict(rows, x_target) for rows in self._rows.cpu().numpy()])
+
+    def _predict(self, rows: np.ndarray, x_target: Float[Tensor, "B Q Dx"]) -> Prediction:
+        """The predictions of one split, which has fewer targets than `x_target` if others have more."""
+        table = self._family.table
+        context, targets = rows[: self._points], rows[self._points :]
+        known = targets[targets >= 0]
+        others = np.setdiff1d(np.arange(table.rows), known)
+        x, queries = table.encode(others, known)
+        standard = Standardisation.of(x)
+        x, queries = (standard.apply(values).clip(-LIMIT, LIMIT) for values in (x, queries))
+        y = torch.from_numpy(np.asarray(self._family.outputs(context, others)))
+        labels = y.long() if self._family.classes is not None else y.float().unsqueeze(-1)
+        queries = np.pad(queries, [(0, x_target.shape[1] - len(queries)), (0, 0)])
+        features, query = (torch.from_numpy(values).float().unsqueeze(0) for values in (x, queries))
+        return self._baseline.predict_targets(Points.full(features, labels.unsqueeze(0)), query)
+
+
+def all_rows_baselines(prompts: PromptSet, names: Sequence[str]) -> list[PredictorContestant]:
+    """Those of the baselines that are also fitted on all rows, as further contestants."""
+    family = prompts.family
+    assert isinstance(family, UserTable)
+    selected = [name for name in names if name in FITTED_ON_ALL_ROWS]
+    return [
+        replace(
+            contestant,
+            name=contestant.name + SUFFIX,
+            run=contestant.run + SUFFIX,
+            model_name=f"{contestant.model_name}{SUFFIX}",
+            identity=content_hash({"baseline": contestant.identity, "rows": "all"}),
+            predictor=AllRows(contestant.predictor, family, prompts.context_points),
+        )
+        for contestant in baselines(prompts, selected)
+    ]

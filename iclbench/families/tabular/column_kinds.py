@@ -1,0 +1,288 @@
+"""Kinds of columns of a user's table, and how the cells of each become numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import date
+from decimal import Decimal
+from numbers import Number as AnyNumber
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+# A column of text is a column of numbers or dates if this share of its cells can be read as such.
+_MIN_SHARE = 0.95
+# Signs around numbers: currencies, percent and spaces.
+_SIGNS = re.compile(r"[$€£¥₹%\s\u00a0\u202f]+|\b(?:USD|EUR|GBP|CHF|JPY)\b", re.IGNORECASE)
+_GROUPED = r"[+-]?(?:[1-9]\d{{0,2}}(?:[{separators}]\d{{3}})+|\d+)?(?:[{decimal}]\d*)?(?:[eE][+-]?\d{{1,3}})?"
+# Decimal mark -> numbers with this mark and the separators of thousands that go with it.
+_NUMBER_PATTERNS = {
+    ".": re.compile(_GROUPED.format(separators=",'’", decimal=".")),
+    ",": re.compile(_GROUPED.format(separators=".'’", decimal=",")),
+}
+_CLOCK = ("", " %H:%M", " %H:%M:%S")
+_DAYS = (
+    *("%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y"),
+    *("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+)
+_DATE_FORMATS = ("ISO8601", *(day + clock for clock in _CLOCK for day in _DAYS))
+# Cells of a column that are tried with all formats of dates.
+_DATE_SAMPLE = 200
+
+
+class Kind(Protocol):
+    """A kind of column: `values` gives one number per cell, NaN for a cell that is missing or cannot be read."""
+
+    word: ClassVar[str]
+
+    def values(self, cells: pd.Series) -> Float[np.ndarray, " rows"]: ...
+
+    def step(self) -> str:
+        """The encoding in words."""
+        ...
+
+
+@dataclass(frozen=True)
+class Number:
+    """Numbers; those in text with `decimal` as the decimal mark, separators of thousands and signs of currencies."""
+
+    decimal: str = "."
+    is_text: bool = False
+    word: ClassVar[str] = "number"
+
+    def values(self, cells: pd.Series) -> Float[np.ndarray, " rows"]:
+        if pd.api.types.is_numeric_dtype(cells.dtype) or pd.api.types.is_bool_dtype(cells.dtype):
+            return _finite(cells.to_numpy(np.float64, na_value=np.nan))
+        if pd.api.types.is_timedelta64_dtype(cells.dtype):
+            days: np.ndarray = (cells.dt.total_seconds() / 86_400).to_numpy(np.float64)
+            return days
+        if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+            return np.full(len(cells), np.nan)
+        return _mapped(cells, self._number)
+
+    def _number(self, cell: Any) -> float:
+        if isinstance(cell, AnyNumber | Decimal | np.bool_) and not isinstance(cell, complex):
+            return float(cell)  # type: ignore[arg-type]
+        return _text_number(str(cell), self.decimal)
+
+    def step(self) -> str:
+        if not self.is_text:
+            return "number"
+        example = "1,234.5" if self.decimal == "." else "1.234,5"
+        return f"text as numbers (such as {example})"
+
+
+@dataclass(frozen=True)
+class Boolean:
+    """Truth values, 0 or 1."""
+
+    word: ClassVar[str] = "boolean"
+
+    def values(self, cells: pd.Series) -> Float[np.ndarray, " rows"]:
+        if cells.dtype.kind in "biuf":
+            numbers = cells.to_numpy(np.float64, na_value=np.nan)
+            return np.where(np.isin(numbers, (0.0, 1.0)), numbers, np.nan)
+        return _mapped(cells, lambda cell: {"true": 1.0, "false": 0.0}.get(str(cell).strip().lower(), np.nan))
+
+    def step(self) -> str:
+        return "false is 0, true is 1"
+
+
+@dataclass(frozen=True)
+class Date:
+    """Dates, in days since the first one.
+
+    Attributes:
+        format: a format of `strptime`, or ISO8601.
+        first: the first date.
+    """
+
+    format: str
+    first: str
+    word: ClassVar[str] = "date"
+
+    def values(self, cells: pd.Series) -> Float[np.ndarray, " rows"]:
+        days = (_dates(cells, self.format) - pd.Timestamp(self.first)) / pd.Timedelta(days=1)
+        return days.to_numpy(np.float64, na_value=np.nan)
+
+    def step(self) -> str:
+        form = "" if self.format == "ISO8601" else f" ({self.format})"
+        return f"date{form}, in days since {self.first[:10]}"
+
+
+@dataclass(frozen=True)
+class Category:
+    """Categories, as their numbers in sorted order."""
+
+    categories: tuple[str, ...]
+    word: ClassVar[str] = "category"
+
+    def values(self, cells: pd.Series) -> Float[np.ndarray, " rows"]:
+        codes = {category: float(code) for code, category in enumerate(self.categories)}
+        return _mapped(cells, lambda cell: codes.get(label(cell), np.nan))
+
+    def step(self) -> str:
+        names = [name if len(name) <= 30 else name[:27] + "..." for name in self.categories[:6]]
+        more = ", ..." if len(self.categories) > 6 else ""
+        return f"category, 0 to {len(self.categories) - 1} in the order {', '.join(names)}{more}"
+
+
+KINDS: Mapping[str, type] = {cls.word: cls for cls in (Number, Boolean, Date, Category)}
+
+
+def kind_of(cells: pd.Series) -> Kind:
+    """The kind of a column, with the categories or the first date of these cells."""
+    dtype = cells.dtype
+    if pd.api.types.is_bool_dtype(dtype):
+        return Boolean()
+    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_timedelta64_dtype(dtype):
+        return Number()
+    if pd.api.types.is_datetime64_any_dtype(dtype):
+        return Date("ISO8601", _first_date(_dates(cells, "ISO8601")))
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _category(cells)
+    present = _present(cells)
+    if len(present) == 0:
+        return Number()
+    if all(isinstance(cell, bool | np.bool_) for cell in present):
+        return Boolean()
+    if all(isinstance(cell, AnyNumber | Decimal) and not isinstance(cell, complex) for cell in present):
+        return Number()
+    if all(isinstance(cell, date) for cell in present):  # also datetimes
+        return Date("ISO8601", _first_date(_dates(cells, "ISO8601")))
+    return _number_kind(present) or _date_kind(present) or _category(cells)
+
+
+def to_json(kind: Kind) -> dict[str, Any]:
+    """A kind as plain values."""
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(kind).items()}  # type: ignore[call-overload]
+    return {"kind": kind.word, **values}
+
+
+def from_json(values: Mapping[str, Any]) -> Kind:
+    """The inverse of `to_json`."""
+    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    kind: Kind = KINDS[str(settings.pop("kind"))](**settings)
+    return kind
+
+
+def is_missing(cells: pd.Series) -> np.ndarray:
+    """Whether a cell is missing or blank."""
+    missing = cells.isna().to_numpy(bool)
+    if cells.dtype.kind not in "biufmM":
+        blank = np.fromiter((isinstance(cell, str) and not cell.strip() for cell in cells), bool, len(cells))
+        missing = missing | blank
+    return missing
+
+
+def label(cell: Any) -> str:
+    """The name of a category: `1` for the numbers 1 and 1.0, text without blanks around it."""
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def sorted_labels(cells: pd.Series) -> tuple[str, ...]:
+    """The different labels of a column: in the order of an ordered categorical, or sorted, numbers by their value."""
+    if isinstance(cells.dtype, pd.CategoricalDtype) and cells.cat.ordered:
+        present = set(cells.dropna().unique())
+        return tuple(label(value) for value in cells.cat.categories if value in present)
+    labels = {label(cell) for cell in _present(cells)}
+    try:
+        return tuple(sorted(labels, key=float))
+    except ValueError:
+        return tuple(sorted(labels))
+
+
+def dated(kind: Date, cells: pd.Series) -> Date:
+    """The kind with the first date of these cells."""
+    return Date(kind.format, _first_date(_dates(cells, kind.format)))
+
+
+def _category(cells: pd.Series) -> Category:
+    return Category(sorted_labels(cells))
+
+
+def _present(cells: pd.Series) -> np.ndarray:
+    """The different values of a column that are not missing."""
+    objects = cells.to_numpy(object)[~is_missing(cells)]
+    by_key = {(type(cell), cell if isinstance(cell, str | AnyNumber) else str(cell)): cell for cell in objects}
+    present = np.empty(len(by_key), dtype=object)
+    present[:] = list(by_key.values())
+    return present
+
+
+def _number_kind(present: np.ndarray) -> Number | None:
+    """Numbers in text, with the decimal mark that fits more cells; None if fewer than nearly all cells are numbers."""
+    shares = {
+        decimal: np.mean([not np.isnan(Number(decimal)._number(cell)) for cell in present])
+        for decimal in _NUMBER_PATTERNS
+    }
+    decimal = max(shares, key=shares.__getitem__)  # the point if both fit
+    return Number(decimal, is_text=True) if shares[decimal] >= _MIN_SHARE else None
+
+
+def _text_number(text: str, decimal: str) -> float:
+    text = _SIGNS.sub("", text).replace("−", "-")
+    if text.lower() in ("inf", "+inf", "-inf", "infinity", "nan"):
+        return np.nan
+    if not text.isascii() and "’" not in text:
+        return np.nan
+    if not any(map(str.isdigit, text)) or _NUMBER_PATTERNS[decimal].fullmatch(text) is None:
+        return np.nan
+    groups = ",'’" if decimal == "." else ".'’"
+    return float(text.translate({ord(mark): None for mark in groups}).replace(decimal, "."))
+
+
+def _date_kind(present: np.ndarray) -> Date | None:
+    texts = pd.Series([str(cell).strip() for cell in present], dtype=object)
+    sample = texts.iloc[:: max(1, len(texts) // _DATE_SAMPLE)]
+    if np.mean([any(map(str.isdigit, text)) and not text.isdigit() for text in sample]) < _MIN_SHARE:
+        return None
+    for form in _DATE_FORMATS:
+        if _dates(sample, form).notna().mean() >= _MIN_SHARE:
+            dates = _dates(texts, form)
+            if dates.notna().mean() >= _MIN_SHARE:
+                return Date(form, _first_date(dates))
+    return None
+
+
+def _dates(cells: pd.Series, form: str) -> pd.Series:
+    """Dates in UTC without a time zone; NaT for cells that are not dates."""
+    if pd.api.types.is_bool_dtype(cells.dtype) or pd.api.types.is_numeric_dtype(cells.dtype):
+        return pd.Series(pd.NaT, index=cells.index, dtype="datetime64[s]")
+    if not pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        form_or_none = form if form != "ISO8601" or not all(map(_is_date, cells.dropna())) else None
+        cells = pd.to_datetime(cells, format=form_or_none, errors="coerce", utc=True)
+    return cells.dt.tz_convert(None) if cells.dt.tz is not None else cells
+
+
+def _is_date(cell: Any) -> bool:
+    return isinstance(cell, date)
+
+
+def _first_date(dates: pd.Series) -> str:
+    first = dates.min()
+    return "1970-01-01" if pd.isna(first) else first.isoformat()
+
+
+def _mapped(cells: pd.Series, function: Callable[[Any], float]) -> Float[np.ndarray, " rows"]:
+    """A function of every cell that is not missing, computed once for equal cells."""
+    known: dict[tuple[type, Hashable], float] = {}
+    values, objects = np.full(len(cells), np.nan), cells.to_numpy(object)
+    for index in np.flatnonzero(~is_missing(cells)):
+        cell = objects[index]
+        key = (type(cell), cell if isinstance(cell, str | AnyNumber) else str(cell))
+        if key not in known:
+            known[key] = function(cell)
+        values[index] = known[key]
+    return _finite(values)
+
+
+def _finite(values: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    """The values with NaN for infinite ones."""
+    return np.where(np.isinf(values), np.nan, values)

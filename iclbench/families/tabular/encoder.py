@@ -1,0 +1,370 @@
+"""Encoding of a user's table as numbers: columns of numbers, truth values, dates and categories, and missing cells.
+
+Kinds, categories and means are those of the rows that the encoder is fitted on, which are the rows of the context, so
+that no value of a new row affects the encoding. Columns are not scaled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from iclbench.core.errors import DataError, UsageError
+from iclbench.core.formats import as_one_line
+from iclbench.families.tabular import column_kinds
+from iclbench.families.tabular.column_kinds import Boolean, Category, Date, Kind, Number, is_missing, kind_of
+from iclbench.families.tabular.columns import list_names
+
+# A column of text with more different values is not used, nor is one with more than half as many as there are rows.
+MAX_CATEGORIES = 50
+# A target of integers is a class if it has at most this many different values, each in this many rows on average.
+MAX_INTEGER_CLASSES, _ROWS_PER_CLASS = 10, 3
+# Integers that count the rows are a row index only in tables of at least this many rows.
+_MIN_INDEX_ROWS = 10
+_INDEX_NAME = re.compile(
+    r"(id|index|idx|row|row[ _]?(id|index|number)|unnamed: \d+|__index_level_\d+__|)", re.IGNORECASE
+)
+
+TargetKind = Literal["number", "class"]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The encoding of one column.
+
+    Attributes:
+        name: name of the column.
+        kind: how cells become numbers.
+        source: index of the column in the table.
+        mean: value of missing cells.
+        is_constant: whether all values are equal, so that only the indicator of missing cells is used.
+        n_missing: number of missing cells in the fitted rows; if it is not 0, there is an indicator.
+    """
+
+    name: str
+    kind: Kind
+    source: int
+    mean: float
+    is_constant: bool
+    n_missing: int
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name] * (not self.is_constant) + [f"{self.name} is missing"] * (self.n_missing > 0)
+
+    def values(self, cells: pd.Series) -> list[Float[np.ndarray, " rows"]]:
+        values = self.kind.values(cells)
+        is_gap = np.isnan(values)
+        columns = [] if self.is_constant else [np.where(is_gap, self.mean, values)]
+        return columns + ([is_gap.astype(np.float64)] if self.n_missing else [])
+
+    def step(self, rows: int) -> str:
+        name, step = as_one_line(self.name, 80), as_one_line(self.kind.step(), 200)
+        if self.is_constant:
+            return f"{name}: constant where it is not missing; a column says which of {rows} cells are missing"
+        if not self.n_missing:
+            return f"{name}: {step}"
+        cells = "cell gets" if self.n_missing == 1 else "cells get"
+        return f"{name}: {step}; {self.n_missing} missing {cells} the mean, and a further column says which"
+
+
+class TableEncoder:
+    """Encode tables as numbers, with the kinds, categories and means of the table that it is fitted on.
+
+    Args:
+        drop_index: whether a column that numbers the rows is not used.
+
+    Attributes:
+        input_names: names of all columns of the table, as text.
+        names: name of every output column.
+        source: index of the table's column for every output column.
+        steps: the encoding of every used column in words.
+        remarks: the columns that are not used, and why.
+
+    >>> table = pd.DataFrame({"size": [2.5, 3.5, None], "colour": ["red", "blue", "red"], "unit": ["kg"] * 3})
+    >>> encoder = TableEncoder().fit(table)
+    >>> encoder.names, encoder.source
+    (('size', 'size is missing', 'colour'), (0, 0, 1))
+    >>> encoder.transform(pd.DataFrame({"colour": ["blue"], "size": ["1,000"]})).tolist()
+    [[1000.0, 0.0, 0.0]]
+    """
+
+    def __init__(self, drop_index: bool = True) -> None:
+        self._drop_index = drop_index
+        self.input_names: tuple[str, ...] = ()
+        self._columns: tuple[_Column, ...] = ()
+        self._rows = 0
+        self.remarks: list[str] = []
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the used columns of the table."""
+        return tuple(column.name for column in self._columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for column in self._columns for name in column.outputs)
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        return tuple(column.source for column in self._columns for _ in column.outputs)
+
+    @property
+    def steps(self) -> list[str]:
+        return [column.step(self._rows) for column in self._columns]
+
+    def fit(self, frame: pd.DataFrame) -> TableEncoder:
+        """Determine the kind, the categories and the mean of every column. Columns that are constant, that have no
+        values, that are a row index, and of text with many different values are not used.
+
+        Raises:
+            DataError: the table has no rows, or two columns have the same name.
+        """
+        names = _names(frame)
+        if not len(frame):
+            raise DataError("the table has no rows; add rows")
+        columns: list[_Column] = []
+        index_columns: list[_Column] = []
+        unused: dict[str, list[str]] = {}
+        for index, name in enumerate(names):
+            cells = frame.iloc[:, index]
+            kind = kind_of(cells)
+            values = kind.values(cells)
+            if reason := _unused(kind, values):
+                unused.setdefault(reason, []).append(name)
+                continue
+            present = values[~np.isnan(values)]
+            column = _Column(
+                name, kind, index, _mean(present), _is_constant(present), n_missing=len(values) - len(present)
+            )
+            is_index = self._drop_index and _is_index(name, kind, values)
+            (index_columns if is_index else columns).append(column)
+        # A table whose only column counts the rows, such as times, has no other input.
+        if columns and index_columns:
+            unused["a row index"] = [column.name for column in index_columns]
+        columns = columns or index_columns
+        self.remarks = [f"not used, {reason}: {list_names(names, 12)}" for reason, names in unused.items()]
+        if not columns:
+            self.remarks.append("no column can be used, so that all rows get the same prediction")
+        self._columns, self._rows, self.input_names = tuple(columns), len(frame), tuple(names)
+        return self
+
+    def refit(self, frame: pd.DataFrame) -> TableEncoder:
+        """A new encoder for other rows of the table, with the same columns and kinds, and the categories, first dates
+        and means of these rows."""
+        columns = []
+        for column in self._columns:
+            cells = frame[column.name]
+            kind = _refitted(column.kind, cells)
+            values = kind.values(cells)
+            present = values[~np.isnan(values)]
+            n_missing = len(values) - len(present) if column.n_missing else 0
+            columns.append(replace(column, kind=kind, mean=_mean(present), n_missing=n_missing))
+        encoder = TableEncoder(self._drop_index)
+        encoder._columns, encoder._rows, encoder.remarks = tuple(columns), len(frame), self.remarks
+        encoder.input_names = self.input_names
+        return encoder
+
+    def transform(self, frame: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
+        """The encoded table. Columns are selected by their names; others are ignored.
+
+        Raises:
+            UsageError: a used column is missing.
+        """
+        frame = self._selected(frame)
+        columns = [values for column in self._columns for values in column.values(frame[column.name])]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
+
+    def unread(self, frame: pd.DataFrame) -> list[str]:
+        """Remarks on cells of a new table that count as missing because they are not of the column's kind, or are a
+        category that the fitted rows do not have."""
+        frame = self._selected(frame)
+        remarks = []
+        for column in self._columns:
+            cells = frame[column.name]
+            is_unread = np.isnan(column.kind.values(cells)) & ~is_missing(cells)
+            if count := int(is_unread.sum()):
+                example = as_one_line(str(cells[is_unread].iloc[0]), 40)
+                problem = "not in the training table" if isinstance(column.kind, Category) else "cannot be read"
+                name = as_one_line(column.name, 80)
+                remarks.append(
+                    f"{name}: {count} of {len(cells)} cells count as missing, {problem} (such as '{example}')"
+                )
+        return remarks
+
+    def _selected(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The used columns; raises `UsageError` if one is missing."""
+        frame = frame.set_axis(_names(frame), axis=1)
+        absent = [name for name in self.columns if name not in frame]
+        if absent:
+            raise UsageError(
+                f"the new table lacks {list_names(absent)}; add {'it' if len(absent) == 1 else 'them'} (columns are "
+                "matched by name)",
+                code="bad-data",
+            )
+        return frame[list(self.columns)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The encoding as plain values."""
+        columns = [{**vars(column), "kind": column_kinds.to_json(column.kind)} for column in self._columns]
+        return {
+            "names": list(self.input_names),
+            "rows": self._rows,
+            "columns": columns,
+            "remarks": list(self.remarks),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TableEncoder:
+        """The inverse of `to_dict`."""
+        encoder = cls()
+        encoder._columns = tuple(
+            _Column(**{**column, "kind": column_kinds.from_json(column["kind"])}) for column in values["columns"]
+        )
+        encoder.input_names, encoder._rows = tuple(values["names"]), values["rows"]
+        encoder.remarks = list(values["remarks"])
+        return encoder
+
+
+class EncodedTarget(NamedTuple):
+    """A target as numbers.
+
+    Attributes:
+        kind: number or class.
+        values: the numbers, or the index of each row's class; NaN or -1 where the target is missing.
+        classes: the classes in sorted order; empty for numbers.
+    """
+
+    kind: TargetKind
+    values: np.ndarray
+    classes: tuple[str, ...]
+
+    @property
+    def known(self) -> np.ndarray:
+        """Whether the target of a row is not missing."""
+        return ~np.isnan(self.values) if self.kind == "number" else self.values >= 0
+
+    @property
+    def known_values(self) -> np.ndarray:
+        """The values that are not missing."""
+        present: np.ndarray = self.values[self.known]
+        return present
+
+
+def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedTarget:
+    """Encode a target as numbers or classes.
+
+    Text, truth values and categories are classes, and so are integers with at most ten different values in at least
+    three times as many rows. All others are numbers.
+
+    Args:
+        series: the column.
+        kind: number or class, in place of this rule.
+
+    Raises:
+        DataError: the target has no values, or is to be a number and has text or dates.
+
+    >>> encode_target(pd.Series(["no", "yes", "no"]))
+    EncodedTarget(kind='class', values=array([0, 1, 0]), classes=('no', 'yes'))
+    """
+    name = as_one_line(str(series.name))
+    column_kind = kind_of(series)
+    if is_missing(series).all():
+        raise DataError(f"the target '{name}' has no values; choose another")
+    if kind is None:
+        kind = "class" if _is_class(series, column_kind) else "number"
+    if kind == "number":
+        if isinstance(column_kind, Category | Date):
+            what = "dates" if isinstance(column_kind, Date) else "text"
+            raise DataError(
+                f"the target '{name}' has {what}, not numbers; choose another, or use --task classification"
+            )
+        values = column_kind.values(series)
+        if not len(present := values[~np.isnan(values)]):
+            raise DataError(f"the target '{name}' has no finite values; choose another")
+        unread = int((np.isnan(values) & ~is_missing(series)).sum())
+        if unread and len(present) < len(values) * 0.95:
+            raise DataError(f"the target '{name}' has {unread} cells that are not finite numbers; replace them")
+        return EncodedTarget("number", values, ())
+    if isinstance(column_kind, Number) and column_kind.is_text:
+        series = pd.Series(column_kind.values(series), name=series.name)
+    category = Category(column_kinds.sorted_labels(series))
+    codes = category.values(series)
+    return EncodedTarget("class", np.where(np.isnan(codes), -1, codes).astype(np.int64), category.categories)
+
+
+def target_step(name: str, target: EncodedTarget) -> str:
+    """The encoding of a target in words."""
+    name = as_one_line(name, 80)
+    if target.kind == "number":
+        return f"{name} (target): number, regression"
+    return f"{name} (target): {len(target.classes)} classes, classification ({list_names(target.classes, 10)})"
+
+
+def _is_class(series: pd.Series, kind: Kind) -> bool:
+    if isinstance(kind, Boolean | Category):
+        return True
+    values = kind.values(series)
+    values = values[~np.isnan(values)]
+    if isinstance(kind, Date) or not (values == np.floor(values)).all():
+        return False
+    return len(np.unique(values)) <= min(MAX_INTEGER_CLASSES, len(values) // _ROWS_PER_CLASS)
+
+
+def _names(frame: pd.DataFrame) -> list[str]:
+    """The names of the columns as text; raises `DataError` if two are the same."""
+    names = [str(name) for name in frame.columns]
+    duplicates = (
+        [name for name in dict.fromkeys(names) if names.count(name) > 1] if len(set(names)) < len(names) else []
+    )
+    if duplicates:
+        raise DataError(f"two columns have the same name: {list_names(duplicates)}; rename one", code="duplicate")
+    return names
+
+
+def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
+    """Why a column is not used; empty if it is, or if it is a row index."""
+    present = values[~np.isnan(values)]
+    if not len(present):
+        return "no values"
+    if isinstance(kind, Category) and len(kind.categories) > min(MAX_CATEGORIES, max(2, len(values) // 2)):
+        return "text with many different values"
+    if len(present) == len(values) and _is_constant(present):
+        return "constant"
+    return ""
+
+
+def _is_index(name: str, kind: Kind, values: Float[np.ndarray, " rows"]) -> bool:
+    """Whether a column numbers the rows: integers that are different, by the name of the column, or that count from 0
+    or 1 in order."""
+    if not isinstance(kind, Number) or np.isnan(values).any() or not (values == np.floor(values)).all():
+        return False
+    if _INDEX_NAME.fullmatch(name.strip()):
+        return len(np.unique(values)) == len(values)
+    counts = values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
+    return counts and len(values) >= _MIN_INDEX_ROWS
+
+
+def _is_constant(values: Float[np.ndarray, " rows"]) -> bool:
+    return bool(values.min() == values.max())
+
+
+def _mean(values: Float[np.ndarray, " rows"]) -> float:
+    """The mean, also of numbers whose sum overflows; 0 without values."""
+    if not len(values):
+        return 0.0
+    size = max(float(np.abs(values).max()), np.finfo(np.float64).tiny)
+    return float(np.mean(values / size) * size)
+
+
+def _refitted(kind: Kind, cells: pd.Series) -> Kind:
+    """The kind with the categories or the first date of these cells."""
+    if isinstance(kind, Category):
+        return Category(column_kinds.sorted_labels(cells))
+    return column_kinds.dated(kind, cells) if isinstance(kind, Date) else kind

@@ -1,0 +1,200 @@
+"""Tables as users have them, read into a data frame: `.csv`, `.csv.gz`, `.parquet` and `.arff`.
+
+Numbers, truth values, dates, text and missing values stay as they are; `iclbench.families.tabular.encoder` turns them
+into numbers. Only a row index of pandas is left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from iclbench.core import limits
+from iclbench.core.errors import DataError, UsageError
+from iclbench.core.file_errors import cannot_read
+from iclbench.families.tabular.arff_file import read_arff
+from iclbench.families.tabular.columns import list_names, table_stem
+from iclbench.families.tabular.csv_file import MISSING, TRUTH_VALUES, read_text_columns
+from iclbench.families.tabular.numerals import number
+from iclbench.families.tabular.parquet_file import index_names, not_parquet
+
+log = logging.getLogger("iclbench")
+
+FRAME_SUFFIXES = (".csv", ".csv.gz", ".parquet", ".arff")
+# The name that pandas gives to a column without a name when it reads a CSV file.
+_UNNAMED = re.compile(r"Unnamed: \d+")
+# Integers beyond this value are not exact in float64.
+_MAX_INTEGER = 2**53
+
+
+def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
+    """Read a table.
+
+    Args:
+        path: a `.csv`, `.csv.gz`, `.parquet` or `.arff` file. Columns of a CSV file are separated by commas, semicolons
+            or tabs.
+        header: whether the first line of a CSV file names the columns (default: inferred from its cells).
+
+    Returns:
+        Columns of numbers, of truth values, of dates (parquet) and of text, with text names. Dates and numbers with
+        thousands separators of a text file are text.
+
+    Raises:
+        DataError: the file cannot be read, has no rows, or two columns have the same name.
+        UsageError: `header` is given for a file with column names.
+    """
+    path = Path(path)
+    if not any(table_stem(path, suffix) is not None for suffix in FRAME_SUFFIXES):
+        raise DataError(f"{path}: expected a table that ends in {', '.join(FRAME_SUFFIXES)}", code="bad-syntax")
+    is_parquet, is_arff = (table_stem(path, suffix) is not None for suffix in (".parquet", ".arff"))
+    if header is not None and (is_parquet or is_arff):
+        raise UsageError(
+            f"--{'' if header else 'no-'}header is for .csv files, and {path} has column names; remove the option",
+            code="conflict",
+        )
+    if is_parquet:
+        return _read_parquet_frame(path)
+    if is_arff:
+        names, cells, is_numeric = read_arff(path)
+        columns = [_text_column(column, {"?", ""}) for column in cells]
+        columns = [
+            column if numeric else _text_only(column, values)
+            for column, values, numeric in zip(columns, cells, is_numeric, strict=True)
+        ]
+        return _named_frame(path, names, columns)
+    names, cells = read_text_columns(path, header)
+    return _named_frame(path, names, [_text_column(column) for column in cells])
+
+
+def stem(path: Path) -> str:
+    """The name of a table: that of its file without its suffix."""
+    suffix = next((suffix for suffix in FRAME_SUFFIXES if table_stem(path, suffix)), None)
+    return path.stem if suffix is None else str(table_stem(path, suffix))
+
+
+def _named_frame(path: Path, names: Sequence[str], columns: Sequence[pd.Series]) -> pd.DataFrame:
+    """A frame without the first column if it has no name, which is the row index of pandas."""
+    first = 0
+    if len(names) > 1 and (not names[0] or _UNNAMED.fullmatch(names[0])):
+        log.info("%s: the first column has no name and is a row index; it is not used", path)
+        first = 1
+    # A name may be missing in a file that a spreadsheet wrote; the column still has values.
+    names = [name or f"column {index + 1}" for index, name in enumerate(names)]
+    _check_unique(path, names[first:])
+    return pd.DataFrame(dict(zip(names[first:], columns[first:], strict=True)))
+
+
+def _check_unique(path: Path, names: Sequence[str]) -> None:
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise DataError(
+            f"{path}: two columns have the same name: {list_names(duplicates)}; rename one", code="duplicate"
+        )
+
+
+def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
+    """A column of a text file: numbers, truth values or, if neither fits all cells, text; None for missing cells."""
+    joined = "".join(cells)
+    if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
+        try:
+            return _numbers([float(cell) for cell in cells])
+        except ValueError:
+            pass
+    is_missing = [cell.lower() in missing for cell in cells]
+    present = [cell for cell, gap in zip(cells, is_missing, strict=True) if not gap]
+    if present and all(cell.lower() in TRUTH_VALUES for cell in present):
+        truth = [None if gap else cell.lower() == "true" for cell, gap in zip(cells, is_missing, strict=True)]
+        return pd.Series(truth, dtype="boolean" if any(is_missing) else "bool")
+    values = [np.nan if gap else number(cell) for cell, gap in zip(cells, is_missing, strict=True)]
+    if all(value is not None for value in values):
+        return _numbers(values)
+    return pd.Series([None if gap else cell for cell, gap in zip(cells, is_missing, strict=True)], dtype=object)
+
+
+def _numbers(values: Sequence[float | None]) -> pd.Series:
+    """Numbers as integers if all of them are, so that classes 0 and 1 keep their names."""
+    array = np.asarray(values, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        is_integer = bool(np.all((np.abs(array) < _MAX_INTEGER) & (array == np.floor(array))))
+    return pd.Series(array.astype(np.int64) if is_integer else array)
+
+
+def _text_only(column: pd.Series, cells: list[str]) -> pd.Series:
+    """A nominal column of an ARFF file, whose values are names even if they are numbers."""
+    if column.dtype == object:
+        return column
+    is_missing = [cell in ("?", "") for cell in cells]
+    return pd.Series([None if gap else cell for cell, gap in zip(cells, is_missing, strict=True)], dtype=object)
+
+
+def _read_parquet_frame(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with limits.open_file(path) as file:
+            schema = pq.read_schema(file)
+            text_names = [field.name for field in schema if _is_text(field.type, pa.types)]
+            file.seek(0)
+            # Dictionaries hold each text once, so that a small file cannot fill the memory.
+            with pq.ParquetFile(file, read_dictionary=text_names) as table:
+                dropped = index_names(schema)
+                names = [field.name for field in schema if field.name not in dropped]
+                _check_unique(path, names)
+                rows = table.metadata.num_rows
+                text_bytes = sum(
+                    table.metadata.row_group(index).total_byte_size for index in range(table.num_row_groups)
+                )
+                limits.check(
+                    8 * rows * max(1, len(names)) + text_bytes,
+                    f"{path}: a table of {rows:,} rows and {len(names):,} columns,",
+                )
+                nested = [field.name for field in schema if pa.types.is_nested(field.type) and field.name in names]
+                names = [name for name in names if name not in nested]
+                columns = table.read(names, use_threads=False)
+                frame = pd.DataFrame({name: _arrow_column(columns.column(name), pa.types) for name in names})
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise not_parquet(path, error) from None
+    except OSError as error:
+        if error.strerror is None:
+            raise not_parquet(path, error) from None
+        raise cannot_read(path, error, f"pass a table that ends in {', '.join(FRAME_SUFFIXES)}") from None
+    if not rows:
+        raise DataError(f"{path} has no rows; add rows")
+    if dropped:
+        log.info("%s: %s is a row index of pandas; it is not used", path, list_names(sorted(dropped)))
+    if nested:
+        log.info("%s: lists and records are not used: %s", path, list_names(nested))
+    return frame
+
+
+def _is_text(kind: Any, types: Any) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind))
+
+
+def _arrow_column(column: Any, types: Any) -> Any:
+    """A column of arrow as pandas values: numbers, truth values, dates or text."""
+    import pyarrow as pa
+
+    kind = column.type
+    if types.is_decimal(kind):
+        column = column.cast("float64")
+    elif types.is_date(kind):
+        column = column.cast("timestamp[s]")
+    elif types.is_timestamp(kind) and kind.tz is not None:
+        column = column.cast(pa.timestamp(kind.unit))
+    elif types.is_time(kind):
+        column = column.cast("string")
+    elif types.is_null(kind):
+        column = column.cast("float64")
+    values = column.to_pandas()
+    if types.is_dictionary(kind):
+        return values.array
+    return pd.array(values, dtype="boolean") if types.is_boolean(kind) and column.null_count else values.to_numpy()

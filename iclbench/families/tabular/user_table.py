@@ -1,0 +1,81 @@
+"""Splits of one table of the user, for runs of any task with features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from iclbench.core.errors import DataError
+from iclbench.families.tabular.encoder import EncodedTarget, target_step
+from iclbench.families.tabular.real_tables import MIN_TARGETS, RealTables, RealTablesParameters
+from iclbench.families.tabular.table_set import LabelledTable
+
+# Largest number of rows of a context, and of targets of a split.
+MAX_POINTS, MAX_TARGETS = 1000, 256
+
+
+class UserTable(RealTables):
+    """Splits of a user's table.
+
+    Args:
+        parameters: see `RealTablesParameters`; `variance` is that of the model's task.
+        table: the table.
+    """
+
+    def __init__(self, parameters: RealTablesParameters, table: LabelledTable) -> None:
+        super().__init__(parameters, tables=[table])
+
+    @property
+    def table(self) -> LabelledTable:
+        return self.tables[0]
+
+    def outputs(
+        self, context: Int[np.ndarray, " N"], others: Int[np.ndarray, " M"]
+    ) -> Float[np.ndarray, " M"] | Int[np.ndarray, " M"]:
+        """The outputs of other rows in the units of an episode with this context."""
+        y = self.table.y[np.concatenate([context, others])]
+        if self.classes is not None:
+            return y[len(context) :]
+        return self.scaled_outputs(y, len(context))[len(context) :]
+
+    def remarks(self, points: int) -> list[str]:
+        table = self.table
+        target = target_step(table.target, EncodedTarget(table.kind, table.y, table.class_names))
+        return [*super().remarks(points), target, *table.encoder.steps, *table.encoder.remarks]
+
+    def encoding(self) -> dict[str, Any]:
+        """The encoding of the target and of all columns, as plain values."""
+        table = self.table
+        target = {"name": table.target, "kind": table.kind, "classes": list(table.class_names)}
+        return {"target": target, **table.encoder.to_dict()}
+
+
+def context_rows(table: LabelledTable, trained_rows: int, requested: int | None, is_unlimited: bool, run: str) -> int:
+    """The number of rows of a context.
+
+    Args:
+        table: the table.
+        trained_rows: that of the training.
+        requested: that of the user (default: that of the training, at most 1,000 and at most four fifths of the table).
+        is_unlimited: whether the model reads contexts of any length.
+        run: name of the run, for the message.
+
+    Raises:
+        DataError: the table is too small, or the model reads fewer rows.
+    """
+    if requested is None:
+        requested = min(trained_rows, MAX_POINTS, table.rows - max(MIN_TARGETS, table.rows // 5))
+    if requested > trained_rows and not is_unlimited:
+        raise DataError(
+            f"--points {requested}: run '{run}' was trained with {trained_rows} rows and reads no more; use fewer "
+            "points, or train a run with a larger -o task.points",
+            code="not-applicable",
+        )
+    if requested < 1 or table.rows < requested + MIN_TARGETS:
+        raise DataError(
+            f"'{table.name}' has {table.rows} rows with a target, fewer than {max(requested, 1)} in a context and "
+            f"{MIN_TARGETS} targets; use a larger table or fewer --points"
+        )
+    return requested

@@ -1,0 +1,80 @@
+"""Real tables: contestants by ROC AUC or R², with their values on every table and mean ranks over tables."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from iclbench.analysis.scores import displayed_columns, leaderboard
+from iclbench.analysis.table_ranks import MeanRanks, mean_ranks, table_metric, table_values
+from iclbench.analysis.target_scores import over_all_episodes
+from iclbench.core.formats import fixed, number, plural
+from iclbench.core.metrics import metric
+from iclbench.report.blocks import Block, Column, Section, Table
+from iclbench.report.data import Slice
+from iclbench.report.sections.leaderboard import column_meanings, shown_columns
+
+_OTHER_METRICS = ("accuracy", "cross_entropy", "calibration_error", "squared_error", "crps")
+
+
+def section(task: Slice) -> Section | None:
+    rows = task.targets[task.targets["shift"] == "none"]
+    main = table_metric(rows)
+    if main is None:
+        return None
+    blocks: list[Block] = []
+    # The leaderboard of numbers is that of other tasks with targets.
+    if main == "roc_auc":
+        blocks.append(_leaderboard(task, rows, main))
+    values = table_values(rows.assign(status="ok"), main)
+    if not values.empty:
+        blocks.append(_ranks_table(task, mean_ranks(values, main)))
+    return Section(f"{task.id}-table-ranks", "Real tables", tuple(blocks)) if blocks else None
+
+
+def _leaderboard(task: Slice, rows: pd.DataFrame, main: str) -> Table:
+    frame = displayed_columns(leaderboard(task, "targets", by=main))
+    means = over_all_episodes(rows).pivot_table("value", "contestant", "metric").reset_index()
+    ends = over_all_episodes(rows, main)[["contestant", "value", "low", "high"]]
+    ends = ends.rename(columns={"value": main, "low": f"{main}_low", "high": f"{main}_high"})
+    others = [name for name in _OTHER_METRICS if name in means]
+    frame = frame.merge(ends, "left", "contestant").merge(means[["contestant", *others]], "left", "contestant")
+    columns = shown_columns(
+        frame,
+        Column(main, metric(main).label, fixed, True, f"{main}_low", f"{main}_high"),
+        *(Column(name, metric(name).label, number, numeric=True) for name in others),
+    )
+    return Table(
+        name=f"{task.id}-leaderboard-tables",
+        title=f"{task.task}: leaderboard",
+        caption=f"Models and baselines by {metric(main).label}, with 95 % intervals over tables."
+        f"{column_meanings(columns)}",
+        frame=frame,
+        columns=tuple(column for column in columns if column.key != "n_related"),
+        group="rank",
+    )
+
+
+def _ranks_table(task: Slice, ranks: MeanRanks) -> Table:
+    tables = list(map(str, ranks.scores.index))
+    frame = ranks.scores.T.reset_index(names="contestant")
+    frame.columns = pd.Index(["contestant", *tables])
+    frame.insert(1, "mean_rank", ranks.mean_rank.to_numpy())
+    caption = f"{metric(ranks.metric).label} on each of {plural(len(tables), 'table')} and mean rank over tables."
+    if not math.isnan(ranks.critical_difference):
+        caption += (
+            f" Mean ranks that differ by less than {ranks.critical_difference:.2f} are not significantly different "
+            f"(Nemenyi's test at 5 %; Friedman's test: p = {ranks.p:.2g})."
+        )
+    return Table(
+        name=f"{task.id}-table-ranks",
+        title=f"{task.task}: mean ranks over tables",
+        caption=caption,
+        frame=frame,
+        columns=(
+            Column("contestant", "contestant"),
+            Column("mean_rank", "mean rank", lambda value: fixed(value, 2), numeric=True),
+            *(Column(name, name, fixed, numeric=True) for name in tables),
+        ),
+    )

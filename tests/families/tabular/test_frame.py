@@ -1,0 +1,160 @@
+"""Reading of users' tables with text, missing values, dates and truth values."""
+
+import gzip
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from iclbench.core import limits
+from iclbench.core.errors import DataError, IclbenchError, UsageError
+from iclbench.families.tabular.frame import read_frame
+
+TABLE = """price,colour,day,new,size
+"1,200",red,2020-01-01,True,1.5
+"3,400",,2020-02-01,False,NA
+900,blue,2020-03-01,,2.5
+"""
+
+
+def write(folder: Path, text: str, name: str = "t.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_text_missing_values_dates_and_truth_values_are_read(tmp_path: Path, separator: str, suffix: str) -> None:
+    text = TABLE.replace('"1,200"', '"1#200"').replace('"3,400"', '"3#400"').replace(",", separator).replace("#", ",")
+    path = write(tmp_path, text, f"t{suffix}")
+    if suffix == ".csv.gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    frame = read_frame(path)
+    assert list(frame.columns) == ["price", "colour", "day", "new", "size"]
+    assert frame["price"].tolist() == ["1,200", "3,400", "900"]
+    assert frame["colour"].tolist() == ["red", None, "blue"]
+    assert frame["new"].dtype == "boolean" and frame["new"].isna().tolist() == [False, False, True]
+    np.testing.assert_array_equal(frame["size"], [1.5, np.nan, 2.5])
+
+
+def test_integers_stay_integers(tmp_path: Path) -> None:
+    frame = read_frame(write(tmp_path, "a,b,c\n1,1.0,2\n2,2.0,x\n"))
+    assert [dtype.kind for dtype in frame.dtypes] == ["i", "i", "O"]
+
+
+@pytest.mark.parametrize("first", ["", "Unnamed: 0"])
+def test_a_first_column_without_a_name_is_the_row_index(
+    tmp_path: Path, first: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "iclbench"):
+        frame = read_frame(write(tmp_path, f"{first},a,b\n7,1,x\n3,2,y\n"))
+    assert list(frame.columns) == ["a", "b"] and "index" in caplog.text
+
+
+def test_a_parquet_file_gives_the_same_frame(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "x": [1.5, None],
+            "n": [1, 2],
+            "c": pd.Categorical(["a", "b"]),
+            "t": ["x", None],
+            "d": pd.to_datetime(["2020-01-01", "2020-01-03"]),
+            "z": pd.to_datetime(["2020-01-01", "2020-01-03"]).tz_localize("Europe/Berlin"),
+            "flag": pd.array([True, None], dtype="boolean"),
+            "list": [[1], [2]],
+        },
+        index=pd.Index([5, 9], name="key"),
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    read = read_frame(tmp_path / "t.parquet")
+    assert list(read.columns) == ["x", "n", "c", "t", "d", "z", "flag"]
+    for name in ("x", "n", "c", "t", "d", "flag"):
+        assert [v for v in read[name] if not pd.isna(v)] == [v for v in frame[name] if not pd.isna(v)], name
+    assert read["z"].dt.tz is None and read["d"].dtype.kind == "M"
+
+
+ARFF = """% a comment
+@RELATION weather
+@ATTRIBUTE outlook {sunny, 'very rainy', overcast}
+@attribute 'wind speed' REAL
+@attribute code {1,2}
+@attribute note string
+
+@DATA
+sunny,1.5,1,'it''s'
+'very rainy',?,2,"a, b"
+?,2,1,?
+"""
+
+
+def test_arff_files_are_read(tmp_path: Path) -> None:
+    frame = read_frame(write(tmp_path, ARFF.replace("it''s", "it\\'s"), "t.arff"))
+    assert list(frame.columns) == ["outlook", "wind speed", "code", "note"]
+    assert frame["outlook"].tolist() == ["sunny", "very rainy", None]
+    np.testing.assert_array_equal(frame["wind speed"], [1.5, np.nan, 2])
+    assert frame["code"].tolist() == ["1", "2", "1"], "values of a nominal attribute are names"
+    assert frame["note"].tolist() == ["it's", "a, b", None]
+
+
+def test_sparse_arff_rows_are_read(tmp_path: Path) -> None:
+    text = "@relation r\n@attribute a numeric\n@attribute b {x,y}\n@data\n{0 2.5}\n{1 y}\n"
+    frame = read_frame(write(tmp_path, text, "t.arff"))
+    assert frame["a"].tolist() == [2.5, 0] and frame["b"].tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("t.txt", "a,b\n1,2\n"),
+        ("t.csv", ""),
+        ("t.csv", "a,b\n"),
+        ("t.csv", "a,b\n1,2\n3\n"),
+        ("t.csv", "a,a\n1,2\n"),
+        ("t.csv.gz", "a,b\n1,2\n"),
+        ("t.parquet", "a,b\n1,2\n"),
+        ("t.arff", "a,b\n1,2\n"),
+        ("t.arff", "@relation r\n@attribute a numeric\n@data\n1,2\n"),
+        ("t.arff", "@relation r\n@attribute a numeric\n@data\n"),
+        ("t.arff", "@relation r\n@attribute a relational\n@data\n1\n"),
+    ],
+)
+def test_files_that_are_not_tables_are_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(DataError) as error:
+        read_frame(write(tmp_path, text, name))
+    assert str(error.value).count("\n") == 0 and name in str(error.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    for suffix in (".csv", ".parquet", ".arff"):
+        with pytest.raises(IclbenchError) as error:
+            read_frame(tmp_path / f"t{suffix}")
+        assert error.value.code == "missing-file"
+
+
+def test_a_header_of_numbers_needs_the_option(tmp_path: Path) -> None:
+    path = write(tmp_path, "0,1,2\n0.5,1.5,a\n3.5,4,b\n")
+    with pytest.raises(DataError) as error:
+        read_frame(path)
+    assert error.value.code == "missing-value" and "--header" in str(error.value)
+    assert list(read_frame(path, header=True).columns) == ["0", "1", "2"]
+    assert list(read_frame(path, header=False).columns) == ["column 1", "column 2", "column 3"]
+    with pytest.raises(UsageError):
+        read_frame(tmp_path / "t.parquet", header=True)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".arff"])
+def test_files_beyond_the_limit_are_refused(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / f"t{suffix}"
+    frame = pd.DataFrame({"a": ["x" * 50] * 20_000, "b": 1.0})
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    elif suffix == ".arff":
+        path.write_text("@relation r\n@attribute a string\n@data\n" + "x\n" * 100_000)
+    else:
+        frame.to_csv(path, index=False)
+    monkeypatch.setenv(limits.VARIABLE, "200K")
+    with pytest.raises(limits.TooLargeError):
+        read_frame(path)
