@@ -3,44 +3,68 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from iclbench.cli.options import set_up_torch
 
+Subject = Annotated[
+    Literal["functions", "tables"],
+    typer.Argument(
+        help="functions: GPT-2 and Mamba on linear functions. tables: two models of real tables, trained on synthetic "
+        "ones (up to 15 minutes on two cores)."
+    ),
+]
 DemoResults = Annotated[
     Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results/demo")
 ]
 
-# The grid of the demo.
-GRID = "demo"
+# The grids of the demo, by subject.
+GRIDS = {"functions": "demo", "tables": "demo-tables"}
+# The tasks on which the models of tables are evaluated, by the task of their training, and the number of context rows.
+REAL_TABLES = {"tabular-prior-classes": "real-tables-classes", "tabular-prior": "real-tables"}
+CONTEXT_ROWS = "points-50"
 
 
-def command(results: DemoResults = Path("results/demo")) -> None:
-    """Train small backbones on two tasks, evaluate them with baselines, probe their layers and write the report."""
+def command(subject: Subject = "functions", results: DemoResults = Path("results/demo")) -> None:
+    """Train small backbones, evaluate them with baselines, and write the report."""
     from iclbench import tables
+    from iclbench.cli.eval_runs import TABLE_BASELINES, evaluate_run
     from iclbench.cli.summary import print_summary
     from iclbench.cli.sweep_run import gpus_of_workers, run_locally
     from iclbench.cli.terminal import out, say
+    from iclbench.config.resolution import resolve_task
     from iclbench.core.context import Context
     from iclbench.core.formats import plural
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.report import build
     from iclbench.store.cells import CellStore
+    from iclbench.store.runs import find
     from iclbench.sweep.cells import grid_cells
     from iclbench.sweep.plan import make_plan
 
     with sigterm_like_ctrl_c():
         set_up_torch("cpu", 1)
-        store = CellStore(results)
-        demo_plan = make_plan(grid_cells([GRID], results=results), store)
+        store, context = CellStore(results), Context(results)
+        demo_plan = make_plan(grid_cells([GRIDS[subject]], results=results), store)
         runs = sorted({cell.run for cell in demo_plan.cells if cell.kind == "train"})
-        say(f"training, evaluating and probing {', '.join(runs)}: {plural(len(demo_plan.todo), 'cell')}")
-        run_locally(demo_plan, store, gpus_of_workers(), Context(results))
+        kinds = {cell.kind for cell in demo_plan.cells}
+        work = "training, evaluating and probing" if "probe" in kinds else "training"
+        say(f"{work} {', '.join(runs)}: {plural(len(demo_plan.todo), 'cell')}")
+        run_locally(demo_plan, store, gpus_of_workers(), context)
+        prompt_sets: list[str] = []
+        if subject == "tables":
+            for run in (find(results, name) for name in runs):
+                real_tables = resolve_task(REAL_TABLES[run.config.task.name], run.config.preset)[0]
+                replacement = (real_tables, None)
+                baselines = list(TABLE_BASELINES["class" if real_tables.head == "categorical" else "number"])
+                evaluate_run(context, run, [CONTEXT_ROWS], None, 0, replacement, baselines, prompt_sets)
         say("writing the report")
         page = build(results, results / "report").page
-    values = tables.read_all("values", results)
-    in_distribution = values[values["run"].isin(runs) & (values["shift"] == "none") & (values["evaluator"] == "next")]
-    print_summary(results, list(in_distribution["prompt_set"].unique()))
+    if subject == "functions":
+        values = tables.read_all("values", results)
+        of_runs = values[values["run"].isin(runs) & (values["shift"] == "none") & (values["evaluator"] == "next")]
+        prompt_sets = list(of_runs["prompt_set"].unique())
+    print_summary(results, prompt_sets)
     out.print(f"report: {page.resolve()}")

@@ -17,7 +17,7 @@ from tests.sweep.conftest import tiny_grid
 def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "GRID", str(tiny_grid(tmp_path, backbones=("gpt2",))))
+    monkeypatch.setitem(demo.GRIDS, "functions", str(tiny_grid(tmp_path, backbones=("gpt2",))))
     # A worker process would import torch.
     monkeypatch.setattr("iclbench.cli.sweep_run.worker_pool", lambda slots, threads: InlineExecutor())
     monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
@@ -37,9 +37,27 @@ def test_the_demo_writes_a_report_and_a_second_demo_has_nothing_to_compute(
     assert ": 0 cells" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_the_demo_of_tables_evaluates_on_the_tables_of_scikit_learn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = tmp_path / "tiny-tables.toml"
+    card.write_text(
+        'summary = "s"\ntasks = ["tabular-prior"]\nbackbones = ["cells"]\npresets = ["smoke"]\nseeds = [0]\n'
+        '[overrides.smoke]\ntiny = ["train.steps=3"]\n'
+    )
+    monkeypatch.setitem(demo.GRIDS, "tables", str(card))
+    monkeypatch.setattr("iclbench.cli.sweep_run.worker_pool", lambda slots, threads: InlineExecutor())
+    monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
+    assert main(["demo", "tables", "--results", str(tmp_path / "results")]) == 0
+    out = capsys.readouterr().out
+    for name in ("cells", "ridge-cv", "forest", "xgboost-default", "diabetes"):
+        assert name in out
+
+
 def test_the_grid_of_the_demo_has_the_documented_sizes() -> None:
     """Two backbones on two tasks with three dimensions and 15 examples."""
-    cells = grid_cells([demo.GRID])
+    cells = grid_cells([demo.GRIDS["functions"]])
     configs = {cell.run: cell.config for cell in cells if cell.kind == "train"}
     assert len(configs) == 4 and {config.backbone.name for config in configs.values()} == {"gpt2", "mamba"}
     for config in configs.values():
@@ -47,3 +65,10 @@ def test_the_grid_of_the_demo_has_the_documented_sizes() -> None:
     assert sum(cell.kind == "probe" for cell in cells) == 4
     evaluations = [cell for cell in cells if cell.kind == "evaluate" and cell.config is not None]
     assert all(any("points-45" in shift for shift in cell.options["shifts"]) for cell in evaluations)
+
+
+def test_every_model_of_the_demo_of_tables_has_its_real_tables() -> None:
+    """One model for classes and one for numbers, trained with fewer rows than the preset."""
+    configs = [cell.config for cell in grid_cells([demo.GRIDS["tables"]]) if cell.kind == "train"]
+    assert {config.task.name for config in configs if config} == set(demo.REAL_TABLES)
+    assert all(config.task.points == 49 and config.backbone.name == "cells" for config in configs if config)
