@@ -65,6 +65,7 @@ def test_a_trajectory_has_the_steps_of_all_runs_of_a_contestant(task: Slice) -> 
     frame = trajectory(task)
     assert frame[["contestant", "axis_value", "runs"]].to_numpy().tolist() == [["m", 10, 2], ["n", 10, 1], ["n", 20, 1]]
     assert frame["value"].tolist() == pytest.approx([0.2, 0.9, 0.5]) and frame.index.tolist() == [0, 1, 2]
+    assert set(frame.columns) == {*final(task).columns, "axis_value"}
 
 
 def test_contestants_with_a_diverged_run_have_no_accuracies() -> None:
