@@ -182,11 +182,17 @@ def test_the_difference_is_paired_and_in_units_of_the_score(evaluator: str, metr
     reverse = contest.difference("zero", "m")
     assert reverse is not None and (reverse.low, reverse.high) == pytest.approx((-gap.high, -gap.low))
     assert contest.difference("m", "zero") is gap
-    for run in ("m-s0", "zero"):
-        incomplete = contest_of(MODEL | scale, ZERO | scale, errors=[row for row in errors if row["run"] != run])
-        assert incomplete.difference("m", "zero") is None, "without scores of single episodes"
-    unknown = [row | scale | {"normaliser": None} for row in (MODEL, ZERO)]
-    assert contest_of(*unknown, errors=errors).difference("m", "zero") is None, "without a span"
+
+
+@pytest.mark.parametrize("evaluator", ["next", "targets"])
+def test_there_is_no_difference_without_a_span_or_scores_of_single_episodes(evaluator: str) -> None:
+    sizes = {} if evaluator == "next" else {"n_context": 4, "n_related": 0}
+    rows = [row | {"evaluator": evaluator} for row in (MODEL, ZERO)]
+    both = [errors_of(run, A.tolist(), **sizes) for run in ("m-s0", "zero")]
+    for errors in both:
+        assert contest_of(*rows, errors=errors).difference("m", "zero") is None
+    unknown = [row | {"normaliser": None} for row in rows]
+    assert contest_of(*unknown, errors=[*both[0], *both[1]]).difference("m", "zero") is None
 
 
 def test_differences_are_over_common_seeds() -> None:

@@ -149,15 +149,22 @@ def test_only_rows_of_the_contest_are_scores_over_training() -> None:
     assert frame[["run", "steps"]].to_numpy().tolist() == [["m-s0", 10], ["m-s0", 40]]
 
 
-def test_runs_without_branches_steps_or_span_have_no_scores_over_training() -> None:
+@pytest.mark.parametrize(("omitted", "span"), [(2, 0.5), (3, 0.5), (1, 0.5), (None, math.nan)])
+def test_runs_without_branches_steps_final_value_or_span_have_no_scores_over_training(
+    omitted: int | None, span: float
+) -> None:
     rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8})
-    columns = ["contestant", "run", "steps", "share", "score"]
-    for kept_rows, span in ((rows[:2] + rows[3:], 0.5), (rows[:3], 0.5), ([rows[0], *rows[2:]], 0.5), (rows, math.nan)):
-        frame = by_run(contest_of(kept_rows, "targets", "log_likelihood", span))
-        assert frame.empty and frame.columns.tolist() == columns
-        assert means(contest_of(kept_rows, "targets", "log_likelihood", span)).empty
-    other = branch_rows("n-s0", "targets", "log_likelihood", {})
-    assert set(by_run(contest_of([*rows, *other], "targets", "log_likelihood"))["run"]) == {"m-s0"}
+    contest = contest_of([row for i, row in enumerate(rows) if i != omitted], "targets", "log_likelihood", span)
+    frame = by_run(contest)
+    assert frame.empty and frame.columns.tolist() == ["contestant", "run", "steps", "share", "score"]
+    assert means(contest).empty
+
+
+def test_only_runs_with_branches_have_scores_over_training() -> None:
+    rows = [
+        row for run, steps in (("m-s0", {10: 1.0}), ("n-s0", {})) for row in branch_rows(run, "icl", "accuracy", steps)
+    ]
+    assert set(by_run(contest_of(rows, "icl", "accuracy"))["run"]) == {"m-s0"}
 
 
 def test_means_over_seeds_are_at_steps_of_all_runs() -> None:

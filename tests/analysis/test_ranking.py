@@ -319,18 +319,21 @@ def test_a_ranking_by_hand() -> None:
     assert second["p"] == pytest.approx(1 / 32) and second["p_alone"] == pytest.approx(1 / 32)
     assert pd.isna(first["p"]) and pd.isna(first["behind"]) and pd.isna(first["better"]) and first["tied"] == ""
     assert (second["better"], second["tied_on"], second["worse"]) == (0, 0, 6)
-    for too_few in ({"t1": scores["t1"]}, {name: {"a": 1.0} for name in scores}):
-        empty, _ = ranking(hand_made_contests(too_few))
-        assert empty.empty
-    assert ranking(hand_made_contests({"t1": scores["t1"], "t2": {"a": 0.6, "c": 0.5}}))[1] == {"b": titles[1]}
+
+
+def test_one_task_or_one_backbone_has_no_ranking() -> None:
+    for scores in ({"t1": {"a": 1.0, "b": 0.5}}, {"t1": {"a": 1.0}, "t2": {"a": 1.0}}):
+        assert ranking(hand_made_contests(scores))[0].empty
+    two_tasks = hand_made_contests({"t1": {"a": 0.6, "b": 0.5, "c": 0.9}, "t2": {"a": 0.6, "c": 0.5}})
+    assert ranking(two_tasks)[1] == {"b": two_tasks[1].task.title}
 
 
 def test_equal_scores_are_tied_and_share_a_rank() -> None:
-    frame, _ = ranking(hand_made_contests({f"t{n}": {"b": 0.5, "a": 0.5, "c": 0.1} for n in range(8)}))
+    frame, _ = ranking(hand_made_contests({f"t{n}": {"b": 0.5, "a": 0.5, "c": 0.1} for n in range(7)}))
     assert frame["contestant"].tolist() == ["a", "b", "c"] and frame["rank"].tolist() == ["1–2", "1–2", "3"]
-    assert frame["mean_rank"].tolist() == [1.5, 1.5, 3.0] and frame["p_alone"].tolist()[1:] == [1.0, 1 / 128]
-    assert frame["p"].tolist()[1:] == [1.0, 2 / 128]
-    assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == [[0, 8, 0], [0, 0, 8]]
+    assert frame["mean_rank"].tolist() == [1.5, 1.5, 3.0] and frame["p_alone"].tolist()[1:] == [1.0, 1 / 64]
+    assert frame["p"].tolist()[1:] == [1.0, 2 / 64]
+    assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == [[0, 7, 0], [0, 0, 7]]
     assert [verdict.startswith("not ") for verdict in frame["tied"]] == [False, True, False]
 
 

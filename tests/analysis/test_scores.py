@@ -9,7 +9,14 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.scores import displayed_columns, leaderboard, metric_of_curves, run_leaderboard, scores
+from iclbench.analysis.scores import (
+    FALLBACK_METRICS,
+    displayed_columns,
+    leaderboard,
+    metric_of_curves,
+    run_leaderboard,
+    scores,
+)
 from iclbench.analysis.slices import Results, Slice
 
 EPISODES, SIZES = 60, (0, 1, 2)
@@ -187,25 +194,33 @@ def target_rows(
     return [row | {"n_related": n, "value": value} for n, value in by_count.items()]
 
 
+def slice_of(values: pd.DataFrame) -> Slice:
+    return Slice(Results(values, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+
+
 def order(frame: pd.DataFrame) -> list[tuple[object, ...]]:
     return [tuple(row) for row in frame[["contestant", "n_related", "metric"]].astype(object).to_numpy()]
+
+
+TARGETS = [
+    *target_rows("m", "backbone", "log_likelihood", {0: 0.1, 1: 0.4, 2: 9.0, 4: 0.5}),
+    *target_rows("m", "backbone", "squared_error", {0: 0.3, 1: 0.2, 2: 0.0, 4: 0.2}),
+    *target_rows("knn", "baseline", "squared_error", {0: 0.2}),
+    *target_rows("ridge", "baseline", "squared_error", {0: 0.1}),
+    *target_rows("ridge", "baseline", "brand_new", {0: 0.1}),
+    *target_rows("n", "backbone", "log_likelihood", {0: 0.4}),
+]
 
 
 def test_targets_have_a_row_for_each_main_number_of_related_datasets() -> None:
     """Contestants without the likelihood come last, ordered by error. Numbers other than 0, 1 and the largest, strata
     and other shifts are omitted."""
-    rows = [
-        *target_rows("m", "backbone", "log_likelihood", {0: 0.1, 1: 0.4, 2: 9.0, 4: 0.5}),
-        *target_rows("m", "backbone", "squared_error", {0: 0.3, 1: 0.2, 2: 0.0, 4: 0.2}),
-        *target_rows("knn", "baseline", "squared_error", {0: 0.2}),
-        *target_rows("ridge", "baseline", "squared_error", {0: 0.1}),
-        *target_rows("ridge", "baseline", "brand_new", {0: 0.1}),
-        *target_rows("n", "backbone", "log_likelihood", {0: 0.4}),
+    others = [
         *target_rows("n", "backbone", "log_likelihood", {0: 7.0}, axis="stratum:a", stratum="a"),
         *target_rows("n", "backbone", "log_likelihood", {8: 7.0}, shift="far"),
     ]
-    frame = scores(tables.frame("values", rows))
-    board = frame[frame["shift"].eq("none")]
+    task = slice_of(tables.frame("values", [*TARGETS, *others]))
+    board = leaderboard(task, "targets")
     assert order(board) == [
         ("m", 4, "log_likelihood"),
         ("m", 1, "log_likelihood"),
@@ -216,68 +231,73 @@ def test_targets_have_a_row_for_each_main_number_of_related_datasets() -> None:
     ]
     assert board["value"].tolist() == pytest.approx([0.5, 0.4, 0.4, 0.1, 0.1, 0.2])
     assert board["rank"].tolist() == [1, 2, 3, 4, pd.NA, pd.NA]
-    assert order(frame[frame["shift"].eq("far")]) == [("n", 8, "log_likelihood")]
-    by_error = scores(tables.frame("values", rows), by="squared_error")
-    assert order(by_error[by_error["shift"].eq("none")]) == order(board), "n has no squared error"
-    rows += target_rows("n", "backbone", "squared_error", {0: 0.15})
-    by_error = scores(tables.frame("values", rows), by="squared_error")
-    # Of rows with equal errors, the one with the higher likelihood is first.
-    assert [row[:2] for row in order(by_error[by_error["metric"].eq("squared_error")])] == [
-        ("ridge", 0),
-        ("n", 0),
-        ("m", 4),
-        ("m", 1),
-        ("knn", 0),
-        ("m", 0),
+    assert order(leaderboard(task, "targets", "far")) == [("n", 8, "log_likelihood")]
+
+
+def test_contestants_are_ordered_by_a_metric_that_all_of_them_have() -> None:
+    """Of rows with equal errors, the one with the higher likelihood is first."""
+    task = slice_of(tables.frame("values", TARGETS))
+    assert order(leaderboard(task, "targets", by="squared_error")) == order(leaderboard(task, "targets"))
+    error = target_rows("n", "backbone", "squared_error", {0: 0.15})
+    by_error = leaderboard(slice_of(tables.frame("values", [*TARGETS, *error])), "targets", by="squared_error")
+    assert by_error["metric"].eq("squared_error").all()
+    assert [row[:2] for row in order(by_error)] == [("ridge", 0), ("n", 0), ("m", 4), ("m", 1), ("knn", 0), ("m", 0)]
+
+
+@pytest.mark.parametrize("preferred", range(6))
+def test_the_first_measured_fallback_is_used_and_then_the_first_metric_by_name(preferred: int) -> None:
+    metrics = ["auc", "log_likelihood", "squared_error", "accuracy_within_choices", "accuracy", "aaa", "aab"][
+        preferred:
     ]
+    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "evaluator": "next", "value": 1.0}
+    frame = leaderboard(
+        slice_of(tables.frame("values", [row | {"metric": name} for name in reversed(metrics)])), "next"
+    )
+    assert frame["metric"].tolist() == metrics[:1]
 
 
+@pytest.mark.parametrize("by_score", [False, True])
 @pytest.mark.parametrize("metric", ["squared_error", "log_likelihood"])
-def test_differences_of_targets_are_positive_if_the_lower_row_is_worse(metric: str) -> None:
-    """Methods are compared by their scores with as many related datasets as in the row."""
+def test_differences_of_targets_are_positive_if_the_lower_row_is_worse(metric: str, by_score: bool) -> None:
+    """Methods are compared by their scores with as many related datasets as in the row. Scores are compared by their
+    metric."""
     sign = 1 if metric == "squared_error" else -1
     noise = {"m": np.array([0.1, -0.1, 0.2, 0.0]), "k": np.array([0.0, 0.3, 0.1, -0.2])}
     means = {("m", 0): 1.0, ("m", 2): 0.5, ("k", 0): 3.0}
     rows, errors = [], []
     for (run, n), mean in means.items():
-        values = sign * (mean + noise[run])
-        rows += target_rows(run, "backbone" if run == "m" else "baseline", metric, {n: values.mean()})
+        values, kind = sign * (mean + noise[run]), "backbone" if run == "m" else "baseline"
+        rows += target_rows(run, kind, metric, {n: values.mean()})
+        if by_score:
+            rows += target_rows(run, kind, "score", {n: -mean}, score_of=metric, score_one="ridge")
         row = {"run": run, "prompt_set": "p", "metric": metric, "n_context": 4, "n_related": n}
         errors += [row | {"episode": i, "value": value} for i, value in enumerate(values)]
-    values, frame = tables.frame("values", rows), tables.frame("errors", errors)
-    board = scores(values, frame, by=metric)
-    assert board["n_related"].tolist() == [2, 0, 0] and board["contestant"].tolist() == ["m", "m", "k"]
+    by = "score" if by_score else metric
+    board = scores(tables.frame("values", rows), tables.frame("errors", errors), by)
+    assert order(board) == [("m", 2, by), ("m", 0, by), ("k", 0, by)]
     assert board["behind"].tolist()[1:] == pytest.approx([0.5, (2.0 + noise["k"] - noise["m"]).mean()])
     interval = stats.ttest_rel(noise["k"] + 3, noise["m"] + 1).confidence_interval(0.95)
     assert (board["behind_low"].iloc[2], board["behind_high"].iloc[2]) == pytest.approx((interval.low, interval.high))
     assert board["rank"].tolist() == [1, 2, 3] and board["different"].tolist() == [pd.NA, True, True]
-    # Scores are compared by their metric.
-    as_score = values.assign(metric="score", score_of=metric, score_one="ridge", value=-sign * values["value"])
-    by_score = scores(pd.concat([values, as_score], ignore_index=True), frame)
-    assert by_score["metric"].eq("score").all()
-    assert by_score["behind"].tolist()[1:] == pytest.approx(board["behind"].tolist()[1:])
 
 
-def test_each_question_shift_and_preset_has_a_leaderboard() -> None:
+def test_each_question_and_shift_has_a_leaderboard() -> None:
     row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "metric": "auc", "value": 1.0}
     rows = [
         row | {"evaluator": "next"},
         row | {"evaluator": "next", "shift": "far"},
         row | {"evaluator": "icl", "metric": "accuracy_within_choices"},
-        row | {"evaluator": "next", "preset": "grid"},
         row | {"evaluator": "rank"},
         row | {"evaluator": "train"},
         row | {"evaluator": "next", "n_context": 4, "metric": "squared_error"},
     ]
     frame = scores(tables.frame("values", rows))
-    keys = frame[["preset", "evaluator", "shift", "metric"]].to_numpy().tolist()
-    assert keys == [
-        ["grid", "next", "none", "auc"],
+    assert frame[["preset", "evaluator", "shift", "metric"]].to_numpy().tolist() == [
         ["smoke", "icl", "none", "accuracy_within_choices"],
         ["smoke", "next", "far", "auc"],
         ["smoke", "next", "none", "auc"],
     ]
-    assert frame.index.tolist() == [0, 1, 2, 3] and frame["length"].isna().all()
+    assert frame.index.tolist() == [0, 1, 2] and frame["length"].isna().all()
 
 
 def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
@@ -291,16 +311,18 @@ def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
         failed | {"run": "n-s0", "contestant": "n", "reason": "c", "shift": "far"},
         row | {"run": "n-s0", "contestant": "n", "value": 1.0},
     ]
-    frame = scores(tables.frame("values", rows)).set_index(["shift", "contestant"])
-    assert frame.loc[("none", "m"), ["kind", "failed_seeds", "reason"]].tolist() == ["backbone", 3, "b; a"]
-    assert frame.loc[("none", "n"), "failed_seeds"] == 0 and pd.isna(frame.loc[("none", "n"), "reason"])
-    assert frame.loc[("far", "n"), "reason"] == "c"
+    task = slice_of(tables.frame("values", rows))
+    frame = leaderboard(task, "next").set_index("contestant")
+    assert frame.loc["m", ["kind", "failed_seeds", "reason"]].tolist() == ["backbone", 3, "b; a"]
+    assert frame.loc["n", "failed_seeds"] == 0 and pd.isna(frame.loc["n", "reason"])
+    assert leaderboard(task, "next", "far")["reason"].tolist() == ["c"]
 
 
-def test_displayed_columns_have_titles_and_ends_of_intervals() -> None:
-    values, errors = tables_of(gpt2={"tuned": True}, mamba={"tuned": False})
-    frame = displayed_columns(scores(values, errors))
-    assert frame.columns.tolist() == [
+def test_displayed_columns_have_titles_and_ends_of_intervals(frame: pd.DataFrame) -> None:
+    board = frame.reset_index()
+    tuned = pd.Series([pd.NA, True, False, True, pd.NA, pd.NA], dtype="boolean")
+    displayed = displayed_columns(board.assign(tuned=tuned))
+    assert displayed.columns.tolist() == [
         "contestant",
         "n_related",
         "rank",
@@ -312,26 +334,23 @@ def test_displayed_columns_have_titles_and_ends_of_intervals() -> None:
         "behind_high",
         "reason",
     ]
-    tuned = frame.set_index("contestant")["tuned"]
-    assert tuned.dropna().to_dict() == {"gpt2": "yes", "mamba": "no"}
-    same = displayed_columns(scores(*tables_of(gpt2={"tuned": True}, mamba={"tuned": True})))
-    assert same["tuned"].isna().all()
+    assert displayed["tuned"].fillna("").tolist() == ["", "yes", "no", "yes", "", ""]
+    for same in (True, False, pd.NA):
+        assert displayed_columns(board.assign(tuned=tuned.where(tuned.isna(), same)))["tuned"].isna().all()
 
 
 def test_single_runs_are_not_averaged() -> None:
-    runs = run_leaderboard(tables_of()[0], "next").set_index("contestant")
+    runs = run_leaderboard(tables_of()[0].assign(shift="far"), "next").set_index("contestant")
     means = {f"gpt2-s{seed}": errors_of("gpt2", seed).mean() for seed in (0, 1)}
     assert runs.loc[list(means), "value"].to_dict() == pytest.approx(means)
-    assert set(runs["task"]) == {"t"} and set(runs["preset"]) == {"smoke"} and runs["behind"].isna().all()
-    by_size = run_leaderboard(tables_of()[0].assign(shift="far"), "next")
-    assert set(by_size["shift"]) == {"far"} and len(by_size) == len(runs)
+    assert len(runs) == len(CONTESTANTS) + 1 and runs["behind"].isna().all()
+    assert runs[["task", "preset", "shift"]].drop_duplicates().to_numpy().tolist() == [["t", "smoke", "far"]]
 
 
 def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
     values = tables_of()[0]
     scored = values[values["metric"].eq("auc") & values["run"].isin(["zero", "ridge"])].assign(metric="score")
-    results = Results(pd.concat([values, scored]), EpisodeScores((), set()), tables.frame("costs", []))
-    task = Slice(results, "t", "smoke")
+    task = slice_of(pd.concat([values, scored]))
     complete, partial = leaderboard(task, "next"), leaderboard(task, "next", partial=True)
     assert complete["metric"].eq("auc").all()
     assert partial["contestant"].tolist() == ["zero", "ridge", *complete["contestant"].drop([0, 5])]
@@ -348,16 +367,9 @@ def test_rows_without_prompts_have_values_and_no_differences() -> None:
     assert frame["behind"].isna().tolist() == [True, False, False, False, True, True]
 
 
-def test_curves_under_a_shift_are_compared_by_the_metric_of_the_shift() -> None:
-    values, errors = (frame.assign(prompt_set="far") for frame in tables_of())
-    far_values = values.assign(shift="far", metric=values["metric"].replace("squared_error", "cross_entropy"))
-    far_errors = errors.assign(metric="cross_entropy", value=2 * errors["value"])
-    tables_without_shift = tables_of()
-    frame = scores(
-        *(
-            pd.concat(parts, ignore_index=True)
-            for parts in zip((far_values, far_errors), tables_without_shift, strict=True)
-        )
-    )
-    none, far = (frame[frame["shift"].eq(shift)].set_index("contestant")["behind"] for shift in ("none", "far"))
-    assert far["zero"] == pytest.approx(2 * none["zero"]) and none["zero"] == pytest.approx(0.4, abs=0.1)
+def test_curves_under_a_shift_are_compared_by_the_metric_of_the_shift(frame: pd.DataFrame) -> None:
+    """The errors under the shift are twice the errors without it."""
+    values, errors = tables_of()
+    values = values.assign(shift="far", metric=values["metric"].replace("squared_error", "cross_entropy"))
+    far = scores(values, errors.assign(metric="cross_entropy", value=2 * errors["value"])).set_index("contestant")
+    assert (far["behind"] / 2).dropna().to_dict() == pytest.approx(frame["behind"].dropna().to_dict())

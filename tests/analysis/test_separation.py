@@ -70,6 +70,12 @@ def test_scores_are_separated_if_the_gap_is_more_than_two_standard_deviations() 
     assert not Separation(5, 2.0, 1.0, 0, 0).is_clear
 
 
+def test_the_best_and_the_worst_contestant_are_those_with_the_extreme_means() -> None:
+    """The means without the extremes are 1, 2 and 3; by name, the extremes are in the middle."""
+    result = separation(scores({"a": [2.0], "b": [-9.0], "c": [50.0, 99.0], "d": [1.0, 1.5, 0.5], "e": [3.0]}))
+    assert result is not None and result.gap == pytest.approx(0.5) and result.sd == pytest.approx(0.5)
+
+
 def test_any_gap_is_clear_if_seeds_agree() -> None:
     result = separation(scores({str(mean): [float(mean)] * 2 for mean in range(7)}))
     assert result is not None and result.ratio == math.inf and result.is_clear and result.sd == 0

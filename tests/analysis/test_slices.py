@@ -1,6 +1,7 @@
 """Slices of hand-made rows: training lengths, prompt sets and failed seeds."""
 
 import pandas as pd
+import pytest
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
@@ -210,26 +211,29 @@ def test_failed_rows_are_those_of_evaluations() -> None:
     assert slice_of(*rows).failed_rows.index.tolist() == [1, 2]
 
 
-def test_a_diverged_run_removes_its_contestant_unless_another_variant_has_finished() -> None:
-    diverged = MODEL | DIVERGED | {"run": "m-s1", "variant": "b"}
-    finished = MODEL | NEXT | {"variant": "a"}
-    other = ZERO | NEXT
-    for finished_run, is_removed in (
-        (finished, False),
-        (finished | {"variant": "b"}, True),
-        (finished | {"axis": "train_step", "axis_value": 5}, True),
-        (finished | {"evaluator": "rank", "metric": "effective_rank"}, True),
-        (finished | FAILED, True),
-        (finished | {"kind": "baseline"}, True),
-        (finished | {"contestant": "n"}, True),
-    ):
-        task = slice_of(finished_run, diverged, other)
-        assert len(task.diverged_rows) == is_removed
-        kept = task.without_diverged(task.rows)
-        assert ("m" in set(kept["contestant"])) == (not is_removed) and "zero" in set(kept["contestant"])
-    assert len(slice_of(finished, diverged | {"variant": None}, other).diverged_rows) == 1
-    assert slice_of(finished, diverged | {"evaluator": "next"}, other).diverged_rows.empty
-    assert slice_of(finished, diverged | {"status": "ok", "value": 1.0}, other).diverged_rows.empty
+@pytest.mark.parametrize(
+    ("finished", "diverged", "is_removed"),
+    [
+        ({}, {}, False),
+        ({}, {"variant": "a"}, True),
+        ({}, {"variant": None}, True),
+        ({}, {"evaluator": "next"}, False),
+        ({}, {"status": "ok", "value": 1.0}, False),
+        ({"axis": "train_step", "axis_value": 5}, {}, True),
+        ({"evaluator": "rank", "metric": "effective_rank"}, {}, True),
+        (FAILED, {}, True),
+        ({"kind": "baseline"}, {}, True),
+        ({"contestant": "n"}, {}, True),
+    ],
+)
+def test_a_diverged_run_removes_its_contestant_unless_another_variant_has_finished(
+    finished: dict[str, object], diverged: dict[str, object], is_removed: bool
+) -> None:
+    run = MODEL | NEXT | {"variant": "a"} | finished
+    task = slice_of(run, MODEL | DIVERGED | {"run": "m-s1", "variant": "b"} | diverged, ZERO | NEXT)
+    assert len(task.diverged_rows) == is_removed
+    names = set(task.without_diverged(task.rows)["contestant"])
+    assert ("m" in names) == (not is_removed) and "zero" in names
 
 
 def test_methods_on_a_diverged_model_are_removed_and_named() -> None:
@@ -245,36 +249,39 @@ def test_methods_on_a_diverged_model_are_removed_and_named() -> None:
     assert slice_of(*rows[1:]).diverged_note == ""
 
 
-def test_means_of_curves_omit_context_sizes_at_which_a_run_failed() -> None:
-    seeds = [MODEL | NEXT | {"run": f"m-s{seed}", "n_context": n, "value": seed + n} for seed in (0, 1) for n in (0, 1)]
-    zero = [ZERO | NEXT | {"n_context": n} for n in (0, 1)]
-    ignored = [
-        ZERO | NEXT | {"kind": "published", "run": "paper", "n_context": 0},
-        ZERO | NEXT | {"n_context": 0, "axis": "branch", "axis_value": 10},
-        ZERO | {"evaluator": "rank", "metric": "effective_rank", "n_context": 0},
-        ZERO | NEXT | {"metric": "auc"},
-    ]
+CURVES = [MODEL | NEXT | {"run": f"m-s{seed}", "n_context": n, "value": seed + n} for seed in (0, 1) for n in (0, 1)]
+NO_CURVES = [
+    ZERO | NEXT | {"kind": "published", "run": "paper", "n_context": 0},
+    ZERO | NEXT | {"n_context": 0, "axis": "branch", "axis_value": 10},
+    ZERO | {"evaluator": "rank", "metric": "effective_rank", "n_context": 0},
+    ZERO | NEXT | {"metric": "auc"},
+]
 
-    def sizes(*failed: dict[str, object]) -> list[tuple[str, int]]:
-        curves = slice_of(*seeds, *zero, *ignored, *failed).curves
-        assert curves.index.tolist() == list(range(len(curves)))
-        return list(zip(curves["contestant"], curves["n_context"], strict=True))
 
-    complete = [("m", 0), ("m", 1), ("zero", 0), ("zero", 1)]
-    failed = MODEL | NEXT | FAILED | {"run": "m-s2"}
-    assert sizes() == complete
-    assert sizes(failed | {"n_context": 1}) == [("m", 0), ("zero", 0), ("zero", 1)]
-    assert sizes(failed) == complete[2:]
-    assert sizes(failed | {"metric": "auc"}) == complete, "an area is not a curve"
-    assert sizes(failed | {"shift": "noisy-1"}) == complete
-    assert sizes(failed | {"evaluator": "icl"}) == complete
-    assert sizes(MODEL | DIVERGED | {"run": "m-s2"}) == complete[2:]
-    curves = slice_of(*seeds).curves
-    assert curves["value"].tolist() == [0.5, 1.5] and curves["runs"].tolist() == [2, 2]
-    by_run = slice_of(*seeds, *ignored).curves_by_run
-    assert by_run[["run", "n_context", "value"]].to_numpy().tolist() == [
+def test_curves_are_of_runs_or_means_over_them() -> None:
+    task = slice_of(*CURVES, *NO_CURVES)
+    assert task.curves[["n_context", "value", "runs"]].to_numpy().tolist() == [[0, 0.5, 2], [1, 1.5, 2]]
+    assert task.curves_by_run[["run", "n_context", "value"]].to_numpy().tolist() == [
         [f"m-s{seed}", n, seed + n] for seed in (0, 1) for n in (0, 1)
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({"n_context": 1}, [0]),
+        ({}, []),
+        ({"metric": "auc"}, [0, 1]),
+        ({"shift": "noisy-1"}, [0, 1]),
+        ({"evaluator": "icl"}, [0, 1]),
+        (DIVERGED, []),
+    ],
+)
+def test_means_of_curves_omit_context_sizes_at_which_a_run_failed(changes: dict[str, object], sizes: list[int]) -> None:
+    zero = [ZERO | NEXT | {"n_context": n} for n in (0, 1)]
+    curves = slice_of(*CURVES, *zero, MODEL | NEXT | FAILED | {"run": "m-s2"} | changes).curves
+    assert curves.loc[curves["contestant"].eq("m"), "n_context"].tolist() == sizes
+    assert curves["contestant"].eq("zero").sum() == 2 and curves.index.tolist() == list(range(len(curves)))
 
 
 def test_summaries_are_numbers_for_whole_curves() -> None:
@@ -299,22 +306,26 @@ def test_summaries_are_numbers_for_whole_curves() -> None:
     ]
 
 
+ANSWERS = [
+    *(
+        MODEL | TARGETS | {"run": f"m-s{seed}", "n_related": n, "value": seed + 2.0 * n}
+        for seed in (0, 1)
+        for n in (0, 1)
+    ),
+    ZERO | TARGETS,
+]
+
+
 def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datasets() -> None:
-    rows = [
-        *(
-            MODEL | TARGETS | {"run": f"m-s{seed}", "n_related": n, "value": seed + 2.0 * n}
-            for seed in (0, 1)
-            for n in (0, 1)
-        ),
-        ZERO | TARGETS,
+    task = slice_of(
+        *ANSWERS,
         ZERO | TARGETS | {"axis": "stratum:a", "stratum": "a", "value": 2.0},
         ZERO | TARGETS | {"axis": "n_context", "axis_value": 4, "value": 3.0},
         ZERO | TARGETS | {"axis": "branch", "axis_value": 10},
         ZERO | TARGETS | {"kind": "published", "run": "paper"},
         ZERO | TARGETS | {"n_related": None, "metric": "accuracy"},
         ZERO | TARGETS | {"evaluator": "icl"},
-    ]
-    task = slice_of(*rows)
+    )
     means = task.targets.sort_values(["contestant", "n_related", "value"])
     assert means[["contestant", "n_related", "value", "runs"]].to_numpy().tolist() == [
         ["m", 0, 0.5, 2],
@@ -324,8 +335,11 @@ def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datase
         ["zero", 0, 3.0, 1],
     ]
     assert len(task.targets_by_run) == 7
-    failed = MODEL | TARGETS | FAILED | {"run": "m-s2"}
-    for changes, counts in (
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
         ({"n_related": None}, []),
         ({"n_related": 1}, [0]),
         ({"n_related": 1, "metric": "log_likelihood"}, [0, 1]),
@@ -334,11 +348,15 @@ def test_scores_of_targets_are_means_over_runs_at_every_number_of_related_datase
         ({"n_related": None, "evaluator": "icl"}, [0, 1]),
         ({"n_related": 1, "axis": "n_context", "axis_value": 4}, [0, 1]),
         ({"n_related": None, "status": "skipped"}, [0, 1]),
-    ):
-        means = slice_of(*rows, failed | changes).targets
-        assert means.loc[means["contestant"].eq("m"), "n_related"].tolist() == counts
-        assert means["contestant"].eq("zero").sum() == 3
-    assert contestants(slice_of(*rows[:5], MODEL | DIVERGED).targets) == ["zero"]
+        (DIVERGED | {"n_related": None}, []),
+    ],
+)
+def test_scores_of_targets_omit_the_numbers_at_which_a_run_failed(
+    changes: dict[str, object], counts: list[int]
+) -> None:
+    means = slice_of(*ANSWERS, MODEL | TARGETS | FAILED | {"run": "m-s2"} | changes).targets
+    assert means.loc[means["contestant"].eq("m"), "n_related"].tolist() == counts
+    assert means["contestant"].eq("zero").sum() == 1
 
 
 def test_ranks_and_representations_have_no_rows_of_contestants_with_a_failure() -> None:
