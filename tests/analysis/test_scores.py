@@ -10,7 +10,6 @@ from scipy import stats
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.scores import (
-    FALLBACK_METRICS,
     displayed_columns,
     leaderboard,
     metric_of_curves,
