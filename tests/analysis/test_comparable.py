@@ -290,7 +290,7 @@ def test_rows_of_other_data_than_those_of_the_training_are_not_used() -> None:
     assert len(drop_other_prompt_sets(joined(main, other, also.assign(prompt_set="r")))[1]) == 2
 
 
-def test_the_trained_length_is_the_end_of_the_curve_without_a_shift() -> None:
+def test_the_training_length_is_the_end_of_the_curve_without_a_shift() -> None:
     run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error")
     curve = joined(*(run.assign(n_context=n) for n in (0, 8, 4)))
     longer = [
@@ -306,7 +306,7 @@ def test_the_trained_length_is_the_end_of_the_curve_without_a_shift() -> None:
     assert lengths.tolist() == [8, 8, 8, 8, 8, 8, 8, 8, pd.NA, pd.NA]
 
 
-def test_methods_on_prompts_of_runs_with_different_lengths_have_no_trained_length() -> None:
+def test_methods_on_prompts_of_runs_with_different_lengths_have_no_training_length() -> None:
     run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error", n_context=8)
     longer = run.assign(run="n-s0", n_context=16)
     baselines = [run.assign(run=name, kind="baseline", prompt_set=name) for name in ("p", "q", "r")]

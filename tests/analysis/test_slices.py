@@ -116,7 +116,7 @@ def contestants(rows: pd.DataFrame) -> list[str]:
     return sorted(rows["contestant"])
 
 
-def test_slices_are_of_tasks_presets_and_trained_lengths_with_measurements() -> None:
+def test_slices_are_of_tasks_presets_and_training_lengths_with_measurements() -> None:
     curve = MODEL | NEXT
     rows = [
         curve | {"task": "u", "run": "u-m-s0", "n_context": 4, "prompt_set": "u"},
@@ -142,7 +142,7 @@ def test_slices_are_of_tasks_presets_and_trained_lengths_with_measurements() -> 
     assert long.rows[["run", "n_context"]].to_numpy().tolist() == [["n-s0", 16], ["zero", 16], ["zero", 2]]
 
 
-def test_the_trained_length_of_a_slice_is_the_largest_of_its_runs() -> None:
+def test_the_training_length_of_a_slice_is_the_largest_of_its_runs() -> None:
     runs = [MODEL | NEXT | {"run": f"m-s{n}", "n_context": n, "prompt_set": str(n)} for n in (4, 8, 6)]
     other = MODEL | NEXT | {"run": "n-s0", "n_context": 16, "prompt_set": "q", "task": "u"}
     transferred = other | {"task": "t", "trained_on": "u", "contestant": "m@u", "prompt_set": "8"}
