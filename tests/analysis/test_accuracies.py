@@ -1,8 +1,93 @@
-"""Accuracies during training, from hand-made rows."""
+"""Accuracies after and during training, from hand-made rows."""
 
 import pandas as pd
+import pytest
 
-from iclbench.analysis.accuracies import peaks
+from iclbench import tables
+from iclbench.analysis.accuracies import final, has_tests, peaks, trajectory
+from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.slices import Results, Slice
+
+SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0"}
+SHARED |= {"metric": "accuracy_within_choices", "evaluator": "icl", "kind": "backbone"}
+FAILED = {"status": "failed", "reason": "r"}
+
+
+def row(run: str, value: float | None, step: int | None = None, **columns: object) -> dict[str, object]:
+    """An accuracy of a run after training or at a step; the interval is 0.1 wide on both sides."""
+    measured: dict[str, object] = {"run": run, "contestant": run.removesuffix("-s0").removesuffix("-s1")}
+    if value is not None:
+        measured |= {"value": value, "low": value - 0.1, "high": value + 0.1}
+    in_training = {} if step is None else {"axis": "train_step", "axis_value": step}
+    return SHARED | measured | {"prompt_set": "p" if step is None else "q"} | in_training | columns
+
+
+def slice_of(*rows: dict[str, object]) -> Slice:
+    frame = tables.frame("values", list(rows))
+    return Slice(Results(frame, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+
+
+@pytest.fixture(scope="module")
+def task() -> Slice:
+    """Two seeds of m, of which one has fewer steps; n without rows after training; f with a seed that failed on ICL."""
+    return slice_of(
+        row("m-s0", 0.8),
+        row("m-s1", 0.6),
+        row("m-s0", 0.1, 10),
+        row("m-s0", 0.2, 20),
+        row("m-s1", 0.3, 10),
+        row("n-s0", 0.9, 10),
+        row("n-s0", 0.5, 20),
+        row("f-s0", 0.4),
+        row("f-s1", None, **FAILED),
+        row("f-s0", 0.45, evaluator="iwl"),
+        row("knn", 0.75, kind="baseline"),
+        row("m-s0", 0.0, shift="noisy-1"),
+        row("m-s0", 0.0, metric="accuracy"),
+        row("m-s0", 0.0, evaluator="next"),
+        row("m-s0", 0.0, axis="layer", axis_value=1),
+        row("m-s0", 0.0, kind="published", contestant="paper"),
+    )
+
+
+def test_final_accuracies_are_means_over_seeds_after_training(task: Slice) -> None:
+    frame = final(task).set_index(["evaluator", "contestant"])
+    assert frame["value"].to_dict() == pytest.approx(
+        {("icl", "knn"): 0.75, ("icl", "m"): 0.7, ("icl", "n"): 0.5, ("iwl", "f"): 0.45}
+    )
+    mean = frame.loc[("icl", "m")]
+    assert mean[["low", "high", "lowest", "highest"]].tolist() == pytest.approx([0.5, 0.9, 0.6, 0.8])
+    assert mean[["kind", "runs", "run"]].tolist() == ["backbone", 2, "m-s0; m-s1"]
+    assert "shift" not in frame.columns
+
+
+def test_a_trajectory_has_the_steps_of_all_runs_of_a_contestant(task: Slice) -> None:
+    frame = trajectory(task)
+    assert frame[["contestant", "axis_value", "runs"]].to_numpy().tolist() == [["m", 10, 2], ["n", 10, 1], ["n", 20, 1]]
+    assert frame["value"].tolist() == pytest.approx([0.2, 0.9, 0.5]) and frame.index.tolist() == [0, 1, 2]
+    assert set(frame.columns) == {*final(task).columns, "axis_value"}
+
+
+def test_contestants_with_a_diverged_run_have_no_accuracies() -> None:
+    diverged = row("m-s1", None, 20, evaluator="train", metric="loss", prompt_set=None, **FAILED)
+    task = slice_of(row("m-s0", 0.8), row("m-s0", 0.8, 10), diverged, row("n-s0", 0.5), row("n-s0", 0.4, 10))
+    assert final(task)["contestant"].tolist() == ["n"] and trajectory(task)["contestant"].tolist() == ["n"]
+
+
+def test_the_last_step_is_that_of_each_run_and_test() -> None:
+    task = slice_of(
+        row("m-s0", 0.1, 10),
+        row("m-s0", 0.3, 20),
+        row("m-s1", 0.5, 10),
+        row("m-s0", 0.7, 30, evaluator="iwl"),
+    )
+    assert final(task).set_index("evaluator")["value"].to_dict() == pytest.approx({"icl": 0.4, "iwl": 0.7})
+
+
+def test_fresh_sequences_are_not_a_test_of_the_family() -> None:
+    fresh = row("m-s0", 0.8, evaluator="targets")
+    assert not has_tests(slice_of(fresh))
+    assert has_tests(slice_of(fresh, row("m-s0", 0.8, 10)))
 
 
 def test_the_peak_is_the_first_step_with_the_highest_accuracy_of_the_test() -> None:
@@ -17,4 +102,5 @@ def test_the_peak_is_the_first_step_with_the_highest_accuracy_of_the_test() -> N
     steps = pd.DataFrame(rows, columns=["evaluator", "contestant", "axis_value", "value"])
     best = peaks(steps)
     assert best[["contestant", "axis_value", "value"]].to_numpy().tolist() == [["a", 10, 0.9], ["b", 20, 0.7]]
+    assert best.index.tolist() == [0, 1]
     assert peaks(steps, "iwl")["axis_value"].tolist() == [20]

@@ -6,7 +6,14 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis.comparable import drop_other_scales, name_variants, retrained_runs
+from iclbench.analysis.comparable import (
+    drop_other_prompt_sets,
+    drop_other_scales,
+    name_variants,
+    retrained_runs,
+    trained_lengths,
+    variant_name,
+)
 
 
 def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") -> pd.DataFrame:
@@ -38,8 +45,21 @@ def rows(runs: Iterable[tuple[str, int, str | None]], backbone: str = "coqe") ->
     )
 
 
+def joined(*parts: pd.DataFrame) -> pd.DataFrame:
+    """The rows of several frames, with the column types of the table."""
+    return tables.frame("values", pd.concat(parts, ignore_index=True))
+
+
 def names(values: pd.DataFrame) -> list[str]:
     return name_variants(values)["contestant"].tolist()
+
+
+def used(values: pd.DataFrame) -> tuple[list[str], tuple[str, ...]]:
+    """The prompt set of every used row, and the lines on the other prompt sets."""
+    kept_rows, lines = drop_other_prompt_sets(values)
+    assert kept_rows.columns.tolist() == values.columns.tolist()
+    assert kept_rows.index.tolist() == list(range(len(kept_rows)))
+    return kept_rows["prompt_set"].tolist(), lines
 
 
 def test_local_runs_with_other_settings_replace_packed_runs() -> None:
@@ -157,3 +177,198 @@ def test_scores_without_a_prompt_set_are_compared_with_one_another() -> None:
     comparable, lines = drop_other_scales(scores)
     assert comparable["run"].tolist() == ["run-0", "run-1"]
     assert ["run-2" in line for line in lines] == [True]
+
+
+def test_scales_are_compared_within_one_contest() -> None:
+    """Each column of the contest separates the two scores, which have different scales."""
+    score = rows([("one", 0, "a")]).assign(metric="score", score_of="squared_error", score_one="ridge", normaliser=1.0)
+    other = rows([("two", 0, "a")]).assign(metric="score", score_of="squared_error", score_one="knn-3", normaliser=2.0)
+    assert len(drop_other_scales(joined(score, other))[1]) == 1
+    for contest in ({"task": "u"}, {"preset": "grid"}, {"shift": "s"}, {"evaluator": "iwl"}, {"prompt_set": "q"}):
+        assert drop_other_scales(joined(score, other.assign(**contest)))[1] == ()
+
+
+def test_scales_are_counted_by_runs_and_published_scores_have_none() -> None:
+    score = rows([("one", 0, "a"), ("two", 0, "a")]).assign(metric="score", score_of="squared_error", normaliser=1.0)
+    main = score.assign(score_one="ridge")
+    of_one_run = [rows([("three", 0, "a")]).assign(metric="score", n_related=n) for n in range(3)]
+    other = joined(*of_one_run).assign(score_of="squared_error", score_one="knn-3", normaliser=1.0)
+    published = joined(*(part.assign(run="p", kind="published") for part in of_one_run))
+    comparable, (line,) = drop_other_scales(joined(main, other, published))
+    assert comparable["run"].tolist() == ["one", "two", "p", "p", "p"]
+    assert all(name in line for name in ("bursty", "small", "none", "three"))
+    # Of two scales with one run each, the first predictor and the smaller span are used.
+    tied = joined(main.iloc[:1].assign(score_one="knn-3", normaliser=2.0), main.iloc[1:])
+    assert drop_other_scales(tied)[0]["run"].tolist() == ["one"]
+    tied = joined(main.iloc[:1].assign(normaliser=2.0), main.iloc[1:])
+    assert drop_other_scales(tied)[0]["run"].tolist() == ["two"]
+
+
+def test_the_prompt_set_of_most_runs_is_used() -> None:
+    """Three rows of one run are fewer than the rows of two runs."""
+    many = joined(*(rows([("old", 0, "a")]).assign(prompt_set="a", metric=metric) for metric in ("x", "y", "z")))
+    two = rows([("one", 0, "a"), ("two", 1, "a")])
+    prompt_sets, (line,) = used(joined(many, two))
+    assert prompt_sets == ["p", "p"]
+    assert all(name in line for name in ("bursty", "small", "none", "icl", "(a)", "1 run ", "evaluate"))
+    prompt_sets, (line,) = used(joined(two, two.assign(run=["three", "four"], prompt_set="b")))
+    assert prompt_sets == ["b", "b"] and "2 runs" in line and "(p)" in line
+    three = joined(two, *(rows([("old", 0, "a")]).assign(prompt_set=name) for name in "zy"))
+    assert [name in line for name, line in zip("yz", used(three)[1], strict=True)] == [True, True]
+
+
+def test_published_rows_and_rows_without_prompts_are_used() -> None:
+    two = rows([("one", 0, "a"), ("two", 1, "a")])
+    published = two.assign(kind="published", prompt_set="q", run=["five", "six"])
+    without_prompts = two.assign(prompt_set=pd.NA)
+    assert used(joined(two, published, without_prompts)) == (["p", "p", "q", "q", pd.NA, pd.NA], ())
+    others = two.assign(run=["three", "four"], prompt_set="b")
+    assert used(joined(two, published.assign(prompt_set="p"), others))[0] == ["p", "p", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "others", "are_compared"),
+    [
+        ({}, {"task": "u"}, False),
+        ({}, {"preset": "grid"}, False),
+        ({}, {"shift": "noisy-1"}, False),
+        ({}, {"evaluator": "iwl"}, False),
+        ({}, {"axis": "train_step", "axis_value": 10}, False),
+        ({}, {"axis": "branch", "axis_value": 10}, True),
+        ({"evaluator": "next"}, {"evaluator": "targets"}, True),
+        ({"evaluator": "next"}, {"evaluator": "train"}, True),
+        ({"evaluator": "next"}, {"evaluator": "icl"}, False),
+        ({"evaluator": "probe", "n_context": 4}, {"evaluator": "gamma_search", "n_context": 4}, True),
+        ({"evaluator": "probe", "n_context": 4}, {"evaluator": "probe", "n_context": 8}, False),
+        ({"evaluator": "probe", "n_context": 4}, {"evaluator": "rank", "n_context": 4}, False),
+        ({"evaluator": "rank", "n_context": 4}, {"evaluator": "rank", "n_context": 4}, True),
+        ({"evaluator": "rank"}, {"evaluator": "representation"}, False),
+        ({"evaluator": "solutions"}, {"evaluator": "solutions"}, True),
+    ],
+)
+def test_prompt_sets_are_compared_within_one_group(
+    columns: dict[str, object], others: dict[str, object], are_compared: bool
+) -> None:
+    main = rows([("one", 0, "a"), ("two", 1, "a")]).assign(**columns)
+    other = rows([("three", 2, "a")]).assign(**columns | others, prompt_set="q")
+    prompt_sets, lines = used(joined(main, other))
+    assert prompt_sets == (["p", "p"] if are_compared else ["p", "p", "q"])
+    assert len(lines) == are_compared
+
+
+def test_the_line_on_another_prompt_set_names_the_command_of_its_rows() -> None:
+    main = rows([("one", 0, "a"), ("two", 1, "a")])
+    for columns, command in (
+        ({"evaluator": "probe", "n_context": 4}, "probe"),
+        ({"axis": "train_step", "axis_value": 10}, "train"),
+        ({}, "evaluate"),
+    ):
+        other = main.iloc[:1].assign(run="three", prompt_set="q")
+        _, (line,) = used(joined(*(part.assign(**columns) for part in (main, other))))
+        assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1]] == [command]
+
+
+def test_runs_of_other_lengths_have_other_prompts_unless_a_shift_sets_the_length() -> None:
+    short = rows([("one", 0, "a"), ("two", 1, "a")]).assign(evaluator="next", n_context=8)
+    long = rows([("three", 0, "b")]).assign(evaluator="next", n_context=16, prompt_set="q")
+    assert used(joined(short, long)) == (["p", "p", "q"], ())
+    equal = long.assign(n_context=8)
+    assert used(joined(short, equal))[0] == ["p", "p"]
+    extrapolated = [part.assign(shift="points-64", extrapolated_to=64) for part in (short, long)]
+    assert used(joined(short, long, *extrapolated))[0] == ["p", "p", "q", "p", "p"]
+    probes = [part.assign(evaluator="probe", n_context=4) for part in (short, long)]
+    assert used(joined(short, long, *probes))[0] == ["p", "p", "q", "p", "p"]
+
+
+def test_rows_of_other_data_than_those_of_the_training_are_not_used() -> None:
+    main = rows([("one", 0, "a")]).assign(data="glyphs=omniglot")
+    other = main.assign(run="two", trained_data="f1nger", data="glyphs=mine", prompt_set="q")
+    also = other.assign(run="three", metric="score")
+    kept_rows, (line,) = drop_other_prompt_sets(joined(main, other, also))
+    assert kept_rows["run"].tolist() == ["one"]
+    assert all(name in line for name in ("bursty", "small", "q", "glyphs=mine", "f1nger"))
+    assert len(drop_other_prompt_sets(joined(main, other, also.assign(prompt_set="r")))[1]) == 2
+
+
+def test_the_training_length_is_the_end_of_the_curve_without_a_shift() -> None:
+    run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error")
+    curve = joined(*(run.assign(n_context=n) for n in (0, 8, 4)))
+    longer = [
+        run.assign(shift="points-64", n_context=64, prompt_set="far"),
+        run.assign(axis="n_context", axis_value=16, n_context=16, prompt_set="bins"),
+        run.assign(evaluator="probe", n_context=32, prompt_set="probes"),
+    ]
+    baseline = run.assign(run="zero", contestant="zero", kind="baseline", n_context=0)
+    transferred = run.assign(run="n-s0", contestant="n@u", trained_on="u", n_context=2)
+    unknown = [run.assign(run="o-s0", contestant="o", n_context=pd.NA), baseline.assign(prompt_set="q")]
+    lengths = trained_lengths(joined(curve, *longer, baseline, transferred, *unknown))
+    assert lengths.dtype == "Int64"
+    assert lengths.tolist() == [8, 8, 8, 8, 8, 8, 8, 8, pd.NA, pd.NA]
+
+
+def test_methods_on_prompts_of_runs_with_different_lengths_have_no_training_length() -> None:
+    run = rows([("m-s0", 0, "a")], "m").assign(evaluator="next", metric="squared_error", n_context=8)
+    longer = run.assign(run="n-s0", n_context=16)
+    baselines = [run.assign(run=name, kind="baseline", prompt_set=name) for name in ("p", "q", "r")]
+    shared = [run.assign(prompt_set="q", shift="s"), longer.assign(prompt_set="q", shift="s")]
+    values = joined(run, longer.assign(prompt_set="r"), *shared, *baselines)
+    values.index += 10
+    lengths = trained_lengths(values)
+    assert lengths.index.tolist() == values.index.tolist()
+    assert lengths.tolist() == [8, 16, 8, 16, 8, pd.NA, 16]
+
+
+def test_runs_with_other_lengths_are_no_variants() -> None:
+    short = rows([("x-s0", 0, "aaaa"), ("x-s1", 1, "aaaa")]).assign(n_context=8)
+    long = rows([("y-s0", 0, "bbbb")]).assign(n_context=16, prompt_set="q")
+    assert names(joined(short, long)) == ["coqe"] * 3
+    assert names(joined(short, long.assign(n_context=8))) == ["x", "x", "y"]
+
+
+def test_each_task_and_preset_has_its_own_variants() -> None:
+    varied = rows([("x-s0", 0, "aaaa"), ("y-s0", 0, "bbbb")])
+    for columns in ({"task": "u"}, {"preset": "grid"}):
+        assert names(joined(varied, rows([("x-s0", 0, "aaaa")]).assign(**columns))) == ["x", "y", "coqe"]
+
+
+def test_all_runs_of_a_variant_with_a_repeated_seed_have_the_names_of_the_runs() -> None:
+    values = rows([("left", 0, "a"), ("right", 0, "a"), ("third", 1, "a"), ("x-s0", 0, "b"), ("x-s1", 1, "b")])
+    assert names(values) == ["left", "right", "third", "x", "x"]
+    assert names(values.iloc[:3]) == ["left", "right", "third"]
+
+
+def test_names_of_models_on_another_task_and_with_a_method_keep_their_ends() -> None:
+    varied = rows([("bursty-coqe-small-s0", 0, "a"), ("bursty-coqe-wide-small-s0", 0, "b")])
+    varied = varied.assign(model="coqe")
+    on_other_task = varied.assign(contestant="coqe@u", trained_on="u", task="v")
+    methods = varied.assign(
+        contestant="coqe+deep-thinking", method="+deep-thinking", run=varied["run"] + "+deep-thinking"
+    )
+    renamed = name_variants(joined(varied, on_other_task, methods))
+    assert renamed["contestant"].tolist() == [
+        "coqe",
+        "coqe-wide",
+        "bursty-coqe@u",
+        "bursty-coqe-wide@u",
+        "coqe+deep-thinking",
+        "coqe-wide+deep-thinking",
+    ]
+    assert renamed["backbone"].tolist() == [*["coqe"] * 4, *["coqe+deep-thinking"] * 2]
+
+
+def test_classical_methods_are_not_renamed() -> None:
+    methods = rows([("left", 0, None), ("right", 0, None)], "knn-3").assign(kind="baseline")
+    untrained = rows([("left", 0, None), ("right", 0, None)]).assign(seed=pd.NA)
+    assert names(methods) == ["knn-3"] * 2
+    assert names(joined(untrained, rows([("x-s0", 0, "a"), ("y-s0", 0, "b")]))) == ["coqe", "coqe", "x", "y"]
+
+
+def test_a_variant_without_common_words_has_the_first_name_of_its_runs() -> None:
+    assert variant_name(["right", "left"], [0, 1], "bursty", "small") == "left"
+    assert variant_name(["right+m", "left+m"], [0, 1], "bursty", "small", "+m") == "left+m"
+    assert variant_name(["bursty-x-small-s0", "bursty-x-small-s1"], [0, 1], "bursty", "small") == "x"
+
+
+def test_a_hash_is_only_in_the_names_of_variants_that_need_it() -> None:
+    values = rows([("x-s0", 0, "aaaa1"), ("x-s1", 1, None), ("y-s2", 2, "cccc1")])
+    assert names(values) == ["x (aaaa)", "x (unknown)", "y"]

@@ -49,3 +49,14 @@ def test_all_tests_of_bursty_sequences_are_registered_with_the_chance_of_the_fam
     assert {canonical(name) for name in tests} == set(TESTS._builtin)
     for name, test in tests.items():
         assert evaluators.meaning(name).chance in (None, test.chance), name
+
+
+def test_questions_training_and_diagnostics_are_not_tests():
+    names = ["train", "next", "targets", "probe", "gamma_search", "rank", "representation", "solutions", "icl", "mine"]
+    assert evaluators.is_test(pd.Series(names)).tolist() == [False] * 8 + [True] * 2
+
+
+def test_the_question_targets_of_a_classification_family_has_its_own_meaning():
+    assert evaluators.meaning("targets") == evaluators.AS_TRAINED
+    assert evaluators.meaning("targets").chance is None and not evaluators.meaning("targets").finer
+    assert evaluators.meaning("icl_paired").finer and not evaluators.meaning("icl").finer

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from iclbench.analysis.gains import gain, gains
+from iclbench.analysis.gains import Gain, gain, gains
 
 MORE = pd.Series([1.0, 2.0, 4.0, 3.0], [0, 1, 2, 3])
 LESS = pd.Series([0.5, 2.5, 1.0, 2.0, 9.0], [0, 1, 2, 3, 4])
@@ -53,3 +53,17 @@ def test_gains_compare_each_number_of_related_datasets_with_zero() -> None:
     by_contestant = gains(lambda name, n: likelihoods.get((name, n)), {"a": 2, "b": 1, "c": 0})
     assert set(by_contestant) == {("a", 1), ("a", 2)}
     assert by_contestant["a", 2].value == pytest.approx(by_contestant["a", 1].value + 1)
+
+
+def test_the_line_has_the_mean_the_interval_and_the_median() -> None:
+    result = Gain(0.25, -0.125, 0.625, 0.5, 0.05)
+    numbers = ("+0.250 [", "[-0.125", "+0.625]", "+0.500")
+    assert all(number in result.line for number in numbers) and "%" not in result.line
+    for share, percent in ((0.1, "10%"), (-0.1, "10%"), (0.09, None), (-0.09, None), (-0.4, "40%")):
+        line = replace(result, largest_share=share).line
+        assert (percent is None and "%" not in line) or (percent is not None and percent in line)
+
+
+def test_numbers_of_related_datasets_without_a_gain_are_omitted() -> None:
+    likelihoods = {("a", 0): MORE, ("a", 1): MORE, ("a", 3): LESS, ("b", 0): LESS}
+    assert set(gains(lambda name, n: likelihoods.get((name, n)), {"a": 4, "b": 2})) == {("a", 3)}

@@ -12,6 +12,7 @@ from iclbench import __version__, tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.oracles import BeatenOracle, beaten_oracles
 from iclbench.cli.summary import oracle_notes, score_notes
+from iclbench.core.metrics import metric
 from iclbench.report.blocks import Text
 from iclbench.report.data import load_results
 from iclbench.report.sections import leaderboard, targets
@@ -98,6 +99,7 @@ def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
     (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
     assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
+    assert defeat.line.endswith(defeat.measure), "there is no other winner"
 
 
 def test_each_oracle_adds_comparisons_to_the_correction(contestants: Contestants, tmp_path: Path) -> None:
@@ -176,3 +178,94 @@ def test_the_reference_of_score_1_is_printed_unless_it_is_a_contestant(
     (line,) = score_notes(pd.concat([values, score]))
     assert reference in line
     assert score_notes(pd.concat([values, score.assign(score_one=values["run"].iloc[0])])) == []
+
+
+def tables_in(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return tables.read_all("values", folder), tables.read_all("errors", folder)
+
+
+def beaten_in(values: pd.DataFrame, errors: pd.DataFrame) -> list[BeatenOracle]:
+    return beaten_oracles(values, EpisodeScores([errors], {PROMPTS}))
+
+
+def test_only_measured_models_and_baselines_are_counted_as_comparisons(
+    contestants: Contestants, tmp_path: Path
+) -> None:
+    values, errors = tables_in(write_results(tmp_path, contestants))
+    expected = beaten_in(values, errors)
+    row = values[values["run"].eq("zero")].iloc[:1].assign(run="x", contestant="x")
+    others = [
+        row.assign(status="failed", reason="r", value=pd.NA),
+        row.assign(axis="branch", axis_value=10),
+        row.assign(prompt_set=pd.NA),
+        row.assign(kind="published"),
+    ]
+    for other in others:
+        assert beaten_in(tables.frame("values", pd.concat([values, other])), errors) == expected
+    (defeat,) = beaten_in(tables.frame("values", pd.concat([values, row])), errors)
+    assert defeat.low < expected[0].low, "with one more baseline"
+
+
+def test_oracles_and_equal_winners_are_sorted_by_name(contestants: Contestants, tmp_path: Path) -> None:
+    equal = dict.fromkeys(("b", "a"), ("baseline", contestants["knn-3"][1]))
+    oracles = dict.fromkeys(("ridge", "bayes"), contestants["ridge"])
+    defeats = beaten(write_results(tmp_path, {**equal, **oracles, "model": ("backbone", contestants["zero"][1])}))
+    assert [(defeat.oracle, defeat.winners) for defeat in defeats] == [("bayes", ("a", "b")), ("ridge", ("a", "b"))]
+    assert not any(defeat.has_backbone for defeat in defeats)
+
+
+def test_areas_are_named_after_the_metric_of_their_curves(contestants: Contestants, tmp_path: Path) -> None:
+    for metric_name, label in (("squared_error", "squared error"), ("nll", metric("nll").label)):
+        (defeat,) = beaten(write_results(tmp_path / metric_name, contestants, metric=metric_name))
+        assert defeat.measure.endswith(f" {label}") and "normalised" not in defeat.measure
+
+
+@pytest.mark.parametrize("question", ["next", "targets"])
+def test_without_scores_of_single_episodes_no_oracle_is_beaten(
+    question: str, contestants: Contestants, tmp_path: Path
+) -> None:
+    values, errors = tables_in(write_results(tmp_path, contestants, question))
+    for run, expected in (("zero", [("knn-3", "model")]), ("knn-3", [("model",)]), ("ridge", [])):
+        assert [defeat.winners for defeat in beaten_in(values, errors[errors["run"].ne(run)])] == expected
+    assert not beaten_in(values[values["kind"].eq("oracle")], errors)
+
+
+def test_seeds_of_a_contestant_are_averaged(contestants: Contestants, tmp_path: Path) -> None:
+    """The mean of the two seeds is not better than the oracle, although the first seed is."""
+    ridge = contestants["ridge"][1]
+    two = {"ridge": ("oracle", ridge), "m-s0": ("backbone", ridge - 1.0), "m-s1": ("backbone", ridge + 1.1)}
+    for question in ("next", "targets"):
+        values, errors = tables_in(write_results(tmp_path / question, two, question))
+        values["contestant"] = values["contestant"].replace({"m-s0": "m", "m-s1": "m"})
+        assert not beaten_in(values, errors)
+        assert beaten_in(values[values["run"].ne("m-s1")], errors)
+
+
+def test_an_oracle_without_related_datasets_is_compared_with_models_that_have_them(
+    contestants: Contestants, tmp_path: Path
+) -> None:
+    """The errors are e for an oracle without related datasets, and 0.1 e for the model with two of them."""
+    two = {"ridge": contestants["ridge"], "model": ("backbone", contestants["ridge"][1])}
+    values, errors = tables_in(write_results(tmp_path, two, "targets", factors_of_models=(1.8, 0.9, 0.1)))
+    one_count = [rows[rows["run"].ne("ridge") | rows["n_related"].eq(0)] for rows in (values, errors)]
+    one_count[1] = one_count[1].assign(value=errors["value"].mask(errors["run"].eq("ridge"), errors["value"] * 1.8))
+    (defeat,) = beaten_in(*one_count)
+    assert defeat.value == pytest.approx(0.9 * contestants["ridge"][1].mean())
+    # Without related datasets, the errors are e / 1.8 for an oracle that can use them, and 1.8 e for the model.
+    model_without = [rows[rows["run"].ne("model") | rows["n_related"].eq(0)] for rows in (values, errors)]
+    assert not beaten_in(*model_without)
+
+
+def test_contestants_without_a_likelihood_are_compared_by_squared_error(
+    contestants: Contestants, tmp_path: Path
+) -> None:
+    point = {name: contestants[name] for name in ("ridge", "knn-3")}
+    likelihoods = {"ridge": ("oracle", -contestants["ridge"][1]), "model": ("backbone", -contestants["model"][1])}
+    parts = [
+        tables_in(write_results(tmp_path / "errors", point, "targets")),
+        tables_in(write_results(tmp_path / "likelihoods", likelihoods, "targets", "log_likelihood")),
+    ]
+    values, errors = (pd.concat(frames, ignore_index=True) for frames in zip(*parts, strict=True))
+    (defeat,) = beaten_in(values, errors)
+    assert (defeat.winners, defeat.measure) == (("knn-3", "model"), "squared error")
+    assert beaten_in(values[values["run"].ne("knn-3")], errors)[0].measure == "log-likelihood"

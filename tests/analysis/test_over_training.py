@@ -10,7 +10,14 @@ from scipy import stats
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.normalised import Contest
-from iclbench.analysis.over_training import by_run, kendall, mean_over_contests, scores_at_flops, shared_flops
+from iclbench.analysis.over_training import (
+    by_run,
+    kendall,
+    mean_over_contests,
+    means,
+    scores_at_flops,
+    shared_flops,
+)
 from iclbench.analysis.slices import Results, Slice
 
 
@@ -79,3 +86,112 @@ def test_kendall_is_scipys_tau_over_common_contestants() -> None:
 def test_means_over_contests_need_a_score_in_each() -> None:
     means = mean_over_contests([pd.Series({"a": 1.0, "b": 2.0}), pd.Series({"a": 3.0})])
     assert means.to_dict() == {"a": 2.0}
+
+
+def contest_of(rows: list[dict[str, object]], evaluator: str, metric: str, span: float = 0.5) -> Contest:
+    """A contest of the score rows among these rows."""
+    frame = tables.frame("values", rows)
+    task = Slice(Results(frame, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+    scores = frame[frame["metric"].eq("score")]
+    return Contest(task, evaluator, metric, "ridge", span, "p", scores, scores.iloc[:0])
+
+
+def branch_rows(
+    run: str, evaluator: str, metric: str, values: dict[int, float], steps: int = 40
+) -> list[dict[str, object]]:
+    """A run with score 0.5 and value 1, its branches with a value for each number of steps, and its training curve."""
+    row: dict[str, object] = {"run": run, "contestant": run[0], "kind": "backbone", "task": "t", "family": "f"}
+    row |= {"preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0", "value": 1.0}
+    measured = row | {"evaluator": evaluator, "metric": metric}
+    return [
+        row | {"evaluator": evaluator, "metric": "score", "value": 0.5},
+        measured,
+        *(measured | {"axis": "branch", "axis_value": step, "value": value} for step, value in values.items()),
+        row | {"evaluator": "train", "metric": "loss", "axis": "train_step", "axis_value": steps},
+    ]
+
+
+def test_a_lower_metric_that_should_be_high_lowers_the_score() -> None:
+    """Likelihoods of the branches are 0.2 below and 0.1 above that of the run, in a span of 0.5."""
+    rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8, 20: 1.1})
+    frame = by_run(contest_of(rows, "targets", "log_likelihood"))
+    assert frame["score"].tolist() == pytest.approx([0.5 - 0.4, 0.5 + 0.2, 0.5])
+    assert frame[["contestant", "run", "steps", "share"]].to_numpy().tolist() == [
+        ["m", "m-s0", 10, 0.25],
+        ["m", "m-s0", 20, 0.5],
+        ["m", "m-s0", 40, 1.0],
+    ]
+
+
+def test_only_rows_of_the_contest_are_scores_over_training() -> None:
+    rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8})
+    branch = rows[2] | {"value": 9.0}
+    others = [
+        branch | {"axis_value": step} | changes
+        for step, changes in enumerate(
+            (
+                {"evaluator": "icl"},
+                {"shift": "noisy-1"},
+                {"status": "failed", "reason": "r", "value": None},
+                {"trained_on": "u"},
+                {"stratum": "a"},
+                {"n_related": 2},
+                {"metric": "squared_error"},
+                {"n_context": 4},
+                {"axis": "layer"},
+                {"run": "x-s0", "contestant": "x"},
+            ),
+            start=20,
+        )
+    ]
+    baseline = [row | {"kind": "baseline", "run": "k", "contestant": "k"} for row in rows]
+    frame = by_run(contest_of([*rows, *others, *baseline], "targets", "log_likelihood"))
+    assert frame[["run", "steps"]].to_numpy().tolist() == [["m-s0", 10], ["m-s0", 40]]
+
+
+@pytest.mark.parametrize(("omitted", "span"), [(2, 0.5), (3, 0.5), (1, 0.5), (None, math.nan)])
+def test_runs_without_branches_steps_final_value_or_span_have_no_scores_over_training(
+    omitted: int | None, span: float
+) -> None:
+    rows = branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8})
+    contest = contest_of([row for i, row in enumerate(rows) if i != omitted], "targets", "log_likelihood", span)
+    frame = by_run(contest)
+    assert frame.empty and frame.columns.tolist() == ["contestant", "run", "steps", "share", "score"]
+    assert means(contest).empty
+
+
+def test_only_runs_with_branches_have_scores_over_training() -> None:
+    rows = [
+        row for run, steps in (("m-s0", {10: 1.0}), ("n-s0", {})) for row in branch_rows(run, "icl", "accuracy", steps)
+    ]
+    assert set(by_run(contest_of(rows, "icl", "accuracy"))["run"]) == {"m-s0"}
+
+
+def test_means_over_seeds_are_at_steps_of_all_runs() -> None:
+    rows = [
+        *branch_rows("m-s0", "targets", "log_likelihood", {10: 0.8, 20: 1.0}),
+        *branch_rows("m-s1", "targets", "log_likelihood", {10: 0.9}),
+        *branch_rows("n-s0", "targets", "log_likelihood", {10: 0.8, 20: 1.0}, steps=80),
+    ]
+    frame = means(contest_of(rows, "targets", "log_likelihood"))
+    assert frame[["contestant", "steps", "share", "runs"]].to_numpy().tolist() == [
+        ["m", 10, 0.25, 2],
+        ["m", 40, 1.0, 2],
+        ["n", 10, 0.125, 1],
+        ["n", 20, 0.25, 1],
+        ["n", 80, 1.0, 1],
+    ]
+    assert frame["value"].tolist() == pytest.approx([(0.1 + 0.3) / 2, 0.5, 0.1, 0.5, 0.5])
+    assert (frame["low"].iloc[0], frame["high"].iloc[0]) == pytest.approx((0.1, 0.3))
+    assert set(frame["kind"]) == {"backbone"} and frame["run"].iloc[0] == "m-s0; m-s1"
+
+
+def test_rows_are_sorted_by_contestant_run_and_steps() -> None:
+    rows = [
+        row for run in ("n-s1", "n-s0", "m-s0") for row in branch_rows(run, "targets", "log_likelihood", {20: 1, 10: 1})
+    ]
+    frame = by_run(contest_of(rows, "targets", "log_likelihood"))
+    assert frame[["run", "steps"]].to_numpy().tolist() == [
+        [run, steps] for run in ("m-s0", "n-s0", "n-s1") for steps in (10, 20, 40)
+    ]
+    assert frame.index.tolist() == list(range(9))

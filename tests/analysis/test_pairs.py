@@ -7,8 +7,8 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.pairs import difference, ranks, welch
-from iclbench.tables.curves import MEAN_HEIGHT
+from iclbench.analysis.pairs import Difference, difference, ranks, score_difference, welch
+from iclbench.tables.curves import MEAN_HEIGHT, mean_heights
 
 
 def _errors(mean: float, seed: int, sizes: tuple[int, ...] = (0, 1, 2, 4)) -> pd.DataFrame:
@@ -117,3 +117,44 @@ def test_curves_and_packed_heights_are_averaged_by_height() -> None:
     mean = EpisodeScores([frame], {"p"}).curves(["local", "packed"], "p", "squared_error")
     assert mean is not None and mean.columns.tolist() == [MEAN_HEIGHT]
     assert mean[MEAN_HEIGHT].tolist() == pytest.approx(np.mean(areas, axis=0).tolist())
+
+
+def test_an_interval_that_touches_0_is_not_significant() -> None:
+    intervals = [(0.0, 2.0), (-2.0, 0.0), (-1.0, 1.0), (0.1, 2.0), (-2.0, -0.1)]
+    significant = [Difference((low + high) / 2, low, high).is_significant for low, high in intervals]
+    assert significant == [False, False, False, True, True]
+
+
+def test_intervals_have_the_requested_level() -> None:
+    a, b = _errors(1.0, 1), _errors(1.02, 2)
+    gaps = mean_heights(a) - mean_heights(b)
+    shuffled, a_heights = mean_heights(b).iloc[::-1], mean_heights(a)
+    for level in (0.9, 0.99):
+        expected = stats.t.interval(level, 99, gaps.mean(), stats.sem(gaps))
+        for gap in (difference(a, b, level), score_difference(a_heights, shuffled, level)):
+            assert gap is not None and gap.value == pytest.approx(gaps.mean())
+            assert (gap.low, gap.high) == pytest.approx(expected)
+    assert score_difference(a_heights, shuffled) == score_difference(a_heights, shuffled, 0.95)
+    assert difference(a, b) == difference(a, b, 0.95)
+    samples = a_heights.to_numpy(), shuffled.to_numpy()
+    assert welch(*samples) == welch(*samples, 0.95)
+
+
+def test_scores_are_paired_by_common_episodes() -> None:
+    a, b = pd.Series([1.0, 5.0, 2.0], [0, 1, 2]), pd.Series([9.0, 0.5, 3.0], [7, 2, 1])
+    gap = score_difference(a, b)
+    assert gap is not None and gap.value == pytest.approx((5.0 - 3.0 + 2.0 - 0.5) / 2)
+    assert score_difference(a, b.iloc[:2]) is None
+
+
+def test_episodes_without_a_height_are_not_compared() -> None:
+    heights = pd.DataFrame({MEAN_HEIGHT: [1.0, np.nan, 3.0, 5.0]})
+    gap = difference(heights, pd.DataFrame({0: [0.0] * 4, 1: [0.0, 0.0, 2.0, 0.0]}))
+    assert gap is not None and gap.value == pytest.approx((1.0 + 2.0 + 5.0) / 3)
+
+
+def test_samples_with_equal_means_have_p_1() -> None:
+    gap, p = welch(np.array([1.0, 3.0]), np.array([0.0, 4.0, 2.0]))
+    assert (gap.value, p) == (0, pytest.approx(1)) and gap.low < 0 < gap.high
+    same_spread, _ = welch(np.array([1.0, 3.0]), np.array([2.0, 4.0]))
+    assert same_spread.low < same_spread.value == -1 < same_spread.high

@@ -8,10 +8,20 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
-from iclbench.analysis import normalised
+from iclbench.analysis import normalised, slices
 from iclbench.analysis.episode_scores import EpisodeScores
+from iclbench.analysis.normalised import Contest
 from iclbench.analysis.pairs import difference, holm
-from iclbench.analysis.ranking import PairedTest, complete_scores, rank_ranges, ranking, scores_by_task
+from iclbench.analysis.ranking import (
+    PairedTest,
+    can_differ,
+    complete_scores,
+    rank_ranges,
+    ranking,
+    scores_by_task,
+    smallest_p,
+    unranked_backbones,
+)
 from iclbench.report.blocks import Table
 from iclbench.report.data import Results
 from iclbench.report.sections.ranking import section
@@ -221,3 +231,134 @@ def test_curves_and_mean_heights_of_two_seeds_are_averaged() -> None:
     )
     mean = EpisodeScores([tables.frame("errors", rows)], {"p"}).curves(["s0", "s1"], "p", "squared_error")
     assert mean is not None and mean.iloc[:, 0].tolist() == [3.0, 4.0]
+
+
+def hand_made_contests(scores: dict[str, dict[str, float]], test: str = "next") -> list[Contest]:
+    """A contest for each task, with the scores of backbones. Eight episodes have these scores, ±0.01 alternately."""
+    shared = {"family": "f", "preset": "smoke", "shift": "none", "status": "ok", "card": "c", "version": "0"}
+    shared |= {"metric": "score", "score_of": "squared_error", "score_one": "ridge", "normaliser": 1.0}
+    values, errors = [], []
+    for task, by_name in scores.items():
+        for name, value in by_name.items():
+            run = {"run": f"{task}-{name}", "prompt_set": f"{task}-{test}"}
+            kind = "baseline" if name == "knn" else "backbone"
+            values.append(
+                shared | run | {"task": task, "contestant": name, "kind": kind, "evaluator": test, "value": value}
+            )
+            noise = 0.01 * (-1) ** (np.arange(8) + ord(name[0]))
+            errors += [
+                run
+                | {"metric": "squared_error", "episode": i, "value": -value + e}
+                | ({} if test == "next" else {"n_context": 0, "n_related": 0})
+                for i, e in enumerate(noise)
+            ]
+    prompt_sets = {str(row["prompt_set"]) for row in values}
+    episodes = EpisodeScores([tables.frame("errors", errors)], prompt_sets)
+    results = slices.Results(tables.frame("values", values), episodes, tables.frame("costs", []))
+    return normalised.contests(results, "smoke")
+
+
+def test_scores_of_a_task_are_means_over_its_tests_for_backbones_with_all_tests() -> None:
+    next_scores = hand_made_contests({"t": {"a": 0.2, "b": 0.4, "knn": 0.9}, "u": {"a": 0.5}})
+    contests = next_scores + hand_made_contests({"t": {"a": 0.6}, "u": {"a": 0.7, "b": 0.1}}, "targets")
+    scores = scores_by_task(contests)
+    assert scores.columns.tolist() == ["a", "b"] and scores.index.tolist() == ["t · smoke", "u · smoke"]
+    assert scores["a"].tolist() == pytest.approx([0.4, 0.6]) and scores["b"].isna().all()
+
+
+def test_the_smallest_p_value_is_that_of_equal_signs() -> None:
+    for tasks in (5, 6, 7):
+        assert smallest_p(tasks) == pytest.approx(exact_p(np.arange(1.0, tasks + 1)))
+    # Two contestants have one pair of neighbours, and 1/32 < 0.05; three have two pairs.
+    assert [can_differ(6, n) for n in (2, 3)] == [True, False]
+    assert can_differ(5, 2) is False and can_differ(7, 4) is True and can_differ(7, 5) is False
+
+
+def test_tasks_of_less_than_half_of_the_backbones_are_not_ranked() -> None:
+    scores = pd.DataFrame(np.arange(32.0).reshape(8, 4), [f"t{n}" for n in range(8)], list("abcd"))
+    assert complete_scores(scores).shape == (8, 4)
+    half, less = scores.copy(), scores.copy()
+    half.iloc[7, 2:] = less.iloc[7, 1:] = np.nan
+    assert complete_scores(half).shape == (8, 2), "half of the backbones have a score on the last task"
+    assert complete_scores(less).shape == (7, 4)
+    two_tasks = pd.DataFrame({"a": [1.0, 2.0], "b": [1.0, np.nan], "c": [np.nan, 1.0]})
+    assert complete_scores(two_tasks).shape == (2, 1), "no group is larger than one backbone"
+
+
+def test_a_larger_group_on_fewer_tasks_is_preferred_if_it_can_differ() -> None:
+    """Nine backbones share 3 tasks, five share 8, and three share 10 tasks. 4 / 2^7 < 0.05, and 8 / 2^2 > 0.05."""
+    scores = pd.DataFrame(np.random.default_rng(0).random((10, 9)))
+    scores.iloc[3:, 5:] = scores.iloc[8:, 3:] = np.nan
+    assert complete_scores(scores).shape == (8, 5)
+
+
+def test_rank_ranges_follow_from_corrected_tests() -> None:
+    """Over 8 tasks, equal signs have p = 1/128. Three pairs of four backbones have them; Holm's factors are 6 to 4."""
+    noise = np.array([1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0]) / 1000
+    scores = pd.DataFrame({"a": 1 + noise, "b": 1 - noise, "c": 0.9 + noise, "d": 0.5 + 0 * noise})
+    assert rank_ranges(scores, list("abcd")) == {"a": (1, 2), "b": (1, 2), "c": (3, 3), "d": (4, 4)}
+    assert rank_ranges(scores, ["d", "a"]) == {"d": (2, 2), "a": (1, 1)}
+    few = scores.iloc[:6]  # p = 1/32, times 6
+    assert set(rank_ranges(few, list("abcd")).values()) == {(1, 4)}
+    assert rank_ranges(few, ["a", "d"]) == {"a": (1, 1), "d": (2, 2)}
+
+
+def test_a_ranking_by_hand() -> None:
+    """Six tasks: a is always better than b, by 0.1 times the number of the task."""
+    scores = {f"t{n}": {"a": 0.5 + 0.1 * n, "b": 0.5, "knn": 2.0} for n in range(1, 7)}
+    scores["t1"]["c"] = 0.9
+    contests = hand_made_contests(scores)
+    titles = [contest.task.title for contest in contests]
+    frame, missing_tasks = ranking(contests)
+    assert missing_tasks == {"c": ", ".join(titles[1:])}
+    first, second = frame.to_dict("records")
+    assert (first["contestant"], first["rank"], second["contestant"], second["rank"]) == ("a", "1", "b", "2")
+    assert (first["mean_rank"], second["mean_rank"], first["tasks"]) == (1, 2, 6)
+    assert (first["mean_score"], second["behind"]) == pytest.approx((0.85, -0.35))
+    assert first["named"] == ", ".join(titles)
+    assert second["p"] == pytest.approx(1 / 32) and second["p_alone"] == pytest.approx(1 / 32)
+    assert pd.isna(first["p"]) and pd.isna(first["behind"]) and pd.isna(first["better"]) and first["tied"] == ""
+    assert (second["better"], second["tied_on"], second["worse"]) == (0, 0, 6)
+
+
+def test_one_task_or_one_backbone_has_no_ranking() -> None:
+    for scores in ({"t1": {"a": 1.0, "b": 0.5}}, {"t1": {"a": 1.0}, "t2": {"a": 1.0}}):
+        assert ranking(hand_made_contests(scores))[0].empty
+    two_tasks = hand_made_contests({"t1": {"a": 0.6, "b": 0.5, "c": 0.9}, "t2": {"a": 0.6, "c": 0.5}})
+    assert ranking(two_tasks)[1] == {"b": two_tasks[1].task.title}
+
+
+def test_equal_scores_are_tied_and_share_a_rank() -> None:
+    frame, _ = ranking(hand_made_contests({f"t{n}": {"b": 0.5, "a": 0.5, "c": 0.1} for n in range(7)}))
+    assert frame["contestant"].tolist() == ["a", "b", "c"] and frame["rank"].tolist() == ["1–2", "1–2", "3"]
+    assert frame["mean_rank"].tolist() == [1.5, 1.5, 3.0] and frame["p_alone"].tolist()[1:] == [1.0, 1 / 64]
+    assert frame["p"].tolist()[1:] == [1.0, 2 / 64]
+    assert frame[["better", "tied_on", "worse"]].iloc[1:].to_numpy().tolist() == [[0, 7, 0], [0, 0, 7]]
+    assert [verdict.startswith("not ") for verdict in frame["tied"]] == [False, True, False]
+
+
+def test_the_mean_score_orders_backbones_with_equal_mean_ranks() -> None:
+    tasks = [{"b": 0.5, "a": 0.4}, {"b": 0.4, "a": 0.6}]
+    frame, _ = ranking(hand_made_contests({f"t{n}": tasks[n % 2] for n in range(2)}))
+    assert frame["contestant"].tolist() == ["a", "b"] and frame["mean_rank"].tolist() == [1.5, 1.5]
+
+
+def test_an_unranked_backbone_is_placed_on_the_tasks_shared_with_all_ranked_ones() -> None:
+    """On t3, the backbone b has no score, so that the better result of m against a does not count."""
+    scores = {
+        "t1": {"a": 0.9, "b": 0.5, "m": 0.7},
+        "t2": {"a": 0.8, "b": 0.6, "m": 0.7},
+        "t3": {"a": 0.1, "m": 0.7},
+        "t4": {"a": 0.1, "b": 0.1, "x": 0.5},
+    }
+    contests = hand_made_contests(scores)
+    by_name = unranked_backbones(contests, ["a", "b"]).set_index("contestant")
+    m = by_name.loc["m"]
+    assert (m["tasks"], m["place"], m["mean_rank"], m["neighbour"]) == (2, "2 of 3", 2, "a")
+    assert (m["mean_score"], m["behind"]) == pytest.approx((0.7, -0.15))
+    assert (m["better"], m["tied_on"], m["worse"]) == (0, 0, 2)
+    x = by_name.loc["x"]
+    assert (x["tasks"], x["place"], x["neighbour"]) == (1, "1 of 3", "a") and x["behind"] == pytest.approx(0.4)
+    assert (x["better"], x["tied_on"], x["worse"]) == (1, 0, 0)
+    assert unranked_backbones(contests, ["a", "b", "m", "x"]).empty
+    assert unranked_backbones(contests, ["b", "x"])["contestant"].tolist() == ["a"], "m shares no task with b and x"

@@ -135,3 +135,41 @@ def test_models_with_one_rate_are_not_compared() -> None:
     assert rate_curves(trials({"a": [0.5], "b": [0.4]})) is None
     assert rate_curves(trials().iloc[:0]) is None
     assert set(compared(trials({"a": [0.5, 0.4], "b": [0.4]})).by_contestant) == {"a"}
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS])
+def test_trials_that_differ_in_any_other_setting_are_not_compared(setting: str) -> None:
+    value = SETTINGS[setting]
+    other = {"metric": "log_likelihood"}.get(setting, f"{value}x" if isinstance(value, str) else 2 * value + 1)
+    curves = compared(pd.concat([trials(), trials({"d": [0.1, 0.2]}, **{setting: other})]))
+    assert set(curves.by_contestant) == set(AREAS)
+
+
+def test_settings_are_chosen_by_contestants_and_then_by_name() -> None:
+    """A contestant with four rates has more trials than two contestants with one rate of two seeds each."""
+    one = trials({"d": [0.1, 0.2, 0.3, 0.4]}, steps=50)
+    two = pd.concat([trials({"a": [0.1, 0.2]}), trials({"b": [0.3]})])
+    assert set(compared(pd.concat([one, two])).by_contestant) == {"a"}
+    assert compared(pd.concat([trials(steps=50), trials()])).steps == 100, "'100' is sorted before '50'"
+    without_budget = trials(budget=None)
+    assert set(compared(pd.concat([without_budget, one])).by_contestant) == set(AREAS)
+
+
+def test_a_diverged_trial_has_no_value_even_if_it_has_a_score() -> None:
+    rows = trials()
+    rows.loc[rows["contestant"].eq("a") & rows["lr"].eq(1e-4), "status"] = "diverged"
+    assert compared(rows).by_contestant["a"] == pytest.approx({1e-4: None, 1e-3: 0.5, 1e-2: 0.52, 1e-1: 1.0})
+
+
+def test_equal_ranks_have_no_agreement() -> None:
+    curves = compared(trials({"a": [0.5, 0.5], "b": [0.5, 0.6]}))
+    assert curves.rank_agreement(1e-4) is None
+    two = compared(trials({"a": [0.5, 0.4], "b": [0.6, 0.3]}))
+    assert two.rank_agreement(1e-4) == pytest.approx(-1) and two.rank_agreement(1e-3) == pytest.approx(1)
+
+
+def test_a_contestant_that_diverged_at_all_rates_has_no_best_rate_and_no_window() -> None:
+    curves = compared(trials(AREAS | {"d": [None, None]}))
+    assert curves.best_rate("d") is None and curves.window("d") == []
+    assert curves.ranks(None)["d"] is None and curves.expected_score("d", 1) is None
+    assert curves.common_rates == RATES[:2] and curves.expected_score("a", 3) is None

@@ -9,7 +9,13 @@ from scipy import stats
 
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.scores import metric_of_curves, run_leaderboard, scores
+from iclbench.analysis.scores import (
+    displayed_columns,
+    leaderboard,
+    metric_of_curves,
+    run_leaderboard,
+    scores,
+)
 from iclbench.analysis.slices import Results, Slice
 
 EPISODES, SIZES = 60, (0, 1, 2)
@@ -174,3 +180,195 @@ def test_the_metric_of_curves_is_that_of_their_question_and_shift() -> None:
 def test_an_empty_table_gives_an_empty_frame_with_all_columns() -> None:
     values, errors = tables_of()
     assert scores(values.iloc[:0]).columns.tolist() == scores(values, errors).columns.tolist()
+
+
+SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
+SHARED |= {"card": "c", "version": "0"}
+
+
+def target_rows(
+    run: str, kind: str, metric: str, by_count: dict[int, float], **columns: object
+) -> list[dict[str, object]]:
+    row = SHARED | {"run": run, "contestant": run, "kind": kind, "evaluator": "targets", "metric": metric} | columns
+    return [row | {"n_related": n, "value": value} for n, value in by_count.items()]
+
+
+def slice_of(values: pd.DataFrame) -> Slice:
+    return Slice(Results(values, EpisodeScores((), set()), tables.frame("costs", [])), "t", "smoke")
+
+
+def order(frame: pd.DataFrame) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in frame[["contestant", "n_related", "metric"]].astype(object).to_numpy()]
+
+
+TARGETS = [
+    *target_rows("m", "backbone", "log_likelihood", {0: 0.1, 1: 0.4, 2: 9.0, 4: 0.5}),
+    *target_rows("m", "backbone", "squared_error", {0: 0.3, 1: 0.2, 2: 0.0, 4: 0.2}),
+    *target_rows("knn", "baseline", "squared_error", {0: 0.2}),
+    *target_rows("ridge", "baseline", "squared_error", {0: 0.1}),
+    *target_rows("ridge", "baseline", "brand_new", {0: 0.1}),
+    *target_rows("n", "backbone", "log_likelihood", {0: 0.4}),
+]
+
+
+def test_targets_have_a_row_for_each_main_number_of_related_datasets() -> None:
+    """Contestants without the likelihood come last, ordered by error. Numbers other than 0, 1 and the largest, strata
+    and other shifts are omitted."""
+    others = [
+        *target_rows("n", "backbone", "log_likelihood", {0: 7.0}, axis="stratum:a", stratum="a"),
+        *target_rows("n", "backbone", "log_likelihood", {8: 7.0}, shift="far"),
+    ]
+    task = slice_of(tables.frame("values", [*TARGETS, *others]))
+    board = leaderboard(task, "targets")
+    assert order(board) == [
+        ("m", 4, "log_likelihood"),
+        ("m", 1, "log_likelihood"),
+        ("n", 0, "log_likelihood"),
+        ("m", 0, "log_likelihood"),
+        ("ridge", 0, "squared_error"),
+        ("knn", 0, "squared_error"),
+    ]
+    assert board["value"].tolist() == pytest.approx([0.5, 0.4, 0.4, 0.1, 0.1, 0.2])
+    assert board["rank"].tolist() == [1, 2, 3, 4, pd.NA, pd.NA]
+    assert order(leaderboard(task, "targets", "far")) == [("n", 8, "log_likelihood")]
+
+
+def test_contestants_are_ordered_by_a_metric_that_all_of_them_have() -> None:
+    """Of rows with equal errors, the one with the higher likelihood is first."""
+    task = slice_of(tables.frame("values", TARGETS))
+    assert order(leaderboard(task, "targets", by="squared_error")) == order(leaderboard(task, "targets"))
+    error = target_rows("n", "backbone", "squared_error", {0: 0.15})
+    by_error = leaderboard(slice_of(tables.frame("values", [*TARGETS, *error])), "targets", by="squared_error")
+    assert by_error["metric"].eq("squared_error").all()
+    assert [row[:2] for row in order(by_error)] == [("ridge", 0), ("n", 0), ("m", 4), ("m", 1), ("knn", 0), ("m", 0)]
+
+
+@pytest.mark.parametrize("preferred", range(6))
+def test_the_first_measured_fallback_is_used_and_then_the_first_metric_by_name(preferred: int) -> None:
+    metrics = ["auc", "log_likelihood", "squared_error", "accuracy_within_choices", "accuracy", "aaa", "aab"][
+        preferred:
+    ]
+    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "evaluator": "next", "value": 1.0}
+    frame = leaderboard(
+        slice_of(tables.frame("values", [row | {"metric": name} for name in reversed(metrics)])), "next"
+    )
+    assert frame["metric"].tolist() == metrics[:1]
+
+
+@pytest.mark.parametrize("by_score", [False, True])
+@pytest.mark.parametrize("metric", ["squared_error", "log_likelihood"])
+def test_differences_of_targets_are_positive_if_the_lower_row_is_worse(metric: str, by_score: bool) -> None:
+    """Methods are compared by their scores with as many related datasets as in the row. Scores are compared by their
+    metric."""
+    sign = 1 if metric == "squared_error" else -1
+    noise = {"m": np.array([0.1, -0.1, 0.2, 0.0]), "k": np.array([0.0, 0.3, 0.1, -0.2])}
+    means = {("m", 0): 1.0, ("m", 2): 0.5, ("k", 0): 3.0}
+    rows, errors = [], []
+    for (run, n), mean in means.items():
+        values, kind = sign * (mean + noise[run]), "backbone" if run == "m" else "baseline"
+        rows += target_rows(run, kind, metric, {n: values.mean()})
+        if by_score:
+            rows += target_rows(run, kind, "score", {n: -mean}, score_of=metric, score_one="ridge")
+        row = {"run": run, "prompt_set": "p", "metric": metric, "n_context": 4, "n_related": n}
+        errors += [row | {"episode": i, "value": value} for i, value in enumerate(values)]
+    by = "score" if by_score else metric
+    board = scores(tables.frame("values", rows), tables.frame("errors", errors), by)
+    assert order(board) == [("m", 2, by), ("m", 0, by), ("k", 0, by)]
+    assert board["behind"].tolist()[1:] == pytest.approx([0.5, (2.0 + noise["k"] - noise["m"]).mean()])
+    interval = stats.ttest_rel(noise["k"] + 3, noise["m"] + 1).confidence_interval(0.95)
+    assert (board["behind_low"].iloc[2], board["behind_high"].iloc[2]) == pytest.approx((interval.low, interval.high))
+    assert board["rank"].tolist() == [1, 2, 3] and board["different"].tolist() == [pd.NA, True, True]
+
+
+def test_each_question_and_shift_has_a_leaderboard() -> None:
+    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "metric": "auc", "value": 1.0}
+    rows = [
+        row | {"evaluator": "next"},
+        row | {"evaluator": "next", "shift": "far"},
+        row | {"evaluator": "icl", "metric": "accuracy_within_choices"},
+        row | {"evaluator": "rank"},
+        row | {"evaluator": "train"},
+        row | {"evaluator": "next", "n_context": 4, "metric": "squared_error"},
+    ]
+    frame = scores(tables.frame("values", rows))
+    assert frame[["preset", "evaluator", "shift", "metric"]].to_numpy().tolist() == [
+        ["smoke", "icl", "none", "accuracy_within_choices"],
+        ["smoke", "next", "far", "auc"],
+        ["smoke", "next", "none", "auc"],
+    ]
+    assert frame.index.tolist() == [0, 1, 2] and frame["length"].isna().all()
+
+
+def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
+    row = SHARED | {"contestant": "m", "kind": "backbone", "evaluator": "next", "metric": "auc"}
+    failed = row | {"status": "failed", "value": None}
+    rows = [
+        *(
+            failed | {"run": f"m-s{seed}", "seed": seed, "reason": reason}
+            for seed, reason in enumerate(("b", "a", "b"))
+        ),
+        failed | {"run": "n-s0", "contestant": "n", "reason": "c", "shift": "far"},
+        row | {"run": "n-s0", "contestant": "n", "value": 1.0},
+    ]
+    task = slice_of(tables.frame("values", rows))
+    frame = leaderboard(task, "next").set_index("contestant")
+    assert frame.loc["m", ["kind", "failed_seeds", "reason"]].tolist() == ["backbone", 3, "b; a"]
+    assert frame.loc["n", "failed_seeds"] == 0 and pd.isna(frame.loc["n", "reason"])
+    assert leaderboard(task, "next", "far")["reason"].tolist() == ["c"]
+
+
+def test_displayed_columns_have_titles_and_ends_of_intervals(frame: pd.DataFrame) -> None:
+    board = frame.reset_index()
+    tuned = pd.Series([pd.NA, True, False, True, pd.NA, pd.NA], dtype="boolean")
+    displayed = displayed_columns(board.assign(tuned=tuned))
+    assert displayed.columns.tolist() == [
+        "contestant",
+        "n_related",
+        "rank",
+        "kind",
+        "seeds",
+        "tuned",
+        "behind",
+        "behind_low",
+        "behind_high",
+        "reason",
+    ]
+    assert displayed["tuned"].fillna("").tolist() == ["", "yes", "no", "yes", "", ""]
+    for same in (True, False, pd.NA):
+        assert displayed_columns(board.assign(tuned=tuned.where(tuned.isna(), same)))["tuned"].isna().all()
+
+
+def test_single_runs_are_not_averaged() -> None:
+    runs = run_leaderboard(tables_of()[0].assign(shift="far"), "next").set_index("contestant")
+    means = {f"gpt2-s{seed}": errors_of("gpt2", seed).mean() for seed in (0, 1)}
+    assert runs.loc[list(means), "value"].to_dict() == pytest.approx(means)
+    assert len(runs) == len(CONTESTANTS) + 1 and runs["behind"].isna().all()
+    assert runs[["task", "preset", "shift"]].drop_duplicates().to_numpy().tolist() == [["t", "smoke", "far"]]
+
+
+def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
+    values = tables_of()[0]
+    scored = values[values["metric"].eq("auc") & values["run"].isin(["zero", "ridge"])].assign(metric="score")
+    task = slice_of(pd.concat([values, scored]))
+    complete, partial = leaderboard(task, "next"), leaderboard(task, "next", partial=True)
+    assert complete["metric"].eq("auc").all()
+    assert partial["contestant"].tolist() == ["zero", "ridge", *complete["contestant"].drop([0, 5])]
+    assert partial["metric"].tolist() == ["score"] * 2 + ["auc"] * 4
+
+
+def test_rows_without_prompts_have_values_and_no_differences() -> None:
+    values, errors = tables_of()
+    frame = scores(values.assign(prompt_set=values["prompt_set"].mask(values["run"].eq("knn-3"))), errors)
+    assert frame.set_index("contestant")["value"].to_dict() == pytest.approx(
+        {name: mean_errors(name).mean() for name in CONTESTANTS}
+    )
+    assert frame["contestant"].tolist()[4:] == ["knn-3", "zero"]
+    assert frame["behind"].isna().tolist() == [True, False, False, False, True, True]
+
+
+def test_curves_under_a_shift_are_compared_by_the_metric_of_the_shift(frame: pd.DataFrame) -> None:
+    """The errors under the shift are twice the errors without it."""
+    values, errors = tables_of()
+    values = values.assign(shift="far", metric=values["metric"].replace("squared_error", "cross_entropy"))
+    far = scores(values, errors.assign(metric="cross_entropy", value=2 * errors["value"])).set_index("contestant")
+    assert (far["behind"] / 2).dropna().to_dict() == pytest.approx(frame["behind"].dropna().to_dict())

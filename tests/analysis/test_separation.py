@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import t, ttest_ind
 
-from iclbench.analysis.separation import separation
+from iclbench.analysis.separation import Separation, separation
 
 
 def scores(runs: dict[str, list[float]]) -> pd.Series:
@@ -58,3 +58,43 @@ def test_pairs_are_compared_by_welch_as_in_scipy() -> None:
 def test_of_pairs_without_spread_only_different_ones_are_significant() -> None:
     result = separation(scores({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [2.0, 2.0], "d": [3.0], "e": [4.0]}))
     assert result is not None and (result.pairs, result.significant_pairs) == (3, 2)
+
+
+def test_scores_are_separated_if_the_gap_is_more_than_two_standard_deviations() -> None:
+    for ratio, is_clear in ((1.9, False), (2.1, True)):
+        result = separation(
+            scores({str(mean): [mean - 0.5, mean + 0.5] for mean in np.arange(7) * ratio / math.sqrt(2)})
+        )
+        assert result is not None
+        assert result.ratio == pytest.approx(ratio) and result.is_clear == is_clear
+    assert not Separation(5, 2.0, 1.0, 0, 0).is_clear
+
+
+def test_the_best_and_the_worst_contestant_are_those_with_the_extreme_means() -> None:
+    """The means without the extremes are 1, 2 and 3; by name, the extremes are in the middle."""
+    result = separation(scores({"a": [2.0], "b": [-9.0], "c": [50.0, 99.0], "d": [1.0, 1.5, 0.5], "e": [3.0]}))
+    assert result is not None and result.gap == pytest.approx(0.5) and result.sd == pytest.approx(0.5)
+
+
+def test_any_gap_is_clear_if_seeds_agree() -> None:
+    result = separation(scores({str(mean): [float(mean)] * 2 for mean in range(7)}))
+    assert result is not None and result.ratio == math.inf and result.is_clear and result.sd == 0
+
+
+def test_variances_are_pooled_with_their_degrees_of_freedom() -> None:
+    """The three middle contestants have the variances 2, 0.5 and none, with 1, 2 and 0 degrees of freedom."""
+    spread = math.sqrt(0.5)
+    runs = {"a": [0.0], "b": [9.0, 11.0], "c": [20.0 - spread, 20.0, 20.0 + spread], "d": [30.0], "e": [40.0]}
+    result = separation(scores(runs))
+    assert result is not None and result.sd == pytest.approx(math.sqrt((2 * 1 + 0.5 * 2) / 3))
+    assert (result.contestants, result.gap, result.pairs) == (5, pytest.approx(5.0), 1)
+
+
+@pytest.mark.parametrize(("p", "significant"), [(0.04, 1), (0.06, 0)])
+def test_a_pair_is_significant_at_five_per_cent(p: float, significant: int) -> None:
+    """The difference of the means of two samples m ± 1 has the standard error √2, with Welch's 2 degrees of freedom."""
+    mean = float(t.isf(p / 2, 2)) * math.sqrt(2)
+    runs = {"a": [-1.0, 1.0], "b": [mean - 1, mean + 1], "c": [50.0], "d": [60.0], "e": [70.0]}
+    assert ttest_ind(runs["a"], runs["b"], equal_var=False).pvalue == pytest.approx(p)
+    result = separation(scores(runs))
+    assert result is not None and (result.pairs, result.significant_pairs) == (1, significant)
