@@ -32,7 +32,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
-from iclbench.families.streams.base import StreamFamily
+from iclbench.families.streams.base import ProbeTarget, StreamFamily
 
 Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -157,6 +157,12 @@ class Recall(StreamFamily):
 
     def check_shift(self, shift: Shift, points: int) -> None:
         numbers_of_pairs(self.parameters.pairs, shift, points, self.parameters.longest_pair)
+
+    def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
+        """`value`: the next token, if it is part of the value of a query. And `previous_element`; after the value of a
+        pair, this is the last token of its key, which the first layer of an induction head attaches to the value."""
+        value = ProbeTarget(episodes.context.y[:, elements], episodes.scored[:, elements])
+        return {"value": value, **super().probe_targets(episodes, elements, shift)}
 
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator
