@@ -6,7 +6,7 @@ of an input and an output, or the events, tokens or vectors of a stream.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -86,8 +86,14 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        layers = self.elements.peek_layers(self, self.condition(context, related), x_target)
-        return [self._answer(hidden, x_target) for hidden in layers]
+        return [self._answer(hidden, x_target) for hidden in self.hidden_by_layer(context, x_target, related)]
+
+    def hidden_by_layer(
+        self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
+    ) -> Iterator[Float[Tensor, " B #Q D"]]:
+        """Hidden vectors of the targets after each layer, first to last, from which `predict_by_layer` is decoded. If
+        elements have no x, all targets share the hidden vector of the last element."""
+        return self.elements.peek_layers(self, self.condition(context, related), x_target)
 
     def _answer(self, hidden: Float[Tensor, " B #Q D"], x: Float[Tensor, "B Q Dx"]) -> Prediction:
         return self.read(self.read_out(self.finish(hidden)).expand(-1, x.shape[1], -1))

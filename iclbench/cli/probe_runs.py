@@ -15,7 +15,7 @@ from iclbench.core.context import Context
 from iclbench.core.errors import UsageError
 from iclbench.core.trust import UntrustedError
 from iclbench.evaluation.cells import CellResult
-from iclbench.probing.probe import NotProbedError
+from iclbench.probing.cells import NotProbedError
 from iclbench.probing.probe import probe as probe_layers
 from iclbench.probing.rank import probe_rank
 from iclbench.probing.representation import probe_representation

@@ -6,8 +6,10 @@ import math
 
 import pandas as pd
 
+from iclbench.analysis.probes import layer_scores
 from iclbench.cli.result_rows import short_score
 from iclbench.core.formats import fixed
+from iclbench.core.metrics import Metric, metric
 
 
 def examples_in_context(values: pd.DataFrame) -> str:
@@ -17,33 +19,48 @@ def examples_in_context(values: pd.DataFrame) -> str:
 
 
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: the error after a quarter, half, three quarters and all of the layers (or steps), the
-    smallest error, and scale and shift (with their spread over functions) after the last layer."""
-    probe_rows = values[
-        (values["evaluator"] == "probe") & values["run"].isin(values.loc[values["status"] == "ok", "run"])
-    ]
-    lines: list[tuple[float, list[str]]] = []
-    for run, rows in probe_rows.groupby("run", sort=False):
-        errors = rows[rows["metric"] == "squared_error"].sort_values("axis_value")
-        last_error = float(errors["value"].astype(float).iloc[-1])
-        name = _styled_name(values, str(run))
-        if errors["axis"].isna().all():
-            lines.append((last_error, [name, "", "", "", "", short_score(last_error), "", "", ""]))
-            continue
-        by_depth = errors.set_index(errors["axis_value"].astype(int))["value"]
-        depth = int(by_depth.index.max())
-        unit = "layer" if errors["axis"].iloc[0] == "layer" else "step"
-        quarters = [_error_at(by_depth, depth, quarter) for quarter in (1, 2, 3)]
-        best = "" if by_depth.isna().any() else f"{short_score(by_depth.min())} at {unit} {by_depth.idxmin()}"
-        last_layer = rows[rows["axis_value"] == depth].set_index("metric")["value"]
-        scale, shift = (_with_spread(last_layer, metric) for metric in ("scale", "shift"))
-        lines.append((last_error, [name, f"{depth} {unit}s", *quarters, short_score(last_error), best, scale, shift]))
-    sorted_lines = [line for _, line in sorted(lines, key=lambda pair: (math.isnan(pair[0]), pair[0]))]
-    return ["contestant", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"], sorted_lines
+    """Column names and rows, best first: the score after a quarter, half, three quarters and all of the layers (or
+    steps), the best score, and scale and shift (with their spread over functions) after the last layer.
+
+    The score is an error, or a score of each target. Columns without a value are omitted.
+    """
+    names = layer_scores(values)
+    is_shown = values["evaluator"].eq("probe") & values["status"].ne("skipped")
+    lines: list[list[str]] = []
+    for name in names:
+        measure = metric(name)
+        runs = values.loc[values["status"].eq("ok") & values["metric"].eq(name), "run"].unique()
+        of_runs = [
+            _line(_styled_name(values, str(run)), values[is_shown & values["run"].eq(run)], measure) for run in runs
+        ]
+        of_runs.sort(key=lambda pair: (math.isnan(pair[0]), pair[0] if measure.lower_is_better else -pair[0]))
+        lines += [[line[0], measure.label if len(names) > 1 else "", *line[1:]] for _, line in of_runs]
+    columns = ["contestant", "score", "depth", "1/4", "1/2", "3/4", "all", "best", "scale", "shift"]
+    used = [i for i in range(len(columns)) if not lines or any(line[i] for line in lines)]
+    return [columns[i] for i in used], [[line[i] for i in used] for line in lines]
 
 
-def _error_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """The error after this number of quarters of the depth; empty if this is not a whole layer, or has no value."""
+def _line(name: str, rows: pd.DataFrame, measure: Metric) -> tuple[float, list[str]]:
+    """The score after the last layer or step, and the row of a contestant without the name of the score."""
+    scores = rows[rows["metric"] == measure.name].sort_values("axis_value")
+    last_score = float(scores["value"].astype(float).iloc[-1])
+    if scores["axis"].isna().all():
+        return last_score, [name, "", "", "", "", short_score(last_score), "", "", ""]
+    by_depth = scores.set_index(scores["axis_value"].astype(int))["value"]
+    depth = int(by_depth.index.max())
+    unit = "layer" if scores["axis"].iloc[0] == "layer" else "step"
+    quarters = [_score_at(by_depth, depth, quarter) for quarter in (1, 2, 3)]
+    best_score, best_at = (
+        (by_depth.min(), by_depth.idxmin()) if measure.lower_is_better else (by_depth.max(), by_depth.idxmax())
+    )
+    best = "" if by_depth.isna().any() else f"{short_score(best_score)} at {unit} {best_at}"
+    last_layer = rows[rows["axis_value"] == depth].set_index("metric")["value"]
+    scale, shift = (_with_spread(last_layer, key) for key in ("scale", "shift"))
+    return last_score, [name, f"{depth} {unit}s", *quarters, short_score(last_score), best, scale, shift]
+
+
+def _score_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
+    """The score after this number of quarters of the depth; empty if this is not a whole layer, or has no value."""
     layer, remainder = divmod(quarters * depth, 4)
     return "" if remainder or layer not in by_depth.index else short_score(by_depth[layer])
 

@@ -153,6 +153,8 @@ _ENTRIES = (
 )
 # Beginning of the names of divergences from a baseline or an oracle.
 KL_TO = "kl_to_"
+# Beginnings of the names of scores of linear probes; the target follows.
+R_SQUARED_OF, ACCURACY_OF = "r_squared_of_", "accuracy_of_"
 METRICS = {entry.name: entry for entry in _ENTRIES}
 # Baselines that ignore the context, for any metric.
 GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guessing_baselines)
@@ -176,7 +178,7 @@ def metric(name: str) -> Metric:
     """The metric of this name.
 
     An unknown name that ends in "error" or "loss" is better when lower; one that begins with "accuracy" is a share of
-    correct answers, and one that begins with "kl_to_" is a divergence.
+    correct answers, one that begins with "r_squared_of_" is an R², and one that begins with "kl_to_" is a divergence.
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)
@@ -185,6 +187,8 @@ def metric(name: str) -> Metric:
         return METRICS[name]
     if name.startswith("accuracy"):
         return _share(name, name.replace("_", " "))
+    if name.startswith(R_SQUARED_OF):
+        return _higher(name, f"R² of {name.removeprefix(R_SQUARED_OF).replace('_', ' ')}")
     if name.startswith(KL_TO):
         return Metric(name, f"KL to {name.removeprefix(KL_TO)}", "nats", logarithmic=True)
     return Metric(name, name.replace("_", " "), lower_is_better=name.endswith(("error", "loss")))

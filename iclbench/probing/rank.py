@@ -33,7 +33,7 @@ from iclbench.core.seeds import generator
 from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
-from iclbench.probing.probe import NotProbedError, cached_cell
+from iclbench.probing.cells import NotProbedError, cached_cell
 from iclbench.probing.probe_set import POINTS_PER_PASS, ProbeSet
 from iclbench.store import identity
 from iclbench.store.runs import Run

@@ -37,7 +37,7 @@ from iclbench.evaluation.bootstrap import percentiles, resample_counts
 from iclbench.evaluation.cells import CellResult, Rows, Tables
 from iclbench.evaluation.contestants import PredictorContestant
 from iclbench.evaluation.prompts import PromptSet
-from iclbench.probing.probe import NotProbedError, cached_cell
+from iclbench.probing.cells import NotProbedError, cached_cell, untrained_control
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
@@ -101,19 +101,12 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
             f"run '{run.name}' has no sample representation: its backbone '{model.name}' does not define represent "
             "(coqe does)"
         )
-    untrained = run.config.build(run.config.task.build(context.data_dir)).eval()
-    untrained_contestant = PredictorContestant(
-        f"{model.name}-untrained",
-        f"{run.name}-untrained",
-        "baseline",
-        identity.untrained_id(run.hash),
-        libraries=model.libraries,
-        predictor=untrained,
-    )
+    control = untrained_control(run, model, context.data_dir)
+    assert isinstance(control.predictor, Backbone)
     (inputs_contestant,) = contestants.baselines(prompts, ["least-squares"])
     representations: list[tuple[PredictorContestant, _Represent]] = [
         (model, _representation(trained)),
-        (untrained_contestant, _representation(untrained)),
+        (control, _representation(control.predictor)),
         (inputs_contestant, lambda x: x),
     ]
     for contestant, represent in representations:

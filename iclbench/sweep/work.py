@@ -185,7 +185,8 @@ def _summarise(cell: GridCell, context: Context) -> list[Path]:
 
 
 def _probe(cell: GridCell, context: Context) -> list[Path]:
-    from iclbench.probing.probe import NotProbedError, probe
+    from iclbench.probing.cells import NotProbedError
+    from iclbench.probing.probe import probe
     from iclbench.probing.rank import probe_rank
     from iclbench.probing.representation import probe_representation
 

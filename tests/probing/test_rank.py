@@ -20,7 +20,7 @@ from iclbench.evaluation import cells, contestants
 from iclbench.evaluation.monitor import Monitor
 from iclbench.families.request import Request
 from iclbench.probing import rank as module
-from iclbench.probing.probe import cached_cell
+from iclbench.probing.cells import cached_cell
 from iclbench.probing.rank import (
     RankSet,
     effective_rank,

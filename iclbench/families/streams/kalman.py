@@ -90,6 +90,12 @@ class KalmanFilter:
         *_, last = self.filtered(filters, points)
         return replace(last, covariance=last.covariance.expand(len(points), -1, -1))
 
+    def estimate(self, filters: Filters, y: Float[Tensor, "B 1"]) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
+        """The mean of both coordinates of the state at an element, given this element and those before it."""
+        (mean_1, mean_2), (p11, p12, _) = filters.mean.unbind(1), filters.covariance.unbind(1)
+        gain = (y - mean_1) / (p11 + self.observation_noise**2)
+        return mean_1 + p11 * gain, mean_2 + p12 * gain
+
     def _step(self, filters: Filters, y: Float[Tensor, "B 1"]) -> Filters:
         """The filters after one more element."""
         (mean_1, mean_2), (p11, p12, p22) = filters.mean.unbind(1), filters.covariance.unbind(1)

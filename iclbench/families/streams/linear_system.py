@@ -26,7 +26,8 @@ from iclbench.core.settings import BaseSettings
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number, Shift
-from iclbench.families.streams.base import StreamFamily
+from iclbench.families.streams.base import ProbeTarget, StreamFamily
+from iclbench.families.streams.kalman import Filters, KalmanFilter
 
 _Value = TypeVar("_Value")
 Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
@@ -145,6 +146,31 @@ class LinearSystems(StreamFamily):
             parsed.value("process-noise", self.parameters.process_noise),
             parsed.value("noisy", self.parameters.observation_noise),
         )
+
+    def kalman_filter(self, systems: SwitchedSystems, shift: str = "none") -> KalmanFilter:
+        """The filter of these systems, one per episode."""
+
+        def rotation_after(count: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+            a, b = systems.rotation(count)
+            return a.unsqueeze(1), b.unsqueeze(1)
+
+        return KalmanFilter(rotation_after, *self.noises(shift))
+
+    def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
+        """The Kalman filter with access to the system of the episode (`oracle-kalman`), in units of the elements.
+
+        `state`: the mean of both coordinates of the state at the last element that was read, given the elements up to
+        it; the second coordinate is never observed. `prediction`: the mean of the next element. The average over all
+        systems (`oracle-bayes-kalman`) would be slow on as many episodes as a probe needs.
+        """
+        systems, read = SwitchedSystems(**episodes.truth), episodes.context.span(0, elements)
+        kalman_filter = self.kalman_filter(systems, shift)
+        filters = list(kalman_filter.filtered(Filters.initial(len(read), 1, read.y.device), read))
+        state = kalman_filter.estimate(filters[-2], read.y[:, -1].double())
+        return {
+            "state": ProbeTarget.of_all(torch.cat(state, 1)),
+            "prediction": ProbeTarget.of_all(filters[-1].mean[:, 0]),
+        }
 
     def check_shift(self, shift: Shift, points: int) -> None:
         largest = self.ranges(shift.name)[0][1]

@@ -123,14 +123,8 @@ class OracleKalman(_SystemOracle[NoSettings], Oracle):
         return SystemState(Filters.initial(episodes, 1, device), SwitchedSystems(**self.truth))
 
     def _kalman_filter(self, state: SystemState) -> KalmanFilter:
-        systems = state.systems
-        assert systems is not None
-
-        def rotation_after(count: Tensor) -> tuple[Tensor, Tensor]:
-            a, b = systems.rotation(count)
-            return a.unsqueeze(1), b.unsqueeze(1)
-
-        return KalmanFilter(rotation_after, *self.family.noises(self.facts.shift))
+        assert state.systems is not None
+        return self.family.kalman_filter(state.systems, self.facts.shift)
 
     def _next_element(self, filters: Filters, std: Float[Tensor, "#B 1"], dtype: torch.dtype) -> Gaussian:
         mean = filters.mean[:, 0].to(dtype).unsqueeze(-1)

@@ -10,7 +10,7 @@ infer the chain from the tokens.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,8 @@ from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
-from iclbench.families.streams.base import StreamFamily
+from iclbench.families.streams.base import ProbeTarget, StreamFamily
+from iclbench.families.streams.chain_posterior import ChainPrior, posterior_rows
 
 # Smallest and largest parameter of a Dirichlet distribution.
 CONCENTRATIONS = (0.01, 1000.0)
@@ -49,13 +50,6 @@ class MarkovParameters(BaseSettings):
     order: Annotated[int, Field(ge=1, le=2)] = 1
     concentration: Annotated[float, Field(ge=CONCENTRATIONS[0], le=CONCENTRATIONS[1])] = 1.0
     switch: Annotated[float, Field(ge=0, le=1)] = 0.0
-
-
-class ChainPrior(NamedTuple):
-    """The distribution of chains: the parameter of the rows, and the probability of a switch before a token."""
-
-    concentration: float
-    switch: float
 
 
 class MarkovChains(StreamFamily):
@@ -91,6 +85,17 @@ class MarkovChains(StreamFamily):
         return ChainPrior(
             parsed.value("concentration", parameters.concentration), parsed.value("switch", parameters.switch)
         )
+
+    def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
+        """`prediction`: the exact prediction of the next token without access to the chain, as log-probabilities in
+        nats minus their mean (`oracle-bayes-chain`). Without switches it depends only on the counts of the tokens that
+        followed the last `order` tokens, the solution of Edelman et al. 2024. And `previous_element`."""
+        tokens = episodes.context.y[:, :elements]
+        lengths = torch.full((len(tokens), 1), elements, device=tokens.device)
+        order, symbols = self.parameters.order, self.parameters.symbols
+        logits = posterior_rows(tokens, lengths, order, symbols, self.prior(shift)).squeeze(1).log()
+        prediction = ProbeTarget.of_all(logits - logits.mean(1, keepdim=True))
+        return {"prediction": prediction, **super().probe_targets(episodes, elements, shift)}
 
     def sample(self, request: Request) -> Episodes:
         prior, generator = self.prior(request.shift), request.generator

@@ -3,11 +3,7 @@
 `oracle-chain` has access to the chain in force at every token, so models that infer the chain cannot reach its score.
 With switches it also knows when the chain is replaced.
 
-`oracle-bayes-chain` is the best that a model can learn. Without switches, the posterior of each row is a Dirichlet
-distribution, and the probability of a token is its share of the tokens that followed the last m tokens, after adding
-`concentration` to each count. With switches, the answer is the mean of these probabilities over the posterior of the
-first token of the chain in force (Adams and MacKay 2007, Bayesian online changepoint detection, arXiv 0710.3742). The
-recursion is exact. Its time is quadratic in the length of the sequence, since every token may be the first one.
+`oracle-bayes-chain` is the best that a model can learn (`chain_posterior`).
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -26,12 +21,11 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.predictor import Oracle, State
 from iclbench.core.settings import NoSettings
 from iclbench.core.task import TaskFacts
-from iclbench.core.tokens import after_same_context, check_tokens, followers
+from iclbench.core.tokens import check_tokens
 from iclbench.families.family_predictor import FamilyPredictor
-from iclbench.families.streams.markov import ChainPrior, MarkovChains
+from iclbench.families.streams.chain_posterior import posterior_rows
+from iclbench.families.streams.markov import MarkovChains
 
-# Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
-_MAX_ENTRIES = 500_000
 # Smallest probability: a token that a chain excludes has a finite logit.
 _SMALLEST = 1e-30
 
@@ -104,48 +98,7 @@ class BayesChain(FamilyPredictor[NoSettings]):
         classes, lengths = check_tokens(points, self.facts.classes, type(self).__name__), _lengths(points, prefixes)
         points, _ = points.compact()
         tokens = points.y.masked_fill(~points.mask, 0)
-        size = max(1, _MAX_ENTRIES // max(1, tokens.shape[1] * max(lengths.shape[1], classes)))
-        chunks = [slice(start, start + size) for start in range(0, max(1, len(tokens)), size)]
-        rows = torch.cat([self._rows(tokens[chunk], lengths[chunk], classes) for chunk in chunks])
-        return _categorical(rows, points.x)
-
-    def _rows(self, tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], classes: int) -> Float[Tensor, "B P K"]:
-        if self.prior.switch:
-            return take(rows_with_switches(tokens, self.chain_order, classes, self.prior), lengths)
-        return _posterior_mean(followers(tokens, lengths, self.chain_order, classes), self.prior.concentration)
-
-
-def rows_with_switches(
-    tokens: Int[Tensor, "B N"], order: int, classes: int, prior: ChainPrior
-) -> Float[Tensor, "B N_and_1 K"]:
-    """Probabilities of the next token after 0, 1, ..., N tokens, if the chain may be replaced before every token.
-
-    The state of the recursion is the posterior of the first token of the chain in force. Tokens before position `order`
-    are uniform and carry no information about a chain, so all chains that start there count as one.
-    """
-    batch, length = tokens.shape
-    rows = torch.full((batch, length + 1, classes), 1 / classes, dtype=torch.float64, device=tokens.device)
-    lengths = torch.arange(length + 1, device=tokens.device).expand(batch, -1)
-    is_after_context, symbols = after_same_context(tokens, lengths, order), F.one_hot(tokens, classes).double()
-    starts = torch.ones((batch, 1), dtype=torch.float64, device=tokens.device)
-    for n in range(order, length + 1):
-        if n > order:
-            starts = torch.cat([starts * (1 - prior.switch), torch.full_like(starts[:, :1], prior.switch)], 1)
-        counted = symbols[:, order:n] * is_after_context[:, n, order:n].unsqueeze(-1)
-        # Counts of the tokens since each possible start of the chain; the last possible start is the next token.
-        counts = F.pad(counted.flip(1).cumsum(1).flip(1), (0, 0, 0, 1))
-        row_by_start = _posterior_mean(counts, prior.concentration)
-        rows[:, n] = (starts.unsqueeze(1) @ row_by_start).squeeze(1)
-        if n < length:
-            likelihood = take(row_by_start.mT, tokens[:, n : n + 1]).squeeze(1)
-            starts = starts * likelihood
-            starts = starts / starts.sum(1, keepdim=True)
-    return rows
-
-
-def _posterior_mean(counts: Float[Tensor, "*shape K"], concentration: float) -> Float[Tensor, "*shape K"]:
-    """The mean of a row given the counts of its tokens. Its Dirichlet prior has all parameters `concentration`."""
-    return (counts + concentration) / (counts.sum(-1, keepdim=True) + counts.shape[-1] * concentration)
+        return _categorical(posterior_rows(tokens, lengths, self.chain_order, classes, self.prior), points.x)
 
 
 def _lengths(points: Points, prefixes: Sequence[int] | None) -> Int[Tensor, "B P"]:

@@ -17,11 +17,13 @@ element of the sequence; and the values of a sequence differ.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -30,7 +32,7 @@ from iclbench.core.errors import UsageError
 from iclbench.core.settings import BaseSettings, PositiveFloat
 from iclbench.families.request import Request
 from iclbench.families.shifts import Kind, Number, Shift
-from iclbench.families.streams.base import StreamFamily
+from iclbench.families.streams.base import ProbeTarget, StreamFamily
 
 Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
@@ -156,6 +158,12 @@ class Recall(StreamFamily):
     def check_shift(self, shift: Shift, points: int) -> None:
         numbers_of_pairs(self.parameters.pairs, shift, points, self.parameters.longest_pair)
 
+    def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
+        """`value`: the next token, if it is part of the value of a query. And `previous_element`; after the value of a
+        pair, this is the last token of its key, which the first layer of an induction head attaches to the value."""
+        value = ProbeTarget(episodes.context.y[:, elements], episodes.scored[:, elements])
+        return {"value": value, **super().probe_targets(episodes, elements, shift)}
+
     def sample(self, request: Request) -> Episodes:
         parameters, generator = self.parameters, request.generator
         shift = self.parse_shift(request.shift)
@@ -163,26 +171,58 @@ class Recall(StreamFamily):
         count = torch.randint(smallest, largest + 1, (request.episodes,), generator=generator, device=generator.device)
         pairs = self._pairs(count, largest, shift.value("overwrite", parameters.overwrite), generator)
         slots = -(-request.points // parameters.shortest_pair)
-        pair_of_slot = _pairs_of_slots(pairs, slots, parameters.gap_power, generator)
-        is_query = torch.arange(slots, device=generator.device) >= count.unsqueeze(1)
-        if parameters.has_fixed_lengths:
-            tokens, scored = self._slots(pairs, pair_of_slot, is_query)
-            tokens, scored = tokens[:, : request.points], scored[:, : request.points]
+        uniform = torch.rand((request.episodes, slots), generator=generator, device=generator.device)
+        if parameters.gap_power is not None:
+            varied = count if smallest < largest else None
+            tokens, scored = self._with_gaps(pairs, varied, parameters.gap_power, uniform)
+        elif parameters.has_fixed_lengths:
+            tokens, scored = self._without_gaps(pairs, *_pairs_of_slots(pairs, uniform))
         else:
-            tokens, scored = _segments(pairs, pair_of_slot, is_query, request.points)
+            tokens, scored = _segments(pairs, *_pairs_of_slots(pairs, uniform), request.points)
+        tokens, scored = tokens[:, : request.points], scored[:, : request.points]
         context = Points.full(torch.empty((*tokens.shape, 0), device=generator.device), tokens)
         return Episodes(context=context, scored=scored, classes=self.classes, truth={"pairs": count})
 
-    def _slots(
+    def _without_gaps(
         self, pairs: Pairs, pair_of_slot: Int[Tensor, "B S"], is_query: Bool[Tensor, "B S"]
     ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """Tokens and scored positions of sequences of slots of equal length; slots without a pair have fillers."""
+        """Tokens and scored positions of sequences of slots of equal length, each with a pair or a query."""
         length = pairs.tokens.shape[-1]
-        index = pair_of_slot.clamp_min(0).unsqueeze(-1).expand(-1, -1, length)
-        is_filler = (pair_of_slot < 0).unsqueeze(-1)
-        tokens = pairs.tokens.gather(1, index).masked_fill_(is_filler, self.filler)
-        is_value = torch.arange(length, device=tokens.device) >= self.parameters.key_tokens[0]
-        return tokens.flatten(1), (is_query.unsqueeze(-1) & ~is_filler & is_value).flatten(1)
+        tokens = pairs.tokens.gather(1, pair_of_slot.unsqueeze(-1).expand(-1, -1, length))
+        return tokens.flatten(1), (is_query.unsqueeze(-1) & self._is_value(pairs)).flatten(1)
+
+    def _with_gaps(
+        self, pairs: Pairs, count: Int[Tensor, " B"] | None, gap_power: float, uniform: Float[Tensor, "B S"]
+    ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
+        """Tokens and scored positions of sequences of slots of equal length: all pairs, then one query of each pair,
+        and fillers in the other slots.
+
+        Args:
+            pairs: the pairs.
+            count: number of pairs of each episode; None if all pairs are used in all episodes.
+            gap_power: exponent of the power law.
+            uniform: a uniform number for each slot.
+        """
+        (batch, slots), (_, largest, length) = uniform.shape, pairs.tokens.shape
+        number = torch.full((1, 1), largest, device=uniform.device) if count is None else count.unsqueeze(1)
+        slot = _slots_of_queries(number, largest, gap_power, uniform).unsqueeze(-1).expand(-1, -1, length)
+        queries = pairs.tokens.gather(1, pairs.latest.unsqueeze(-1).expand(-1, -1, length))
+        is_scored = self._is_value(pairs)
+        tokens = torch.full((batch, slots, length), self.filler, device=uniform.device)
+        scored = torch.zeros(tokens.shape, dtype=torch.bool, device=uniform.device)
+        if count is None:
+            tokens.scatter_(1, slot, queries)[:, :largest] = pairs.tokens
+            scored.scatter_(1, slot, is_scored.expand_as(slot))[:, :largest] = False
+        else:
+            is_pair = (torch.arange(largest, device=uniform.device) < number).unsqueeze(-1)
+            first = tokens.scatter_(1, slot, torch.where(is_pair, queries, self.filler))[:, :largest]
+            first.copy_(torch.where(is_pair, pairs.tokens, first))
+            scored.scatter_(1, slot, (is_scored & is_pair).expand_as(slot))[:, :largest].masked_fill_(is_pair, False)
+        return tokens.flatten(1), scored.flatten(1)
+
+    def _is_value(self, pairs: Pairs) -> Bool[Tensor, " L"]:
+        """Which tokens of a pair are those of its value."""
+        return torch.arange(pairs.tokens.shape[-1], device=pairs.tokens.device) >= self.parameters.key_tokens[0]
 
     def _pairs(self, count: Int[Tensor, " B"], largest: int, overwrite: float, generator: torch.Generator) -> Pairs:
         parameters, shape = self.parameters, (len(count), largest)
@@ -202,11 +242,15 @@ class Recall(StreamFamily):
             keys = keys.gather(1, source.unsqueeze(-1).expand_as(keys))
             key_lengths = key_lengths.gather(1, source)
             latest = _last_with_same(source, count)
-        position = torch.arange(parameters.longest_pair, device=generator.device)
-        value_position = (position - key_lengths.unsqueeze(-1)).clamp(0, longest - 1)
-        key_position = position.clamp_max(keys.shape[-1] - 1).expand_as(value_position)
-        is_key = position < key_lengths.unsqueeze(-1)
-        tokens = torch.where(is_key, keys.gather(2, key_position), parameters.keys + values.gather(2, value_position))
+        if parameters.has_fixed_lengths:
+            tokens = torch.cat([keys, values.add_(parameters.keys)], -1)
+        else:
+            position = torch.arange(parameters.longest_pair, device=generator.device)
+            value_position = (position - key_lengths.unsqueeze(-1)).clamp(0, longest - 1)
+            key_position = position.clamp_max(keys.shape[-1] - 1).expand_as(value_position)
+            value_tokens = values.add_(parameters.keys).gather(2, value_position)
+            is_key = position < key_lengths.unsqueeze(-1)
+            tokens = torch.where(is_key, keys.gather(2, key_position), value_tokens)
         return Pairs(count, tokens, key_lengths, value_lengths, latest)
 
     def _different_keys(
@@ -214,18 +258,22 @@ class Recall(StreamFamily):
     ) -> tuple[Int[Tensor, "B P Lk"], Int[Tensor, "B P"]]:
         """Different keys of each episode, and their numbers of tokens."""
         (shortest, longest), size = self.parameters.key_tokens, self.parameters.keys
-        place = size ** torch.arange(longest, device=generator.device)
         if shortest == longest and size**longest < _SORTED_BELOW * shape[1] ** 2:
             uniform = torch.rand((shape[0], size**longest), generator=generator, device=generator.device)
-            codes = uniform.topk(shape[1], 1).indices
-            return codes.unsqueeze(-1) // place % size, torch.full(shape, longest, device=generator.device)
+            place = size ** torch.arange(longest, device=generator.device)
+            keys = uniform.topk(shape[1], 1).indices.unsqueeze(-1) // place % size
+            return keys, torch.full(shape, longest, device=generator.device)
         lengths = _integers(shortest, longest, shape, generator)
         keys = _integers(0, size - 1, (*shape, longest), generator)
-        while bool((repeated := _repeats(_codes(keys, lengths, size))).any()):
+        codes = _codes(keys, lengths, size)
+        while len(rows := _rows_with_repeats(codes)):
             new_lengths = _integers(shortest, longest, shape, generator)
             new_keys = _integers(0, size - 1, (*shape, longest), generator)
+            repeated = torch.zeros(shape, dtype=torch.bool, device=codes.device)
+            repeated[rows] = _repeats(codes[rows])
             lengths = torch.where(repeated, new_lengths, lengths)
             keys = torch.where(repeated.unsqueeze(-1), new_keys, keys)
+            codes = _codes(keys, lengths, size)
         return keys, lengths
 
 
@@ -272,11 +320,24 @@ def _change_value(
     values[:, i, 0] = torch.where(previous >= 0, (previous_value + step) % size, values[:, i, 0])
 
 
+@cache
+def _places(size: int, longest: int, device: torch.device) -> Int[Tensor, "lengths Lk"]:
+    """Row n has the place values of the tokens of a key of n tokens, and 0 for tokens that it does not have."""
+    position = torch.arange(longest, device=device)
+    return (size + 1) ** position * (position < torch.arange(longest + 1, device=device).unsqueeze(1))
+
+
 def _codes(keys: Int[Tensor, "B P Lk"], lengths: Int[Tensor, "B P"], size: int) -> Int[Tensor, "B P"]:
     """A number for each key; two keys are equal if their numbers are."""
-    position = torch.arange(keys.shape[-1], device=keys.device)
-    digits = torch.where(position < lengths.unsqueeze(-1), keys + 1, 0)
-    return (digits * (size + 1) ** position).sum(-1)
+    longest = keys.shape[-1]
+    return keys.squeeze(-1) if longest == 1 else (_places(size, longest, keys.device)[lengths] * (keys + 1)).sum(-1)
+
+
+def _rows_with_repeats(codes: Int[Tensor, "B P"]) -> Int[Tensor, " R"]:
+    """Rows with equal entries; NumPy sorts short rows several times as fast as torch."""
+    ordered = np.sort(codes.cpu().numpy(), 1)
+    rows = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(1))
+    return torch.from_numpy(rows).to(codes.device)
 
 
 def _repeats(codes: Int[Tensor, "B P"]) -> Bool[Tensor, "B P"]:
@@ -291,29 +352,27 @@ def _last_with_same(source: Int[Tensor, "B P"], count: Int[Tensor, " B"]) -> Int
     return (same * index).amax(2)
 
 
-def _pairs_of_slots(
-    pairs: Pairs, slots: int, gap_power: float | None, generator: torch.Generator
-) -> Int[Tensor, "B S"]:
-    """The pair of every slot: first all pairs, then queries, -1 for a slot without a pair.
+def _pairs_of_slots(pairs: Pairs, uniform: Float[Tensor, "B S"]) -> tuple[Int[Tensor, "B S"], Bool[Tensor, "B S"]]:
+    """The pair of every slot, first all pairs, then queries with the keys of random pairs; and which are queries."""
+    count, slot = pairs.count.unsqueeze(1), torch.arange(uniform.shape[1], device=uniform.device)
+    is_query = slot >= count
+    query = pairs.latest.gather(1, uniform.mul_(count).long())
+    return torch.where(is_query, query, slot.clamp_max(pairs.latest.shape[1] - 1)), is_query
 
-    Without gaps, each query has the key of a random pair. With gaps, every pair has one query, in slots drawn without
-    replacement with weights r^(gap_power - 1), where r = 1, 2, ... after the pairs.
+
+def _slots_of_queries(
+    count: Int[Tensor, "B_or_1 1"], largest: int, gap_power: float, uniform: Float[Tensor, "B S"]
+) -> Int[Tensor, "B P"]:
+    """The slot of the query of every pair, drawn without replacement from the slots after the pairs with weights
+    r^(gap_power - 1), where r = 1, 2, ... after the pairs.
+
+    If the slots after the pairs are too few, the last entries are slots of pairs.
     """
-    batch, largest = pairs.latest.shape
-    count, slot = pairs.count.unsqueeze(1), torch.arange(slots, device=generator.device)
-    uniform = torch.rand((batch, slots), generator=generator, device=generator.device)
-    if gap_power is None:
-        query = pairs.latest.gather(1, uniform.mul_(count).long())
-    else:
-        # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the
-        # order of the draws.
-        rank = (slot - count + 1).clamp_min(1)
-        keys = rank.log().mul_(gap_power - 1).sub_(uniform.clamp_min_(1e-12).log_().neg_().log_())
-        order = keys.masked_fill_(slot < count, -torch.inf).topk(largest, 1).indices
-        has_query = torch.arange(largest, device=generator.device) < count
-        query = torch.full((batch, slots), -1, device=generator.device)
-        query.scatter_(1, order, pairs.latest.masked_fill(~has_query, -1))
-    return torch.where(slot < count, slot.clamp_max(largest - 1), query)
+    # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the order
+    # of the draws.
+    rank = torch.arange(1, uniform.shape[1] + 1, device=uniform.device) - count
+    log_weights = rank.clamp_min(1).log().mul_(gap_power - 1).masked_fill_(rank < 1, -torch.inf)
+    return log_weights.sub(uniform.clamp_min_(1e-12).log_().neg_().log_()).topk(largest, 1).indices
 
 
 def _segments(

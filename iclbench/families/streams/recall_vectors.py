@@ -19,7 +19,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.families.request import Request
 from iclbench.families.sampling import normal
 from iclbench.families.shifts import Kind, Number, Shift
-from iclbench.families.streams.base import StreamFamily
+from iclbench.families.streams.base import ProbeTarget, StreamFamily
 from iclbench.families.streams.recall import Count, numbers_of_pairs
 
 
@@ -58,6 +58,11 @@ class RecallVectors(StreamFamily):
 
     def check_shift(self, shift: Shift, points: int) -> None:
         numbers_of_pairs(self.parameters.pairs, shift, points, 2)
+
+    def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
+        """`value`: the next vector, if it is the value of a query. And `previous_element`."""
+        value = ProbeTarget(episodes.context.y[:, elements], episodes.scored[:, elements])
+        return {"value": value, **super().probe_targets(episodes, elements, shift)}
 
     def sample(self, request: Request) -> Episodes:
         generator, batch, dim = request.generator, request.episodes, self.parameters.dim

@@ -1,4 +1,4 @@
-"""Layer-wise probes: error, scale and shift against the layer, and the search for gamma of GD++.
+"""Layer-wise probes: scores, scale and shift against the layer, and the search for gamma of GD++.
 
 Layers and gradient steps have a common axis, the share of all layers or steps (Grazzi et al. 2024, figures 3, 4, 5, 11
 and 12).
@@ -25,27 +25,32 @@ _SIZE_COLOURS = ("#74B3DD", "#2F7FBC", "#0B559F", "#08306B", "#041A3D")
 _BAND_CAPTION = " Bands: 95 % intervals over {tasks} tasks"
 
 
-def error_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """A figure of the error against depth at one context size. Methods without layers or steps are horizontal lines."""
+def part_names(shift: str, name: str, *parts: str) -> str:
+    """The name of a figure or table of a score. Only the scores of targets are part of it."""
+    return slug("probe", shift, *([] if name == "squared_error" else [name]), *parts)
+
+
+def score_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
+    """A figure of a score against depth at one context size. Methods without layers or steps are horizontal lines."""
     n = int(rows["n_context"].iloc[0])
-    data = _with_depth(rows[rows["metric"] == "squared_error"])
-    looks = {name: task.looks[name] for name in _legend_order(data)}
+    data = _with_depth(rows[rows["metric"] == name])
+    looks = {contestant: task.looks[contestant] for contestant in _legend_order(data)}
+    steps = " (of GD and GD++: after each step)" if (data["axis"] == "gd_step").any() else ""
+    levels = " Horizontal lines: baselines without layers." if data["axis"].isna().any() else ""
     return _by_depth(
         task,
         data,
         looks,
-        slug("probe", shift, "error"),
-        "error by layer",
-        "squared_error",
-        "Normalised squared error of the decoded output of each layer"
-        + (" (of GD and GD++: after each step)" if (rows["axis"] == "gd_step").any() else "")
-        + f" with {n} examples in context. Horizontal lines: baselines without layers.",
+        part_names(shift, name, "error" if metric(name).lower_is_better else "score"),
+        f"{_short_label(name)} by layer",
+        name,
+        f"{_measured(name)}{steps} with {n} examples in context.{levels}",
     )
 
 
-def context_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
-    """A figure of the error against depth, with a panel per run and a line per number of examples."""
-    data = _with_depth(rows[(rows["metric"] == "squared_error") & (rows["axis"] == "layer")])
+def context_figure(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> Figure:
+    """A figure of a score against depth, with a panel per run and a line per number of examples."""
+    data = _with_depth(rows[(rows["metric"] == name) & (rows["axis"] == "layer")])
     sizes = sorted(int(n) for n in data["n_context"].unique())
     dashes = ((), *DASHES)
     looks = {
@@ -59,11 +64,10 @@ def context_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         task,
         data,
         looks,
-        slug("probe", shift, "contexts"),
-        "error by layer and number of examples",
-        "squared_error",
-        "Normalised squared error of the decoded output of each layer, one panel per run, one line per number of "
-        "examples in context.",
+        part_names(shift, name, "contexts"),
+        f"{_short_label(name)} by layer and number of examples",
+        name,
+        f"{_measured(name)}, one panel per run, one line per number of examples in context.",
         panels=sorted(str(run) for run in data["run"].unique()),
     )
 
@@ -135,6 +139,18 @@ def gamma_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         "panel",
         sizes,
     )
+
+
+def _short_label(name: str) -> str:
+    return "error" if name == "squared_error" else metric(name).label
+
+
+def _measured(name: str) -> str:
+    """The beginning of a caption."""
+    if name == "squared_error":
+        return "Normalised squared error of the decoded output of each layer"
+    label = metric(name).label
+    return f"{label[0].upper()}{label[1:]}, decoded linearly from the hidden state after each layer,"
 
 
 def _with_depth(rows: pd.DataFrame) -> pd.DataFrame:

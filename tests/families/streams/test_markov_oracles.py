@@ -16,7 +16,7 @@ from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictions import Categorical
 from iclbench.core.task import TaskFacts
 from iclbench.families.linear import Linear
-from iclbench.families.streams import markov_oracles
+from iclbench.families.streams import chain_posterior
 from iclbench.families.streams.markov import ChainPrior, MarkovChains
 from iclbench.families.streams.markov_oracles import BayesChain, ChainOracle, rows_with_switches
 from tests.contracts.cases import check_contracts
@@ -232,7 +232,7 @@ def test_later_tokens_and_neighbours_change_nothing(switch: float, monkeypatch: 
     changed[:, 25:] = 2 - changed[:, 25:]
     changed_answer = predictor.predict_next(replace(points, y=changed)).logits
     assert torch.equal(changed_answer[:, :26], answer[:, :26]) and not torch.equal(changed_answer, answer)
-    monkeypatch.setattr(markov_oracles, "_MAX_ENTRIES", 1)
+    monkeypatch.setattr(chain_posterior, "_MAX_ENTRIES", 1)
     torch.testing.assert_close(predictor.predict_next(points).logits, answer, rtol=0, atol=1e-14)
     torch.testing.assert_close(predictor.predict_next(points[2:3]).logits, answer[2:3], rtol=0, atol=1e-14)
 

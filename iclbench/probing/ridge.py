@@ -1,0 +1,41 @@
+"""Ridge regression of a probe, with the penalty chosen by generalised cross-validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+# Candidates for the penalty, as multiples of the mean squared singular value of the centred inputs.
+PENALTIES = torch.logspace(-10, 4, 57, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """y = (x - centre) weights + intercept."""
+
+    centre: Float[Tensor, " D"]
+    weights: Float[Tensor, "D K"]
+    intercept: Float[Tensor, " K"]
+
+    def __call__(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
+        return (x - self.centre) @ self.weights + self.intercept
+
+
+def fit_ridge(x: Float[Tensor, "N D"], y: Float[Tensor, "N K"]) -> LinearMap:
+    """Ridge regression with an intercept that is not penalised, in float64. All outputs share the penalty, which
+    minimises the generalised cross-validation error over `PENALTIES` (Golub, Heath and Wahba 1979, equation 1.4)."""
+    x, y = x.double(), y.double()
+    centre, intercept = x.mean(0), y.mean(0)
+    u, s, vt = torch.linalg.svd(x - centre, full_matrices=False)
+    projected, squares = u.T @ (y - intercept), s.square()
+    penalties = PENALTIES * squares.mean().clamp_min(torch.finfo(torch.float64).tiny)
+    shrinkage = squares / (squares + penalties.unsqueeze(1))
+    # The part of y outside the span of x, and the part within it that the penalty removes.
+    outside = ((y - intercept).square().sum() - projected.square().sum()).clamp_min(0)
+    residual = outside + (1 - shrinkage).square() @ projected.square().sum(1)
+    freedom = (len(x) - 1 - shrinkage.sum(1)).clamp_min(1e-9)
+    penalty = penalties[(residual / freedom.square()).argmin()]
+    return LinearMap(centre, vt.T @ ((s / (squares + penalty)).unsqueeze(1) * projected), intercept)
