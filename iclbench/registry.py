@@ -381,6 +381,10 @@ FAMILIES = Registry(
             "iclbench.families.streams.linear_system:LinearSystems",
             "noisy rotations in the plane, one coordinate observed",
         ),
+        "tabular-prior": Entry(
+            "iclbench.families.tabular_prior.tabular_prior:TabularPrior",
+            "synthetic tables: causal models, Bayesian networks, trees",
+        ),
         "real-tables": Entry(
             "iclbench.families.tabular.real_tables:RealTables",
             "splits of real tables with numbers or classes as targets",
@@ -624,6 +628,13 @@ ESTIMATORS = Estimators(
         ),
         "gp-bayes-oracle": Entry(
             "iclbench.families.gaussian_processes.oracles:OracleBayes", "posterior over kernels and functions"
+        ),
+        "table-gp-oracle": Entry(
+            "iclbench.families.tabular_prior.oracles:OracleGP", "posterior of tables under the true Gaussian process"
+        ),
+        "table-gp-prior-oracle": Entry(
+            "iclbench.families.tabular_prior.oracles:OracleGPPrior",
+            "posterior of tables, averaged over the prior of Gaussian processes",
         ),
         "climate-oracle": Entry("iclbench.families.climate.oracle:ClimateOracle", "posterior under the true climate"),
         "recall-oracle": Entry(

@@ -18,6 +18,9 @@ from iclbench.evaluation.prompts import PromptSet
 
 def score_next(contestant: PredictorContestant, prompts: PromptSet) -> cells.Tables:
     """The tables of one contestant for the question `next`."""
+    # A predictor that is not defined under the shift, even without a context.
+    if reason := contestant.predictor.too_long(0):
+        return cells.skipped_tables(prompts, cells.shared_columns(contestant, prompts, "next"), reason)
     prompts.episodes  # noqa: B018  (all contestants share the episodes, so their sampling is not measured)
     with memory_advice(EVALUATION_REMEDY), Measure(contestant.device) as cost:
         curve = learning_curve(contestant.predictor, prompts, device=contestant.device)

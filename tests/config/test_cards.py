@@ -102,8 +102,10 @@ def test_a_shipped_card_is_complete_and_fits_its_family(name):
         {"zero", "mean", "knn-3"} if family.classes is None else {"pixel-1nn", "nearest-class-mean", "majority"}
     )
     assert simple_baselines <= set(card.baselines)
-    if card.question == "next":
-        assert {"least-squares", "xgboost", "gd", "gd-plus-plus"} <= set(card.baselines)
+    if card.question == "next" and family.classes is None:
+        assert {"least-squares", "xgboost"} <= set(card.baselines)
+        if card.family != "tabular-prior":  # descent on linear weights is of interest for functions of papers only
+            assert {"gd", "gd-plus-plus"} <= set(card.baselines)
         assert any(name.startswith("lasso") for name in card.baselines)
 
 

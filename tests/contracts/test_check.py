@@ -250,6 +250,8 @@ OF_ONE_FAMILY = {
     "bayes-kalman-oracle",
     "chain-oracle",
     "chain-bayes-oracle",
+    "table-gp-oracle",
+    "table-gp-prior-oracle",
 }
 REGISTERED = {name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.entries} - OF_ONE_FAMILY
 

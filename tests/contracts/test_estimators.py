@@ -28,6 +28,7 @@ OF_ONE_FAMILY = (
     "kalman-oracle",
     "bayes-kalman-oracle",
     "chain-",
+    "table-gp-",
 )
 BASELINES = [name for name in card_names("baselines") if not load_baseline(name)[1].estimator.startswith(OF_ONE_FAMILY)]
 # Steps of Adam amplify float32 rounding.

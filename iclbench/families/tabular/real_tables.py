@@ -44,7 +44,7 @@ from iclbench.families.tabular.tabular import TableName, distinct_rows
 log = logging.getLogger("iclbench")
 
 # Smallest number of target rows.
-MIN_TARGETS = 5
+MIN_TARGETS = 10
 # Largest absolute value of an input.
 LIMIT = 100.0
 
@@ -58,7 +58,8 @@ class RealTablesParameters(FunctionParameters):
         path: a folder of tables, below the data folder or from the current folder (default: the tables that
             scikit-learn bundles, or `tables` of the data folder for a `suite` or named tables).
         suite: only the tables of this collection.
-        tables: names of tables of the folder or of bundled tables (default: all with enough rows).
+        tables: names of tables of the folder or of bundled tables (default: all with enough rows and not too many
+            classes).
         targets: largest number of target rows.
         splits: number of splits of every table in the prompts.
         variance: variance of outputs that are numbers, for example that of the task on which a model was trained.
@@ -151,16 +152,19 @@ class RealTables(Family):
 
     @cached_property
     def tables(self) -> list[LabelledTable]:
-        """All tables, in the order of their names on the card."""
+        """All tables with at most `classes` classes, in the order of their names on the card."""
         tables = self._read_tables() if self._tables_in_memory is None else list(self._tables_in_memory)
-        for table in tables:
-            if self.classes is not None and table.classes > self.classes:
-                raise DataError(
-                    f"table '{table.name}' has {table.classes} classes; use -o task.classes={table.classes} in "
-                    "training, or select other tables with -o task.tables",
-                    code="not-applicable",
-                )
-        return tables
+        large = [table for table in tables if self.classes is not None and table.classes > self.classes]
+        if large and (self.parameters.tables or len(large) == len(tables)):
+            raise DataError(
+                f"table '{large[0].name}' has {large[0].classes} classes, and the task has {self.classes}; use "
+                f"-o task.classes={large[0].classes} in training, or other tables",
+                code="not-applicable",
+            )
+        if large:
+            names = ", ".join(table.name for table in large)
+            log.info("left out, because they have more than %d classes: %s", self.classes, names)
+        return [table for table in tables if table not in large]
 
     def _read_tables(self) -> list[LabelledTable]:
         kind, names, suite = self.parameters.kind, self.parameters.tables, self.parameters.suite

@@ -40,7 +40,6 @@ def _leaderboard(task: Slice, rows: pd.DataFrame, main: str) -> Table:
     ends = ends.rename(columns={"value": main, "low": f"{main}_low", "high": f"{main}_high"})
     others = [name for name in _OTHER_METRICS if name in means]
     frame = frame.merge(ends, "left", "contestant").merge(means[["contestant", *others]], "left", "contestant")
-    frame = frame.drop(columns="n_related").assign(n_related=pd.NA)
     columns = shown_columns(
         frame,
         Column(main, metric(main).label, fixed, True, f"{main}_low", f"{main}_high"),
@@ -52,7 +51,7 @@ def _leaderboard(task: Slice, rows: pd.DataFrame, main: str) -> Table:
         caption=f"Models and baselines by {metric(main).label}, with 95 % intervals over tables."
         f"{column_meanings(columns)}",
         frame=frame,
-        columns=columns,
+        columns=tuple(column for column in columns if column.key != "n_related"),
         group="rank",
     )
 

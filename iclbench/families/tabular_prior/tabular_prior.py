@@ -1,0 +1,232 @@
+"""Synthetic tables: the prior on which in-context learners for tables are trained (TabPFN).
+
+Every episode is a table with its own function. Its rows are the points, so models of sequences and of sets can read it.
+The default prior mixes these kinds of tables:
+
+| kind | share | columns and target |
+| --- | --- | --- |
+| `scm` | 35 % | hidden units of a random network, a structural causal model (`networks`) |
+| `bnn` | 35 % | inputs and output of a random network, a Bayesian neural network (`networks`) |
+| `trees` | 30 % | the same with ensembles of trees, half of them causal (`trees`) |
+
+`gp` is a fourth kind, only by name: functions of a Gaussian process with a discrete prior of hyperparameters
+(`gaussian_process`), so that `oracle-gp-prior` is the exact ceiling. Its inputs are N(0, 1) before standardisation; it
+has no categories and no missing cells, and its targets are not standardised. Every kind is also a shift, to
+evaluate a model on another prior than its own.
+
+Inputs are the numbers of columns (`columns`): a table uses 1 to `dim` of them, 20 % of the columns are categorical, and
+some have missing cells. Inputs are standardised over all rows of the table, since those of the targets are known.
+Targets are standardised, or cut into at most `classes` classes, by further rows (`labels`): statistics of the
+table's own targets would reveal the last target.
+
+With `rescale`, the used columns are multiplied by `dim` over their number, so that the size of an input does not depend
+on that number. The first TabPFN does this, because it maps all columns by one linear layer. A model that ignores empty
+columns does not need it, and a user's table would need the same scale, so it is off by default.
+
+The ranges of hyperparameters follow the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
+Differences from that code:
+
+- every table has its own hyperparameters and class cuts (there: groups of tables share them); layers, width, initial
+  standard deviation and noise are log-uniform between the ends of its ranges, not nested distributions;
+- an activation per layer (there: per network), from identity, tanh and ReLU;
+- block-wise dropout or none (there: block-wise or independent dropout), and one standard deviation of the noise per
+  network (there: optionally one per unit);
+- tree ensembles, which it does not have, are oblivious trees as in nanoTabICL's prior;
+- targets and class cuts depend on other rows than those of the table (there: on all rows of the table). There, outliers
+  are compressed, and rows are shuffled until context and targets have the same classes; here neither;
+- 20 % of all columns are categorical (there: a random share of the columns of some tables).
+
+About a third of the tables of all kinds but `gp` are mostly noise, since small weights do not rise above it. The prior
+of nanoTabICL drops tables that extremely randomised trees cannot predict; this one does not. The playground of tabular
+foundation models (TFM-Playground, snapshot of May 2026) reads the priors of TabPFN, TICL and TabICL.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from iclbench.core import limits
+from iclbench.core.episodes import Episodes, Points
+from iclbench.core.settings import BaseSettings, PositiveFloat
+from iclbench.families.base import Family
+from iclbench.families.request import Request
+from iclbench.families.sampling import normal
+from iclbench.families.shifts import Kind
+from iclbench.families.tabular_prior import gaussian_process, labels
+from iclbench.families.tabular_prior.columns import Layout, inputs, standardised
+from iclbench.families.tabular_prior.draws import chance, first, uniform
+from iclbench.families.tabular_prior.networks import Networks, draw_networks
+from iclbench.families.tabular_prior.trees import TreeTables, draw_trees
+
+SCM, BNN, TREES, GP = range(4)
+KINDS = ("scm", "bnn", "trees", "gp")
+
+KIND_SHIFTS = {kind: Kind(("the kind of tables",)) for kind in KINDS}
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+class TabularPriorParameters(BaseSettings):
+    """Parameters of synthetic tables.
+
+    Attributes:
+        dim: number of input columns.
+        classes: the largest number of classes; 0 for regression.
+        kind: the kind of tables; `mix` for the default prior.
+        trees: share of tree ensembles in `mix`.
+        categorical: share of categorical columns.
+        missing: share of tables that may have missing cells, which are in half of their columns.
+        rescale: whether used columns are multiplied by `dim` over their number.
+        lengthscales, noises: the hyperparameters of the kind `gp`; all pairs are equally likely.
+    """
+
+    dim: Annotated[int, Field(ge=1, le=100)] = 5
+    classes: Annotated[int, Field(ge=0, le=100)] = 0
+    kind: Literal["mix", "scm", "bnn", "trees", "gp"] = "mix"
+    trees: Probability = 0.3
+    categorical: Probability = 0.2
+    missing: Probability = 0.2
+    rescale: bool = False
+    lengthscales: tuple[PositiveFloat, ...] = Field(default=(0.5, 1.0, 2.0, 4.0), strict=False, min_length=1)
+    noises: tuple[PositiveFloat, ...] = Field(default=(0.1, 0.2, 0.4), strict=False, min_length=1)
+
+    @model_validator(mode="after")
+    def _check(self) -> TabularPriorParameters:
+        if self.classes == 1:
+            raise ValueError("classes: expected 0 for regression, or at least 2, got 1")
+        for name in ("lengthscales", "noises"):
+            if not all(1e-2 <= value <= 1e2 for value in getattr(self, name)):
+                raise ValueError(f"{name}: expected numbers from 0.01 to 100")
+        return self
+
+
+class TabularPrior(Family):
+    """Tables with another function in every episode; the question is `next`.
+
+    `truth` has the kind of every table (index in `KINDS`), its numbers of used columns (with indicators of missing
+    cells), of columns with values and of classes (0 for regression), and the hyperparameters of Gaussian processes (0
+    for other kinds). For a given seed the functions do not depend on the number of points.
+
+    Errors are divided by 1, which is roughly the variance of standardised targets.
+    """
+
+    Parameters = TabularPriorParameters
+    shift_kinds = KIND_SHIFTS
+    oracles = frozenset({"oracle-gp", "oracle-gp-prior"})
+    parameters: TabularPriorParameters
+
+    def __init__(self, parameters: TabularPriorParameters, data_dir: Path | None = None) -> None:
+        super().__init__(parameters, data_dir)
+        self.classes = parameters.classes or None
+
+    @property
+    def x_dim(self) -> int:
+        return self.parameters.dim
+
+    def kind(self, shift: str = "none") -> str:
+        """The kind of tables under a shift, or `mix`."""
+        part = self.parse_shift(shift).part(*KINDS)
+        return self.parameters.kind if part is None else part.kind
+
+    def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
+        """Both oracles are exact for regression on Gaussian processes, and only for it."""
+        return self.kind(shift) == "gp" and self.classes is None
+
+    def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
+        """Tables by kind; none if all are of one kind."""
+        kind = episodes.truth["kind"]
+        masks = {name: kind == index for index, name in enumerate(KINDS)}
+        return {name: mask for name, mask in masks.items() if mask.any()} if len(kind.unique()) > 1 else {}
+
+    def sample(self, request: Request) -> Episodes:
+        parameters, generator = self.parameters, request.generator
+        limits.check(4 * request.episodes * request.points * (parameters.dim + 1), "the inputs of these tables need")
+        kind = self._kinds(request.episodes, self.kind(request.shift), generator)
+        is_process = kind == GP
+        largest = min(parameters.dim, request.active_dims or parameters.dim)
+        shares = parameters.categorical, parameters.missing
+        layout = Layout.draw(is_process, parameters.dim, largest, *shares, generator)
+        counts = torch.zeros_like(kind)
+        if parameters.classes:
+            counts = labels.class_counts(len(kind), parameters.classes, generator)
+        lengthscale, noise = (torch.where(is_process, t, 0) for t in self._hyperparameters(len(kind), generator))
+        truth = {
+            "kind": kind,
+            "used": layout.used,
+            "columns": layout.columns,
+            "classes": counts,
+            "lengthscale": lengthscale,
+            "noise": noise,
+        }
+        values, outputs, reference = self._rows(truth, request.points, generator)
+        x = inputs(values, layout, generator)
+        if parameters.rescale:
+            x = x * (parameters.dim / layout.used).view(-1, 1, 1)
+        if parameters.classes:
+            y = labels.class_labels(outputs, reference, counts, parameters.classes, generator)
+        else:
+            standard = labels.standardised_targets(outputs, reference)
+            y = torch.where(is_process.unsqueeze(1), outputs, standard).unsqueeze(2)
+        context = Points.full(x, y)
+        return Episodes(context=context, scored=context.mask, classes=self.classes, truth=truth)
+
+    def _rows(
+        self, truth: dict[str, Tensor], points: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B R"]]:
+        """Columns and outputs of the rows of tables, and outputs of further rows, the reference rows. All functions are
+        drawn before the first row."""
+        kind, columns, dim = truth["kind"], truth["columns"], self.parameters.dim
+        functions = self._functions(kind, columns, generator)
+        values = torch.zeros((len(kind), points, dim), device=generator.device)
+        outputs = torch.zeros((len(kind), points), device=generator.device)
+        reference = torch.zeros((len(kind), labels.REFERENCE_ROWS), device=generator.device)
+        for index, function in functions:
+            x, y = function.sample(labels.REFERENCE_ROWS + points, generator)
+            values[index] = x[:, labels.REFERENCE_ROWS :]
+            reference[index], outputs[index] = y.split([labels.REFERENCE_ROWS, points], 1)
+        process = (kind == GP).nonzero().squeeze(1)
+        if len(process):
+            limits.check(8 * points**2, "the covariance of the rows of a table needs")
+            x = normal((len(process), points, dim), generator) * first(columns[process], dim).unsqueeze(1)
+            values[process] = standardised(x, torch.ones_like(x, dtype=torch.bool))
+            hyperparameters = columns[process], truth["lengthscale"][process], truth["noise"][process]
+            outputs[process] = gaussian_process.sample_outputs(values[process], *hyperparameters, generator)
+            reference[process] = normal((len(process), labels.REFERENCE_ROWS), generator)
+        return values, outputs, reference
+
+    def _kinds(self, tables: int, kind: str, generator: torch.Generator) -> Int[Tensor, " B"]:
+        """The kinds of tables."""
+        is_tree = chance((tables,), self.parameters.trees, generator)
+        network = torch.where(chance((tables,), 0.5, generator), SCM, BNN)
+        return torch.where(is_tree, TREES, network) if kind == "mix" else torch.full_like(network, KINDS.index(kind))
+
+    def _hyperparameters(
+        self, tables: int, generator: torch.Generator
+    ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """Lengthscales and noises of Gaussian processes."""
+        drawn = []
+        for choices in (self.parameters.lengthscales, self.parameters.noises):
+            values = torch.tensor(choices, dtype=torch.float64, device=generator.device)
+            position = (len(choices) * uniform((tables,), generator)).long().clamp_max(len(choices) - 1)
+            drawn.append(values[position])
+        return drawn[0], drawn[1]
+
+    def _functions(
+        self, kind: Int[Tensor, " B"], columns: Int[Tensor, " B"], generator: torch.Generator
+    ) -> list[tuple[Int[Tensor, " G"], Networks | TreeTables]]:
+        """The networks and ensembles of tables, in groups with the indices of their tables."""
+        is_causal = torch.where(kind == TREES, chance(tuple(kind.shape), 0.5, generator), kind == SCM)
+        network, tree = ((kind < TREES).nonzero().squeeze(1), (kind == TREES).nonzero().squeeze(1))
+        functions: list[tuple[Tensor, Networks | TreeTables]] = []
+        if len(network):
+            drawn = draw_networks(is_causal[network], columns[network], self.parameters.dim, generator)
+            functions += [(network[index], networks) for index, networks in drawn]
+        if len(tree):
+            ensembles = draw_trees(is_causal[tree], columns[tree], self.parameters.dim, generator)
+            functions += [(tree[index], trees) for index, trees in ensembles]
+        return functions
