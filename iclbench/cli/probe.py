@@ -41,10 +41,22 @@ def command(
     ] = None,
     fit: Annotated[
         int | None,
-        typer.Option("--fit", min=2, help="Number of queries per function to fit scale and shift.", show_default="10"),
+        typer.Option(
+            "--fit",
+            min=2,
+            help="Number of queries per function to fit scale and shift. For streams: number of episodes to fit linear "
+            "probes.",
+            show_default="10; 4096",
+        ),
     ] = None,
     test: Annotated[
-        int | None, typer.Option("--test", min=1, help="Number of scored queries per function.", show_default="40")
+        int | None,
+        typer.Option(
+            "--test",
+            min=1,
+            help="Number of scored queries per function. For streams: number of scored episodes.",
+            show_default="40; 1024",
+        ),
     ] = None,
     rank: Annotated[bool, typer.Option("--rank", help="Measure the rank of the matrix of predictions.")] = False,
     contexts: Annotated[
@@ -69,7 +81,8 @@ def command(
     json: Json = False,
 ) -> None:
     """Apply the read-out of the model to every layer, with a scale and a shift fitted per function, and compare the
-    layers with GD and GD++. Alternatively, measure the rank of the predictions, or probe the sample representation."""
+    layers with GD and GD++. On streams, decode targets of the task linearly from the hidden state of every layer.
+    Alternatively, measure the rank of the predictions, or probe the sample representation."""
     from iclbench.core.context import Context
 
     if rank and representation:

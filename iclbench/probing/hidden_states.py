@@ -126,16 +126,16 @@ def probe_hidden_states(
             yield cached_cell(context.results, contestant, prompts, columns, work)
 
 
-def hidden_states(model: LayeredBackbone, prompts: HiddenStateSet, device: str = "cpu") -> Float[Tensor, "L B D"]:
-    """The hidden vector after the context, at each layer, in float64 on the CPU."""
-    size, parts = max(1, POINTS_PER_PASS // (prompts.context + 1)), []
+def hidden_states(model: LayeredBackbone, prompts: HiddenStateSet, device: str = "cpu") -> list[Float[Tensor, "B D"]]:
+    """The hidden vectors after the context, one matrix per layer, in float64 on the CPU."""
+    size, blocks = max(1, POINTS_PER_PASS // (prompts.context + 1)), []
     context = prompts.episodes.context.span(0, prompts.context)
     for start in range(0, len(context), size):
         block = context[start : start + size].to(device)
         with torch.inference_mode():
             layers = model.hidden_by_layer(block, block.x[:, :1])
-            parts.append(torch.stack([hidden[:, 0].double().cpu() for hidden in layers]))
-    return torch.cat(parts, 1)
+            blocks.append([hidden[:, 0].double().cpu() for hidden in layers])
+    return [torch.cat(layer) for layer in zip(*blocks, strict=True)]
 
 
 def probe_scores(hidden: Float[Tensor, "B D"], target: ProbeTarget, fit: int) -> Float[Tensor, " T"]:
@@ -161,31 +161,31 @@ def probe_scores(hidden: Float[Tensor, "B D"], target: ProbeTarget, fit: int) ->
 def _tables(contestant: PredictorContestant, prompts: HiddenStateSet, columns: dict[str, object]) -> Tables:
     assert isinstance(contestant.predictor, LayeredBackbone)
     layers = hidden_states(contestant.predictor, prompts, contestant.device)
-    axis = [float(layer) for layer in range(1, len(layers) + 1)]
-    bad = (~layers.isfinite()).any(2)
+    bad = [(~hidden.isfinite()).any(1) for hidden in layers]
     rows: Rows = []
     for name, target in prompts.targets.items():
         prefix = R_SQUARED_OF if target.values.is_floating_point() else ACCURACY_OF
         shared = columns | {"axis": "layer", "metric": prefix + name, "normaliser": 1.0}
-        if reason := _unprobed_reason(target, prompts):
+        if reason := _unprobed_reason(name, prompts):
             rows.append(shared | {"axis": None, "status": "skipped", "reason": reason})
             continue
-        for layer, hidden, is_bad in zip(axis, layers, bad, strict=True):
+        for layer, (hidden, is_bad) in enumerate(zip(layers, bad, strict=True), 1):
             if is_bad.any():
                 reason = f"the hidden state is not finite in {int(is_bad.sum())} of {len(is_bad)} episodes"
-                rows.append(shared | {"axis_value": layer, "status": "failed", "reason": reason})
+                rows.append(shared | {"axis_value": float(layer), "status": "failed", "reason": reason})
             else:
                 scores = probe_scores(hidden, target, prompts.fit).unsqueeze(1)
-                rows += rows_along_axis(shared, [layer], scores, prompts.seed)
+                rows += rows_along_axis(shared, [float(layer)], scores, prompts.seed)
     return {"values": rows}
 
 
-def _unprobed_reason(target: ProbeTarget, prompts: HiddenStateSet) -> str:
+def _unprobed_reason(name: str, prompts: HiddenStateSet) -> str:
     """Why a target has no probe after this many elements; empty if it has one."""
+    target = prompts.targets[name]
     for part in (slice(0, prompts.fit), slice(prompts.fit, None)):
         values = target.values[part][target.is_defined[part]]
         if not len(values):
-            return f"no episode has this target after {prompts.context} elements"
+            return f"no episode has the target '{name}' after {prompts.context} elements"
         if bool((values == values[:1]).all()):
-            return f"this target is equal in all episodes after {prompts.context} elements"
+            return f"the target '{name}' is equal in all episodes after {prompts.context} elements"
     return ""

@@ -174,3 +174,19 @@ def test_a_wrong_request_of_other_probes_is_refused_in_one_line(
     code, out, err = run("probe", RUN, *arguments, *results, capsys=capsys)
     assert (code, out) == (2, "")
     assert name in err and err.count("\n") == 1
+
+
+def test_a_run_that_reads_a_stream_has_a_row_per_target_and_no_number_of_tasks(
+    results: tuple[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ("-p", "smoke", "-o", "train.steps=1", "--name", "chain")
+    run("train", "markov", "gru", *settings, *results, capsys=capsys)
+    code, out, err = run("probe", "chain", "--fit", 40, "--test", 20, *results, capsys=capsys)
+    assert code == 0, err
+    rows = [line for line in out.splitlines() if line.startswith("chain")]
+    assert len(rows) == 4 and sum("R²" in line for line in rows) == 2 and all("2 layers" in line for line in rows)
+    code, out, err = run("probe", "chain", "--context", 1, "--fit", 40, "--test", 20, *results, capsys=capsys)
+    assert code == 0 and "'previous_element'" in out and "'prediction'" in out
+    code, out, err = run("probe", *SMALL, *results, capsys=capsys)
+    assert code == 0 and RUN in out and "chain" not in out
+    assert "'chain'" in err and "--fit" in err

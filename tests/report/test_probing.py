@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from iclbench import tables
+from iclbench.core.metrics import metric
 from iclbench.report import build
 from iclbench.report.blocks import Figure, Section, Table
 from iclbench.report.data import Results, load_results
@@ -212,8 +213,8 @@ def test_table_has_final_and_smallest_errors(blocks: dict[str, Figure | Table]) 
     frame = table.frame.set_index(["n_context", "run"])
     row = frame.loc[(40, "linear-gpt2-small-s0")]
     assert (row["depth"], row["best_at"]) == (4, 4)
-    assert row["raw"] == pytest.approx(2 * row["error"])
-    assert row["scale"] == pytest.approx(1 + row["error"])
+    assert row["raw"] == pytest.approx(2 * row["score"])
+    assert row["scale"] == pytest.approx(1 + row["score"])
     assert frame.loc[(20, "gd-plus-plus"), "gamma"] == 1e-4
     assert pd.isna(frame.loc[(20, "zero"), "depth"])
 
@@ -221,8 +222,8 @@ def test_table_has_final_and_smallest_errors(blocks: dict[str, Figure | Table]) 
 def test_final_error_differs_from_smallest_if_it_rises_in_last_layer() -> None:
     rows = pd.DataFrame([row for row in probe_rows(20) if row["run"] == "linear-gpt2-small-s0"])
     final_error = rows["axis_value"].eq(4) & rows["metric"].eq("squared_error")
-    record = probing._record(rows.assign(value=rows["value"].mask(final_error, 0.9)))
-    assert (record["depth"], record["error"]) == (4, 0.9)
+    record = probing._record(rows.assign(value=rows["value"].mask(final_error, 0.9)), metric("squared_error"))
+    assert (record["depth"], record["score"]) == (4, 0.9)
     assert (record["best_at"], record["best"]) == (3, pytest.approx(np.exp(-3)))
     assert record["scale"] == pytest.approx(1 + np.exp(-4)), "as after the last layer"
 
@@ -233,3 +234,48 @@ def test_report_can_have_only_probes(tmp_path: Path) -> None:
     html = build(tmp_path, tmp_path / "out", formats=()).page.read_text(encoding="utf-8")
     assert "probe-none-error" in html and "linear-small-curves" not in html
     assert "probe-none-contexts" not in html, "one context size"
+
+
+def stream_rows(n: int) -> list[dict[str, object]]:
+    """Synthetic rows of `iclbench probe` for a run that reads a stream, and for its untrained model."""
+    columns = {"evaluator": "probe", "n_context": n, "prompt_set": f"{TASK}-small-none-probe{n}", "n_episodes": 1024}
+    names = {"gru": ("backbone", "linear-gru-small-s0", 0), "gru-untrained": ("baseline", "gru-untrained", None)}
+    return [
+        synthetic._row(
+            TASK,
+            contestant,
+            kind,
+            run,
+            seed,
+            "none",
+            metric=name,
+            value=layer / 4 - (kind == "baseline") / 8,
+            axis="layer",
+            axis_value=layer,
+            **columns,
+        )
+        for contestant, (kind, run, seed) in names.items()
+        for name in ("r_squared_of_prediction", "accuracy_of_previous_element")
+        for layer in (1, 2, 3)
+    ]
+
+
+def test_runs_that_read_streams_have_a_figure_and_a_table_for_each_target(tmp_path: Path) -> None:
+    for n in (16, 32):
+        tables.write("values", stream_rows(n), tmp_path / f"{n}.values.parquet", {})
+    loaded = load_results(tmp_path)
+    assert loaded.excluded_rows == ()
+    blocks = by_name(report_sections(loaded, {"probing"}))
+    names = {"probe-none-r-squared-of-prediction", "probe-none-accuracy-of-previous-element"}
+    suffixes = ("", "-score", "-contexts")
+    assert {name.removeprefix("linear-small-") for name in blocks} == {name + end for name in names for end in suffixes}
+    drawn = blocks["linear-small-probe-none-r-squared-of-prediction-score"]
+    assert isinstance(drawn, Figure)
+    assert set(drawn.data["contestant"]) == {"gru", "gru-untrained"} and set(drawn.data["n_context"]) == {16}
+    assert "R² of prediction" in drawn.alt
+    vega_lite.validate(drawn.live)
+    table = blocks["linear-small-probe-none-accuracy-of-previous-element"]
+    assert isinstance(table, Table)
+    assert [column.key for column in table.columns] == ["run", "n_context", "depth", "score", "best", "best_at"]
+    first = table.frame.iloc[0]
+    assert (first["run"], first["score"], first["best_at"]) == ("linear-gru-small-s0", 0.75, 3), "the best is first"

@@ -13,6 +13,9 @@ from iclbench import tables
 from iclbench.core.context import Context
 from iclbench.evaluation.contestants import backbone
 from iclbench.evaluation.costs.costs import CostSizes, measure_costs
+from iclbench.report.blocks import Figure
+from iclbench.report.data import load_results
+from iclbench.report.sections import report_sections
 from iclbench.store.cells import CellStore, record
 from iclbench.store.runs import create, find
 from iclbench.sweep.cells import GridCell, grid_cells
@@ -102,6 +105,27 @@ def test_sizes_beyond_learned_positions_are_skipped_rows_of_finished_cells(tmp_p
         ("next", "points-16", "skipped"): (9, 16),
         ("probe", "none", "skipped"): (16, 16),
     }
+
+
+@pytest.mark.parametrize("task", ["markov", "linear-system", "recall", "recall-vectors"])
+def test_a_probe_of_a_run_that_reads_a_stream_is_done_and_drawn(task: str, tmp_path: Path) -> None:
+    grid = {
+        "summary": "one run",
+        "tasks": [task],
+        "backbones": ["gru"],
+        "presets": ["smoke"],
+        "seeds": [0],
+        "probe": {},
+        "overrides": {"smoke": {"short": ["train.steps=1"]}},
+    }
+    (tmp_path / "grid.toml").write_text(tomli_w.dumps(grid))
+    cells = grid_cells([str(tmp_path / "grid.toml")])
+    assert [cell.kind for cell in cells] == ["train", "probe"]
+    assert {work(cell, Context(tmp_path)).status for cell in cells} == {"done"}
+    assert not make_plan(cells, CellStore(tmp_path)).todo
+    (section,) = report_sections(load_results(tmp_path), {"probing"})
+    drawn = [block for block in section.walk() if isinstance(block, Figure)]
+    assert len(drawn) == 2 and all(len(figure.data) == 4 for figure in drawn), "two layers of two models"
 
 
 def test_a_note_on_a_card_does_not_change_cells(finished: tuple[Path, dict[str, GridCell]]) -> None:

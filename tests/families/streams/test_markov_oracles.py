@@ -17,8 +17,9 @@ from iclbench.core.predictions import Categorical
 from iclbench.core.task import TaskFacts
 from iclbench.families.linear import Linear
 from iclbench.families.streams import chain_posterior
-from iclbench.families.streams.markov import ChainPrior, MarkovChains
-from iclbench.families.streams.markov_oracles import BayesChain, ChainOracle, rows_with_switches
+from iclbench.families.streams.chain_posterior import ChainPrior, rows_with_switches
+from iclbench.families.streams.markov import MarkovChains
+from iclbench.families.streams.markov_oracles import BayesChain, ChainOracle
 from tests.contracts.cases import check_contracts
 from tests.families.streams.test_markov import draw, family
 from tests.refusals import refused
