@@ -19,8 +19,8 @@ from iclbench.core.predictions import Categorical, Point
 from iclbench.core.standard import Standardisation
 from iclbench.families.tabular.real_tables import LIMIT
 
-# Largest number of rows of a context.
-MAX_ROWS = 1000
+# Largest number of rows of a context, and of its columns for a model that reads any number, which limits memory.
+MAX_ROWS, MAX_COLUMNS = 1000, 100
 # Orders of the rows over which the answers of a causal model are averaged.
 CAUSAL_PERMUTATIONS = 4
 # Random selections of columns: as many as are needed to read each column once, within these limits.
@@ -90,10 +90,10 @@ class TableModel:
         return limit if model.longest is None else min(limit, model.longest - 1)
 
     @cached_property
-    def column_limit(self) -> int | None:
-        """Number of columns that the model reads; None for any number."""
+    def column_limit(self) -> int:
+        """Number of columns that the model reads at once."""
         model = self._trained.model
-        return None if model.reads_any_columns else model.shape.x_dim
+        return max(MAX_COLUMNS, model.shape.x_dim) if model.reads_any_columns else model.shape.x_dim
 
     @property
     def has_intervals(self) -> bool:
@@ -108,7 +108,7 @@ class TableModel:
     @property
     def selects_columns(self) -> bool:
         """Whether there are more columns than the model reads at once."""
-        return self.column_limit is not None and self._x.shape[1] > self.column_limit
+        return self._x.shape[1] > self.column_limit
 
     @property
     def remarks(self) -> list[str]:
@@ -154,7 +154,8 @@ class TableModel:
     def _selected(self, x: Float[np.ndarray, "N columns"], columns: np.ndarray) -> Float[np.ndarray, "N Dx"]:
         """The columns of a member as inputs of the model: followed by zeros, if the model reads more."""
         selected = x[:, columns]
-        width = max(1, len(columns)) if self.column_limit is None else self.column_limit
+        model = self._trained.model
+        width = max(1, len(columns)) if model.reads_any_columns else model.shape.x_dim
         if getattr(self._trained.family.parameters, "rescale", False) and len(columns):
             selected = selected * (width / len(columns))  # as in training
         return np.pad(selected, [(0, 0), (0, width - len(columns))])
@@ -180,19 +181,18 @@ class TableModel:
 def _members(
     shape: tuple[int, ...],
     row_limit: int,
-    column_limit: int | None,
+    column_limit: int,
     n_contexts: int,
     n_permutations: int,
     random: np.random.RandomState,
 ) -> list[Member]:
     """Contexts with random rows, columns and orders, where they are needed."""
     rows, columns = shape
-    selects_rows, selects_columns = rows > row_limit, column_limit is not None and columns > column_limit
+    selects_rows, selects_columns = rows > row_limit, columns > column_limit
     counts = [n_permutations]
     if selects_rows:
         counts.append(n_contexts)
     if selects_columns:
-        assert column_limit is not None
         counts.append(int(np.clip(-(-columns // column_limit), _MIN_SELECTIONS, _MAX_SELECTIONS)))
     members, unread = [], np.arange(0)
     for index in range(max(counts)):
@@ -202,7 +202,6 @@ def _members(
             row_indices = np.arange(rows) if index == 0 or n_permutations == 1 else random.permutation(rows)
         column_indices = np.arange(columns)
         if selects_columns:
-            assert column_limit is not None
             if len(unread) < column_limit:  # so that all columns are read about equally often
                 rest = np.setdiff1d(np.arange(columns), unread)
                 unread = np.concatenate([unread, random.permutation(rest)])

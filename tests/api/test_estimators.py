@@ -191,6 +191,23 @@ def test_columns_beyond_those_of_the_training_are_selected_at_random(causal_run:
     assert len(wide.model_.members) == 16 and wide.predict(np.tile(X, 50)).shape == (15,)
 
 
+SMALL = {"layers": 1, "width": 8, "heads": 2, "hidden": 8}
+
+
+def test_cells_reads_more_columns_than_in_training(tmp_path: Path) -> None:
+    task = icl.task("linear", preset="smoke", dim=2, head="gaussian")
+    cells = icl.train(task, "cells", results=tmp_path, steps=2, progress=False, settings=SMALL)
+    rng = np.random.default_rng(1)
+    X, y, queries = rng.normal(size=(12, 7)), rng.normal(size=12), rng.normal(size=(3, 7))
+    model = InContextRegressor(cells).fit(X, y)
+    assert [len(member.columns) for member in model.model_.members] == [7]
+    reordered = InContextRegressor(cells).fit(X[:, ::-1], y).predict(queries[:, ::-1])
+    np.testing.assert_allclose(model.predict(queries), reordered, rtol=1e-4, atol=1e-5)
+    with pytest.warns(ContextSizeWarning, match="100 of the 210 columns"):
+        wide = InContextRegressor(cells).fit(np.tile(X, 30), y)
+    assert np.isfinite(wide.predict(np.tile(queries, 30))).all()
+
+
 def mixed_table(rows: int = 30) -> pd.DataFrame:
     rng = np.random.default_rng(2)
     return pd.DataFrame(

@@ -112,3 +112,13 @@ def test_a_task_and_a_table_exclude_each_other(run: Run, capsys: pytest.CaptureF
 def test_an_unknown_task_is_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", run.name, "--task", "linaer", "--results", str(results(run))]) == 2
     assert "'linear'" in capsys.readouterr().err
+
+
+def test_a_model_of_tables_is_evaluated_on_other_numbers_of_columns(tmp_path: Path) -> None:
+    (tmp_path / "home.toml").write_text(tomli_w.dumps(small_card()))
+    run = create(tmp_path, resolve_run(str(tmp_path / "home.toml"), "cells", "smoke", 0))
+    train(run)
+    wide = card(tmp_path, "wide", presets=presets_with(parameters={"dim": 7}))
+    assert main(["eval", run.name, "--task", wide, "--results", str(tmp_path), "--baseline", "zero"]) == 0
+    rows = tables.read_all("values", tmp_path / "tables").query("kind == 'backbone'")
+    assert set(rows["task"]) == {"wide"} and rows["value"].notna().all()
