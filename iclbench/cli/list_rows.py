@@ -51,7 +51,11 @@ def _backbones() -> list[dict[str, str]]:
 
 def _baselines() -> list[dict[str, str]]:
     cards = [load_baseline(name) for name in card_names("baselines")]
-    return [{"baseline": name, "estimator": card.estimator, "summary": card.summary} for name, card in cards]
+    # Of a class, module:Class, the table has the name only.
+    return [
+        {"baseline": name, "estimator": card.estimator.rpartition(":")[2], "summary": card.summary}
+        for name, card in cards
+    ]
 
 
 def _families() -> list[dict[str, str]]:
