@@ -1,0 +1,45 @@
+"""The models in the package on real tables that no training reads, next to baselines with the same 50 rows.
+
+    python benchmarks/shipped_models.py DATA    # minutes; writes shipped_models.md
+
+DATA is a folder of data sets with `tabular/` (autos and fertility). `grids/tables.toml` has the hashes of the tables.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from iclbench.cli.eval_runs import TABLE_BASELINES
+from iclbench.store.shipped import TABLE_RUNS
+
+OUT = Path(__file__).with_suffix(".md")
+# The task of each model, by the kind of target.
+TASKS = {"class": "real-tables-classes", "number": "real-tables-unseen"}
+# 50 context rows, in ten splits of every table.
+SHIFT = "points-50"
+
+
+def evaluation(kind: str, data: str, results: str) -> str:
+    """The printed leaderboard of a model with this kind of target, without those at the preset's number of rows."""
+    command = [sys.executable, "-m", "iclbench", "eval", TABLE_RUNS[kind], "--task", TASKS[kind], "--shift", SHIFT]
+    for baseline in TABLE_BASELINES[kind]:
+        command += ["--baseline", baseline]
+    command += ["--data-dir", data, "--results", results]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    blocks = printed.strip().split("\n\n")
+    return "\n\n".join(block for block in blocks if "shift none" not in block)
+
+
+def main() -> None:
+    data = sys.argv[1]
+    with TemporaryDirectory() as results:
+        parts = [evaluation(kind, data, results) for kind in TABLE_RUNS]
+    header = "# Models of the package on real tables\n\nWritten by `shipped_models.py`: one training of each model.\n\n"
+    OUT.write_text(header + "\n".join(f"```\n{part}\n```\n" for part in parts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
