@@ -17,7 +17,7 @@ element of the sequence; and the values of a sequence differ.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -109,14 +109,14 @@ class Pairs(NamedTuple):
         count: number of pairs of each episode; later pairs are not used.
         tokens: the tokens of the key, followed by those of the value.
         key_lengths, value_lengths: their numbers of tokens.
-        latest: the last pair with the same key.
+        latest: the last pair with the same key; None if all keys are different.
     """
 
     count: Int[Tensor, " B"]
     tokens: Int[Tensor, "B P L"]
     key_lengths: Int[Tensor, "B P"]
     value_lengths: Int[Tensor, "B P"]
-    latest: Int[Tensor, "B P"]
+    latest: Int[Tensor, "B P"] | None
 
 
 class Recall(StreamFamily):
@@ -204,9 +204,11 @@ class Recall(StreamFamily):
             uniform: a uniform number for each slot.
         """
         (batch, slots), (_, largest, length) = uniform.shape, pairs.tokens.shape
-        number = torch.full((1, 1), largest, device=uniform.device) if count is None else count.unsqueeze(1)
+        number = largest if count is None else count.unsqueeze(1)
         slot = _slots_of_queries(number, largest, gap_power, uniform).unsqueeze(-1).expand(-1, -1, length)
-        queries = pairs.tokens.gather(1, pairs.latest.unsqueeze(-1).expand(-1, -1, length))
+        queries = pairs.tokens
+        if pairs.latest is not None:
+            queries = queries.gather(1, pairs.latest.unsqueeze(-1).expand(-1, -1, length))
         is_scored = self._is_value(pairs)
         tokens = torch.full((batch, slots, length), self.filler, device=uniform.device)
         scored = torch.zeros(tokens.shape, dtype=torch.bool, device=uniform.device)
@@ -230,10 +232,10 @@ class Recall(StreamFamily):
         shortest, longest = parameters.value_tokens
         value_lengths = _integers(shortest, longest, shape, generator)
         values = _integers(0, parameters.values - 1, (*shape, longest), generator)
-        latest = torch.arange(largest, device=generator.device).expand(shape)
+        latest = None
         if overwrite:
             is_repeated = torch.rand(shape, generator=generator, device=generator.device) < overwrite
-            source = latest.clone()
+            source = torch.arange(largest, device=generator.device).repeat(len(count), 1)
             steps = _integers(1, parameters.values - 1, shape, generator)
             for i in range(1, largest):
                 earlier = source.gather(1, _integers(0, i - 1, (len(count), 1), generator)).squeeze(1)
@@ -356,12 +358,14 @@ def _pairs_of_slots(pairs: Pairs, uniform: Float[Tensor, "B S"]) -> tuple[Int[Te
     """The pair of every slot, first all pairs, then queries with the keys of random pairs; and which are queries."""
     count, slot = pairs.count.unsqueeze(1), torch.arange(uniform.shape[1], device=uniform.device)
     is_query = slot >= count
-    query = pairs.latest.gather(1, uniform.mul_(count).long())
-    return torch.where(is_query, query, slot.clamp_max(pairs.latest.shape[1] - 1)), is_query
+    query = uniform.mul_(count).long()
+    if pairs.latest is not None:
+        query = pairs.latest.gather(1, query)
+    return torch.where(is_query, query, slot.clamp_max(pairs.tokens.shape[1] - 1)), is_query
 
 
 def _slots_of_queries(
-    count: Int[Tensor, "B_or_1 1"], largest: int, gap_power: float, uniform: Float[Tensor, "B S"]
+    count: int | Int[Tensor, "B 1"], largest: int, gap_power: float, uniform: Float[Tensor, "B S"]
 ) -> Int[Tensor, "B P"]:
     """The slot of the query of every pair, drawn without replacement from the slots after the pairs with weights
     r^(gap_power - 1), where r = 1, 2, ... after the pairs.
@@ -370,9 +374,21 @@ def _slots_of_queries(
     """
     # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the order
     # of the draws.
-    rank = torch.arange(1, uniform.shape[1] + 1, device=uniform.device) - count
-    log_weights = rank.clamp_min(1).log().mul_(gap_power - 1).masked_fill_(rank < 1, -torch.inf)
-    return log_weights.sub(uniform.clamp_min_(1e-12).log_().neg_().log_()).topk(largest, 1).indices
+    log_weights = _log_weights if isinstance(count, Tensor) else _equal_log_weights
+    gumbel = uniform.clamp_min_(1e-12).log_().neg_().log_().neg_()
+    return gumbel.add_(log_weights(count, uniform.shape[1], gap_power, uniform.device)).topk(largest, 1).indices
+
+
+def _log_weights(
+    count: int | Int[Tensor, "B 1"], slots: int, gap_power: float, device: torch.device
+) -> Float[Tensor, "*B S"]:
+    """Logarithms of the weights of all slots; those of pairs have the weight 0."""
+    rank = torch.arange(1, slots + 1, device=device) - count
+    return rank.clamp_min(1).log().mul_(gap_power - 1).masked_fill_(rank < 1, -torch.inf)
+
+
+# The weights of episodes with the same number of pairs.
+_equal_log_weights = lru_cache(maxsize=16)(_log_weights)
 
 
 def _segments(
