@@ -217,6 +217,15 @@ def test_the_prompt_set_of_most_runs_is_used() -> None:
     assert [name in line for name, line in zip("yz", used(three)[1], strict=True)] == [True, True]
 
 
+def test_lines_on_other_prompt_sets_are_sorted_by_task_and_prompt_set() -> None:
+    """The prompt set z has more runs than y and q."""
+    runs = rows([(f"run-{i}", i, "a") for i in range(6)])
+    prompt_sets = {"t": ["p", "p", "p", "z", "z", "y"], "s": ["p", "p", "p", "p", "p", "q"]}
+    values = joined(*(runs.assign(task=task, prompt_set=names) for task, names in prompt_sets.items()))
+    _, lines = used(values)
+    assert [name in line for name, line in zip(("(q)", "(y)", "(z)"), lines, strict=True)] == [True] * 3
+
+
 def test_published_rows_and_rows_without_prompts_are_used() -> None:
     two = rows([("one", 0, "a"), ("two", 1, "a")])
     published = two.assign(kind="published", prompt_set="q", run=["five", "six"])

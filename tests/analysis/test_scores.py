@@ -10,6 +10,7 @@ from scipy import stats
 from iclbench import tables
 from iclbench.analysis.episode_scores import EpisodeScores
 from iclbench.analysis.scores import (
+    COLUMNS,
     displayed_columns,
     leaderboard,
     metric_of_curves,
@@ -354,6 +355,25 @@ def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
     assert complete["metric"].eq("auc").all()
     assert partial["contestant"].tolist() == ["zero", "ridge", *complete["contestant"].drop([0, 5])]
     assert partial["metric"].tolist() == ["score"] * 2 + ["auc"] * 4
+
+
+def test_scores_of_an_unknown_metric_have_no_differences() -> None:
+    rows, errors = [], []
+    for run, value in (("a", 0.9), ("b", 0.1)):
+        rows += target_rows(run, "baseline", "score", {0: value})
+        row = {"run": run, "prompt_set": "p", "metric": "squared_error", "n_context": 4, "n_related": 0}
+        errors += [row | {"episode": i, "value": value} for i in range(3)]
+    frame = scores(tables.frame("values", rows), tables.frame("errors", errors))
+    assert frame["contestant"].tolist() == ["a", "b"] and frame["behind"].isna().all()
+
+
+def test_columns_of_leaderboards_have_headings() -> None:
+    titles = {name: column.title for name, column in COLUMNS.items() if column.title}
+    assert titles.items() >= {"contestant": "contestant", "rank": "rank", "kind": "kind", "seeds": "seeds"}.items()
+    assert set(titles) == {"contestant", "n_related", "rank", "kind", "seeds", "tuned", "behind", "reason"}
+    assert [name for name, column in COLUMNS.items() if column.on_terminal] == ["tuned"]
+    assert COLUMNS["rank"].show(1234.0) == COLUMNS["seeds"].show(1234) == "1,234"
+    assert COLUMNS["behind"].show(0.25) == "+0.250" and COLUMNS["kind"].show("oracle") == "oracle"
 
 
 def test_rows_without_prompts_have_values_and_no_differences() -> None:

@@ -62,6 +62,8 @@ def test_the_prompts_of_targets_are_those_without_a_shift() -> None:
     rows = [ZERO | TARGETS | {"shift": "noisy-1", "prompt_set": "q"}, ZERO | TARGETS]
     assert Slice(results_of(rows), "t", "smoke").target_prompt_set == "p"
     assert Slice(results_of(rows[:1]), "t", "smoke").target_prompt_set is None
+    without_prompts = MODEL | TARGETS | {"prompt_set": None}
+    assert Slice(results_of([without_prompts, *rows]), "t", "smoke").target_prompt_set == "p"
 
 
 def test_a_failed_evaluation_of_a_branch_does_not_remove_the_values_of_the_run() -> None:
@@ -91,15 +93,16 @@ def test_costs_of_a_trained_length_are_those_of_its_runs_and_of_evaluations_of_t
     costs = [
         cost | {"run": run, "contestant": run, "phase": phase, "n_points": n}
         for run in ("short", "long")
-        for phase, n in (("evaluate", 4), ("evaluate", 8), ("train_step", 4))
+        for phase, n in (("evaluate", 4), ("evaluate", 8), ("evaluate", None), ("train_step", 4))
     ]
     results = Results(tables.frame("values", runs), EpisodeScores((), set()), tables.frame("costs", costs))
     actual = Slice(results, "t", "smoke", 8).costs
     assert actual[["run", "phase", "n_points"]].to_numpy().tolist() == [
         ["long", "evaluate", 8],
+        ["long", "evaluate", pd.NA],
         ["long", "train_step", 4],
     ]
-    assert len(Slice(results, "t", "smoke").costs) == 6
+    assert len(Slice(results, "t", "smoke").costs) == 8
 
 
 NEXT = {"evaluator": "next", "metric": "squared_error"}
@@ -120,8 +123,8 @@ def test_slices_are_of_tasks_presets_and_training_lengths_with_measurements() ->
     curve = MODEL | NEXT
     rows = [
         curve | {"task": "u", "run": "u-m-s0", "n_context": 4, "prompt_set": "u"},
-        curve | {"n_context": 8},
         curve | {"run": "n-s0", "contestant": "n", "n_context": 16, "prompt_set": "q"},
+        curve | {"n_context": 8},
         curve | {"preset": "grid", "run": "g-s0", "n_context": 4, "prompt_set": "r"},
         ZERO | NEXT | {"task": "v", "kind": "published", "n_context": 4},
         ZERO | NEXT | {"n_context": 8},
