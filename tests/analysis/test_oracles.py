@@ -99,7 +99,13 @@ def test_winners_over_an_oracle_are_named_with_the_paired_difference(contestants
     assert all(name in defeat.line for name in ("ridge", "knn-3", f"{gaps.mean():.3f}", "model", "iclbench check"))
     (defeat,) = beaten(write_results(tmp_path / "pair", {name: contestants[name] for name in ("ridge", "knn-3")}))
     assert "iclbench check" not in defeat.line  # only a model can look ahead by mistake
-    assert defeat.line.endswith(defeat.measure), "there is no other winner"
+
+
+def test_the_line_names_the_oracle_and_all_winners() -> None:
+    for winners in (("ab",), ("ab", "cd"), ("ab", "cd", "ef")):
+        line = BeatenOracle("ridge", winners, 0.25, 0.125, "squared error").line
+        assert all(text in line for text in ("ridge", "0.250", "0.125", "squared error", *winners))
+        assert line.endswith(winners[-1] if len(winners) > 1 else "squared error")
 
 
 def test_each_oracle_adds_comparisons_to_the_correction(contestants: Contestants, tmp_path: Path) -> None:

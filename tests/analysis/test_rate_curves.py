@@ -60,6 +60,8 @@ def test_rows_are_means_and_spreads_over_seeds(curves: RateCurves) -> None:
     assert row["spread"] == pytest.approx(np.std([0.49, 0.51], ddof=1))
     assert (row["lowest"], row["highest"]) == pytest.approx((0.49, 0.51))
     assert curves.steps == 100 and curves.metric.name == "auc"
+    assert set(curves.rows) == {"contestant", "lr", "value", "spread", "lowest", "highest", "seeds"}
+    assert curves.rows.index.tolist() == list(range(12))
 
 
 def test_a_rate_with_one_diverged_seed_has_no_mean() -> None:

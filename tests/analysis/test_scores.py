@@ -300,6 +300,14 @@ def test_each_question_and_shift_has_a_leaderboard() -> None:
     assert frame.index.tolist() == [0, 1, 2] and frame["length"].isna().all()
 
 
+def test_a_question_without_rows_has_an_empty_leaderboard() -> None:
+    row = SHARED | {"run": "zero", "contestant": "zero", "kind": "baseline", "metric": "auc", "value": 1.0}
+    task = slice_of(tables.frame("values", [row | {"evaluator": "next"}]))
+    for evaluator, shift in (("icl", "none"), ("targets", "none"), ("next", "far")):
+        empty = leaderboard(task, evaluator, shift)
+        assert empty.empty and empty.columns.tolist() == [*COLUMNS]
+
+
 def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
     row = SHARED | {"contestant": "m", "kind": "backbone", "evaluator": "next", "metric": "auc"}
     failed = row | {"status": "failed", "value": None}

@@ -139,7 +139,7 @@ def test_slices_are_of_tasks_presets_and_training_lengths_with_measurements() ->
     assert [task.id for task in (whole, short)] == ["t-smoke", "t-smoke-trained-8"]
     assert [task.name for task in (whole, short)] == ["t", "t (8)"]
     assert whole.title in short.title and "8" in short.title and "t" in whole.title and "smoke" in whole.title
-    assert len(whole.rows) == 5
+    assert len(whole.rows) == 5 and "Results" not in repr(whole)
     # Rows without a known length belong to every slice.
     assert short.rows[["run", "n_context"]].to_numpy().tolist() == [["m-s0", 8], ["zero", 8], ["zero", 2]]
     assert long.rows[["run", "n_context"]].to_numpy().tolist() == [["n-s0", 16], ["zero", 16], ["zero", 2]]
@@ -237,6 +237,17 @@ def test_a_diverged_run_removes_its_contestant_unless_another_variant_has_finish
     assert len(task.diverged_rows) == is_removed
     names = set(task.without_diverged(task.rows)["contestant"])
     assert ("m" in names) == (not is_removed) and "zero" in names
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_removed"), [({"n_context": 8}, False), (FAILED | {"n_context": 8}, True), ({"metric": "auc"}, True)]
+)
+def test_a_run_of_a_slice_with_a_length_has_finished_if_its_length_is_known(
+    changes: dict[str, object], is_removed: bool
+) -> None:
+    run = MODEL | NEXT | {"variant": "a"} | changes
+    task = slice_of(run, MODEL | DIVERGED | {"run": "m-s1", "variant": "b"}, length=8)
+    assert len(task.diverged_rows) == is_removed
 
 
 def test_methods_on_a_diverged_model_are_removed_and_named() -> None:
