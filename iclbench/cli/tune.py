@@ -48,6 +48,15 @@ def command(
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Number of training runs per choice, with seeds that no grid uses.")
     ] = 3,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            min=1,
+            help="Number of steps of every training run of the search.",
+            show_default="those of the preset",
+        ),
+    ] = None,
     workers: Workers = None,
     per_gpu: PerGpu = 1,
     dry_run: Annotated[
@@ -96,7 +105,7 @@ def command(
     with sigterm_like_ctrl_c():
         device_type, gpus = devices(device)
         context = Context(results, data_dir, device_type)
-        pairs = pairs_of(contestant, tasks, preset, seeds, search, context)
+        pairs = pairs_of(contestant, tasks, preset, seeds, steps, search, context)
         if dry_run:
             print_dry_run(pairs, json)
             return

@@ -55,6 +55,7 @@ def pairs_of(
     tasks: str | None,
     preset: str,
     seeds: int,
+    steps: int | None,
     search: Callable[[Curve, int], Search],
     context: Context,
 ) -> list[TuningPair]:
@@ -65,7 +66,7 @@ def pairs_of(
     pairs: list[TuningPair] = []
     for task in dict.fromkeys(task_names):
         try:
-            objective, all_curves = objective_and_curves(task, contestant_names, preset, seeds, context)
+            objective, all_curves = objective_and_curves(task, contestant_names, preset, seeds, context, steps)
         except DataError as error:
             if requested_tasks:
                 raise

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from iclbench.config.cards import TrainSettings
 from iclbench.config.rates import TunedSettings
 from iclbench.config.resolution import resolve_tables, resolve_task
 from iclbench.core.context import Context
 from iclbench.core.errors import one_line
 from iclbench.core.plugins import as_plugin_error
+from iclbench.core.settings import validate
 from iclbench.sweep.engine import GRACE_SECONDS, MAX_ATTEMPTS
 from iclbench.sweep.executor import Executor, WorkerDiedError, WorkerStartError
 from iclbench.tuning import trials
@@ -116,9 +118,13 @@ class TuningObserver(Protocol):
 
 
 def objective_and_curves(
-    task: str, contestants: Sequence[str], preset: str, seeds: int, context: Context
+    task: str, contestants: Sequence[str], preset: str, seeds: int, context: Context, steps: int | None = None
 ) -> tuple[Objective, list[Curve]]:
     """The objective of a task, which reads its data, and the curve of each contestant.
+
+    Args:
+        steps: number of steps of every trial, with warm-up and curriculum in the same proportion (default: the steps
+            of the preset).
 
     Raises:
         UsageError: the task has no such preset, or a contestant cannot have the preset's size.
@@ -130,6 +136,10 @@ def objective_and_curves(
     contestant_curves = []
     for contestant in contestants:
         base = resolve_tables(task, contestant, preset, data_dir=context.data_dir, tuned=False)
+        if steps is not None:
+            settings = base.train.model_dump(mode="json") | base.train.scaled_to(steps) | {"branches": []}
+            train = validate(TrainSettings, settings, f"task '{task}': train")
+            base = base.model_copy(update={"train": train})
         contestant_curves.append(Curve(context.results, base, objective.id, seeds, budget))
     return objective, contestant_curves
 
