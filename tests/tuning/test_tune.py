@@ -14,7 +14,7 @@ from iclbench import tables
 from iclbench.cli.main import main
 from iclbench.cli.tune_run import _View
 from iclbench.cli.tune_tables import _rate_table
-from iclbench.config.cards import card_names, cards_folder
+from iclbench.config.cards import card_names, cards_folder, load_task
 from iclbench.config.rates import Rates, TunedSettings, read_table, results_path, shipped_path
 from iclbench.config.resolution import resolve_run, resolve_task
 from iclbench.core.context import Context
@@ -321,3 +321,14 @@ def test_a_dry_run_lists_trials_and_tasks_and_writes_nothing(
     assert plan["holds_for"][0] == "linear" and "decision-tree" in plan["holds_for"]
     assert main(words) == 0 and "decision-tree" in capsys.readouterr().out
     assert not (tmp_path / "r").exists()
+
+
+def test_trials_of_fewer_steps_keep_the_proportion_of_the_warm_up(tmp_path: Path) -> None:
+    """A quarter of the steps of preset grid, and the number of steps in the table."""
+    preset_training = load_task("markov")[1].presets["grid"].train
+    _, (curve,) = objective_and_curves("markov", ["gru"], "grid", 1, Context(tmp_path), preset_training.steps // 4)
+    (trial,) = curve.trials({"lr": 1e-2})
+    train = trial.config.train
+    assert (train.steps, train.warmup) == (preset_training.steps // 4, round(preset_training.warmup / 4))
+    assert trial.row("set")["steps"] == train.steps
+    assert curve.base.train.schedule == preset_training.schedule
