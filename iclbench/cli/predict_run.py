@@ -19,8 +19,9 @@ from iclbench.cli.terminal import print_json, say
 from iclbench.core.context import Context
 from iclbench.core.errors import DataError, IclbenchError, UsageError
 from iclbench.core.files import check_replaceable, write_text
-from iclbench.core.formats import as_one_line
+from iclbench.core.formats import as_one_line, plural
 from iclbench.core.memory import REAL_TABLE_REMEDY, memory_advice
+from iclbench.families.tabular.column_kinds import is_missing
 from iclbench.families.tabular.columns import list_names, table_stem
 from iclbench.families.tabular.encoder import EncodedTarget, TargetKind, encode_target, target_step
 from iclbench.families.tabular.frame import read_frame
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 # Probability of the intervals.
 LEVEL = 0.9
 _TASKS: dict[TargetKind, str] = {"class": "classification", "number": "regression"}
-_DIGITS = "%.12g"
+_DIGITS = "%.15g"
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,13 @@ def predict(
     kind = next((kind for kind, name in _TASKS.items() if name == task), None)
     trained = None if run is None else load(run, context.results, device=context.device, data_dir=context.data_dir)
     target = _encoded_target(tables.target, kind, trained)
+    _check_varies(tables.target, target)
     rows = tables.rows[target.known]
     cls = InContextClassifier if target.kind == "class" else InContextRegressor
     model = cls(trained, n_permutations=permutations, random_state=seed, device=context.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ContextSizeWarning)
+        warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         try:
             model.fit(rows, target.known_values)
             predictions = _predictions(model, tables.new, target)
@@ -144,9 +147,10 @@ def predict(
     remarks = [*encoder.remarks]
     remarks += [f"training table, {remark}" for remark in encoder.unread(rows)]
     remarks += [f"new table, {remark}" for remark in encoder.unread(tables.new)]
+    remarks += _only_missing_in_new(rows, tables.new)
     remarks += model.remarks_
     if dropped := int((~target.known).sum()):
-        remarks.insert(0, f"{dropped} of {len(tables.target)} rows have no target and are not used")
+        remarks.insert(0, f"{dropped} of {len(tables.target)} rows have no readable target and are not used")
     if target.kind == "number" and "low" not in predictions:
         remarks.append(f"run '{model.trained_.run.name}' predicts single values, so there are no intervals")
     steps = [target_step(str(tables.target.name), target), *encoder.steps]
@@ -154,7 +158,7 @@ def predict(
         say(line)
     if out is not None:
         _write(out, _csv(predictions))
-        say(f"wrote {len(predictions)} predictions to {out}")
+        say(f"wrote {plural(len(predictions), 'prediction')} to {out}")
     if as_json:
         record = {
             "run": model.trained_.run.name,
@@ -186,6 +190,32 @@ def _encoded_target(series: pd.Series, kind: TargetKind | None, trained: Trained
     if shape.classes is not None and len(target.classes) > shape.classes:
         raise _too_many_classes(str(series.name), len(target.classes), shape.classes, name)
     return target
+
+
+def _check_varies(series: pd.Series, target: EncodedTarget) -> None:
+    """Raise `DataError` if all rows have the same target."""
+    if len(np.unique(target.known_values)) > 1:
+        return
+    missing = int((~target.known).sum())
+    hint = (
+        f" ({missing} of {len(series)} cells are empty or words such as NA, which count as missing)" if missing else ""
+    )
+    raise DataError(
+        f"the target '{as_one_line(str(series.name))}' has the same value in all rows{hint}; add rows with other "
+        "values, or choose another target",
+        code="not-applicable",
+    )
+
+
+def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
+    """Remarks on the columns that have missing cells in the new table only."""
+    remarks = []
+    for name in rows.columns:
+        count = int(is_missing(new[name]).sum())
+        if count and not is_missing(rows[name]).any():
+            cells = f"{count} of {len(new)} cells are missing, but none in the training table"
+            remarks.append(f"new table, {as_one_line(str(name), 80)}: {cells}")
+    return remarks
 
 
 def _too_many_classes(target: str, count: int, limit: int, run: str) -> DataError:

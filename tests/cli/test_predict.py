@@ -158,8 +158,7 @@ ANSWERED: dict[str, Callable[[Frame], Frame]] = {
     "only constant columns": lambda t: t[["power"]].assign(unit="kg"),
     "large scales": lambda t: t.assign(wind=t["wind"] * 1e9 + 1e12, power=t["power"] * 1e9),
     "duplicate rows": lambda t: pd.concat([t.iloc[:2]] * 20),
-    "one row": lambda t: t.iloc[:1],
-    "constant target": lambda t: t.assign(power=3.0),
+    "two rows": lambda t: t.iloc[:2],
     "500 columns": lambda t: t.join(
         Frame(np.random.default_rng(1).normal(size=(len(t), 500))).add_prefix("x").set_index(t.index)
     ),
@@ -221,9 +220,34 @@ def test_500_columns_are_selected_at_random_and_orders_are_averaged(
     assert "4 orders" in capsys.readouterr().err
 
 
-def test_one_class_in_the_context_is_predicted_with_certainty(classes_run: Run, ask: Ask) -> None:
-    predictions = ask(classes_run, table().assign(kind="weak"), table(3, seed=1), "kind").predictions()
-    assert predictions["prediction"].tolist() == ["weak"] * 3 and predictions["p_weak"].tolist() == [1.0] * 3
+@pytest.mark.parametrize(
+    "change",
+    [lambda t: t.iloc[:1], lambda t: t.assign(power=3.0)],
+    ids=["one row", "constant target"],
+)
+def test_a_target_with_one_value_is_refused(
+    numbers_run: Run, ask: Ask, capsys: Capture, change: Callable[[Frame], Frame]
+) -> None:
+    answer = ask(numbers_run, change(table()), table(3, seed=1), "power")
+    assert answer.code == 2 and not answer.out.exists()
+    assert "power" in capsys.readouterr().err
+
+
+def test_a_class_that_is_read_as_missing_is_named_if_it_leaves_one_class(
+    classes_run: Run, ask: Ask, capsys: Capture
+) -> None:
+    """The label NA counts as missing."""
+    train = table().assign(kind=["weak", "NA"] * (len(table()) // 2))
+    assert ask(classes_run, train, table(3, seed=1), "kind").code == 2
+    err = capsys.readouterr().err
+    assert "kind" in err and f"{len(train) // 2} of {len(train)}" in err
+
+
+def test_cells_that_only_the_new_table_lacks_are_reported(numbers_run: Run, ask: Ask, capsys: Capture) -> None:
+    new = table(4, seed=1)
+    new.loc[[0, 2], "wind"] = np.nan
+    ask(numbers_run, table(), new, "power").predictions()
+    assert "wind: 2 of 4" in capsys.readouterr().err
 
 
 def test_unseen_categories_count_as_missing_and_are_reported(numbers_run: Run, ask: Ask, capsys: Capture) -> None:

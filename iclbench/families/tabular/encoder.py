@@ -283,7 +283,8 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
         if isinstance(column_kind, Category | Date):
             what = "dates" if isinstance(column_kind, Date) else "text"
             raise DataError(
-                f"the target '{name}' has {what}, not numbers; choose another, or use --task classification"
+                f"the target '{name}' has {what}, not numbers; choose another, or a run for classes (iclbench "
+                "predict: --task classification)"
             )
         values = column_kind.values(series)
         if not len(present := values[~np.isnan(values)]):
