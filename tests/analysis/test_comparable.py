@@ -159,6 +159,16 @@ def test_the_evaluation_on_a_longer_task_does_not_change_the_trained_length() ->
     assert renamed.loc[renamed["task"].eq("bursty"), "contestant"].tolist() == ["x", "y"]
 
 
+def test_the_length_of_a_run_on_another_task_is_the_largest_of_its_prompts() -> None:
+    """Only one of two variants has rows on prompts of an unknown length."""
+    varied = rows([("x-s0", 0, "aaaa"), ("y-s0", 0, "bbbb")]).assign(
+        contestant="coqe@u", trained_on="u", prompt_set="q"
+    )
+    unknown = varied.iloc[:1].assign(prompt_set="r", shift="far")
+    trained = rows([("long-s0", 0, "cccc")], "gpt2").assign(n_context=40, prompt_set="q")
+    assert names(joined(varied, unknown, trained)) == ["x@u", "y@u", "x@u", "gpt2"]
+
+
 def test_spans_that_differ_by_rounding_are_one_scale() -> None:
     """The spans 1 and 1 + 1e-8 count as one, so that most scores (8 of 13) have this span."""
     spans = [1.0] * 4 + [1.0 + 1e-8] * 4 + [0.5] * 5

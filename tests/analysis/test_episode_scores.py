@@ -60,6 +60,7 @@ def test_curves_are_averaged_over_runs_episode_by_episode() -> None:
     ]
     mean = curves(frames, ["a", "b"])
     assert mean.index.tolist() == [0, 1] and mean.columns.tolist() == [1, 2]
+    assert (mean.index.name, mean.columns.name) == ("episode", "n_context")
     assert mean.to_numpy().tolist() == [[2.0, 4.0], [2.0, 4.0]]
     assert curves(frames, ["b"]).to_numpy().tolist() == [[3.0, 6.0], [0.0, 0.0]]
     scores = EpisodeScores(frames, {"p"})
@@ -98,7 +99,7 @@ def test_scores_of_targets_are_averaged_over_runs_by_number_of_related_datasets(
     ]
     scores = EpisodeScores(frames, {"p"})
     mean = scores.targets(["a", "b"], "p", "squared_error", 0)
-    assert mean is not None and mean.to_dict() == {0: 2.0, 1: 6.0}
+    assert mean is not None and mean.to_dict() == {0: 2.0, 1: 6.0} and mean.index.name == "episode"
     two = scores.targets(["a"], "p", "squared_error", 2)
     assert two is not None and two.to_dict() == {0: 10.0}
     assert scores.targets(["a", "b"], "p", "squared_error", 2) is None, "a run without scores"
@@ -118,7 +119,8 @@ def test_context_sizes_are_those_of_the_table_with_the_most_episodes() -> None:
     ]
     scores = EpisodeScores(frames, {"p", "q"})
     sizes = scores.context_sizes("p")
-    assert sizes is not None and sizes.to_dict() == {0: 5, 1: 8}
+    assert sizes is not None and sizes.to_dict() == {0: 5, 1: 8} and sizes.index.name == "episode"
+    assert sizes.index.tolist() == [0, 1]
     assert scores.context_sizes("r") is None
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from iclbench import __version__, tables
 from iclbench.analysis.episode_scores import EpisodeScores
-from iclbench.analysis.oracles import BeatenOracle, beaten_oracles
+from iclbench.analysis.oracles import BeatenOracle, beaten_oracles, lower_end
 from iclbench.cli.summary import oracle_notes, score_notes
 from iclbench.core.metrics import metric
 from iclbench.report.blocks import Text
@@ -122,6 +122,16 @@ def test_outliers_of_a_false_oracle_do_not_hide_that_it_is_worse(contestants: Co
     assert defeat.winners[:1] == ("knn-3",) and defeat.value > 20 > 1 > defeat.low > 0
 
 
+def test_the_lower_end_is_that_of_the_mean_or_of_the_mean_winsorised_at_the_upper_quartile() -> None:
+    """The upper quartile of 0 to 4 with an outlier is 3."""
+    for gaps, winsorised in (([0, 1, 2, 3, 900], [0, 1, 2, 3, 3]), ([10, 11, 10, 11], [10, 11, 10, 11])):
+        for level in (0.95, 0.99):
+            expected = stats.t.interval(level, len(gaps) - 1, np.mean(winsorised), stats.sem(winsorised))[0]
+            assert lower_end(np.array(gaps, float), level) == pytest.approx(expected)
+    negative = np.array([-9.0, -1.0, -1.0, -1.0, 0.0])
+    assert lower_end(negative) == pytest.approx(stats.t.interval(0.95, 4, negative.mean(), stats.sem(negative))[0])
+
+
 def test_a_contestant_that_is_better_in_most_episodes_but_worse_on_average_does_not_win(
     contestants: Contestants, tmp_path: Path
 ) -> None:
@@ -217,6 +227,9 @@ def test_oracles_and_equal_winners_are_sorted_by_name(contestants: Contestants, 
     oracles = dict.fromkeys(("ridge", "bayes"), contestants["ridge"])
     defeats = beaten(write_results(tmp_path, {**equal, **oracles, "model": ("backbone", contestants["zero"][1])}))
     assert [(defeat.oracle, defeat.winners) for defeat in defeats] == [("bayes", ("a", "b")), ("ridge", ("a", "b"))]
+    better = {"z": ("baseline", contestants["knn-3"][1] - 0.1), "ridge": contestants["ridge"]}
+    (best_first,) = beaten(write_results(tmp_path / "better", {**equal, **better}))
+    assert best_first.winners == ("z", "a", "b")
     assert not any(defeat.has_backbone for defeat in defeats)
 
 

@@ -285,6 +285,12 @@ def test_tasks_of_less_than_half_of_the_backbones_are_not_ranked() -> None:
     assert complete_scores(two_tasks).shape == (2, 1), "no group is larger than one backbone"
 
 
+def test_a_single_backbone_with_many_tasks_is_no_ranking() -> None:
+    scores = pd.DataFrame({name: np.arange(8.0) for name in "abc"})
+    scores.loc[3:, ["b", "c"]] = np.nan
+    assert complete_scores(scores).shape == (3, 3)
+
+
 def test_a_larger_group_on_fewer_tasks_is_preferred_if_it_can_differ() -> None:
     """Nine backbones share 3 tasks, five share 8, and three share 10 tasks. 4 / 2^7 < 0.05, and 8 / 2^2 > 0.05."""
     scores = pd.DataFrame(np.random.default_rng(0).random((10, 9)))

@@ -98,6 +98,12 @@ def test_a_rate_at_exactly_a_tenth_of_the_range_is_in_the_window() -> None:
     assert compared(trials({"a": [0.25, 0.0, 1.0, 2.5], "b": [2.0, 2.0, 2.0, 2.0]})).window("a") == [1e-4, 1e-3]
 
 
+def test_the_range_is_that_of_all_means_from_the_lowest_to_the_highest() -> None:
+    """The range is 2.0 - 1.0, so that 1.05 is in the window, and 1.15 is not."""
+    curves = compared(trials({"a": [1.05, 1.0, 1.15, 1.2], "b": [2.0, 1.9, 1.9, 1.9]}))
+    assert curves.window("a") == [1e-4, 1e-3]
+
+
 def test_the_best_of_k_is_a_mean_over_all_choices_of_common_rates(curves: RateCurves) -> None:
     assert curves.rates == RATES and curves.common_rates == RATES
     for k in (1, 2, 3, 4):

@@ -343,6 +343,7 @@ def test_displayed_columns_have_titles_and_ends_of_intervals(frame: pd.DataFrame
         "reason",
     ]
     assert displayed["tuned"].fillna("").tolist() == ["", "yes", "no", "yes", "", ""]
+    assert displayed_columns(board.drop(columns="reason")).columns.tolist() == displayed.columns.tolist()[:-1]
     for same in (True, False, pd.NA):
         assert displayed_columns(board.assign(tuned=tuned.where(tuned.isna(), same)))["tuned"].isna().all()
 
@@ -353,6 +354,18 @@ def test_single_runs_are_not_averaged() -> None:
     assert runs.loc[list(means), "value"].to_dict() == pytest.approx(means)
     assert len(runs) == len(CONTESTANTS) + 1 and runs["behind"].isna().all()
     assert runs[["task", "preset", "shift"]].drop_duplicates().to_numpy().tolist() == [["t", "smoke", "far"]]
+
+
+def test_scores_are_the_default_metric() -> None:
+    rows = [
+        SHARED
+        | {"run": run, "contestant": run, "kind": "baseline", "evaluator": "next", "metric": metric, "value": value}
+        for run, value in (("a", 0.1), ("b", 0.9))
+        for metric in ("auc", "score")
+    ]
+    values = tables.frame("values", rows)
+    for board in (scores(values), run_leaderboard(values, "next"), leaderboard(slice_of(values), "next")):
+        assert board["metric"].tolist() == ["score", "score"] and board["contestant"].tolist() == ["b", "a"]
 
 
 def test_a_leaderboard_may_have_a_metric_that_some_contestants_lack() -> None:
@@ -377,7 +390,10 @@ def test_scores_of_an_unknown_metric_have_no_differences() -> None:
 
 def test_columns_of_leaderboards_have_headings() -> None:
     titles = {name: column.title for name, column in COLUMNS.items() if column.title}
-    assert titles.items() >= {"contestant": "contestant", "rank": "rank", "kind": "kind", "seeds": "seeds"}.items()
+    assert (
+        titles.items()
+        >= {"contestant": "contestant", "rank": "rank", "kind": "kind", "seeds": "seeds", "tuned": "tuned"}.items()
+    )
     assert set(titles) == {"contestant", "n_related", "rank", "kind", "seeds", "tuned", "behind", "reason"}
     assert [name for name, column in COLUMNS.items() if column.on_terminal] == ["tuned"]
     assert COLUMNS["rank"].show(1234.0) == COLUMNS["seeds"].show(1234) == "1,234"
@@ -385,13 +401,15 @@ def test_columns_of_leaderboards_have_headings() -> None:
 
 
 def test_rows_without_prompts_have_values_and_no_differences() -> None:
+    """All rows of zero have no prompt set, and the first one of knn-3."""
     values, errors = tables_of()
-    frame = scores(values.assign(prompt_set=values["prompt_set"].mask(values["run"].eq("knn-3"))), errors)
+    without_prompts = values["run"].eq("zero") | (values["run"].eq("knn-3") & values["n_context"].eq(0))
+    frame = scores(values.assign(prompt_set=values["prompt_set"].mask(without_prompts)), errors)
     assert frame.set_index("contestant")["value"].to_dict() == pytest.approx(
         {name: mean_errors(name).mean() for name in CONTESTANTS}
     )
     assert frame["contestant"].tolist()[4:] == ["knn-3", "zero"]
-    assert frame["behind"].isna().tolist() == [True, False, False, False, True, True]
+    assert frame["behind"].isna().tolist() == [True, False, False, False, False, True]
 
 
 def test_curves_under_a_shift_are_compared_by_the_metric_of_the_shift(frame: pd.DataFrame) -> None:

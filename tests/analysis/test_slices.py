@@ -159,7 +159,7 @@ def test_groups_of_contestants_are_those_of_their_columns() -> None:
         MODEL | NEXT,
         MODEL | NEXT | {"run": "w-s0", "contestant": "m-wide"},
         MODEL | NEXT | {"run": "m-s0+dt", "contestant": "m+dt", "method": "+dt", "backbone": "m+dt"},
-        MODEL | NEXT | {"run": "u-s0", "contestant": "m@u", "trained_on": "u"},
+        MODEL | NEXT | {"run": "u-s0", "contestant": "m@u", "trained_on": "u", "backbone": "n"},
         MODEL | NEXT | {"run": "v-s0", "task": "v"},
         MODEL | NEXT | {"run": "g-s0", "preset": "grid"},
         ZERO | NEXT | {"model": "zero", "backbone": "zero"},
@@ -278,6 +278,7 @@ def test_curves_are_of_runs_or_means_over_them() -> None:
     assert task.curves_by_run[["run", "n_context", "value"]].to_numpy().tolist() == [
         [f"m-s{seed}", n, seed + n] for seed in (0, 1) for n in (0, 1)
     ]
+    assert set(task.curves) == set(task.curves_by_run) and set(task.summaries) == {*task.curves} - {"n_context"}
 
 
 @pytest.mark.parametrize(
