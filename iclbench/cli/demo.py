@@ -22,9 +22,8 @@ DemoResults = Annotated[
 
 # The grids of the demo, by subject.
 GRIDS = {"functions": "demo", "tables": "demo-tables"}
-# The tasks on which the models of tables are evaluated, by the task of their training, and the number of context rows.
+# The tasks on which the models of tables are evaluated, by the task of their training.
 REAL_TABLES = {"tabular-prior-classes": "real-tables-classes", "tabular-prior": "real-tables"}
-CONTEXT_ROWS = "points-50"
 
 
 def command(subject: Subject = "functions", results: DemoResults = Path("results/demo")) -> None:
@@ -57,9 +56,10 @@ def command(subject: Subject = "functions", results: DemoResults = Path("results
         if subject == "tables":
             for run in (find(results, name) for name in runs):
                 real_tables = resolve_task(REAL_TABLES[run.config.task.name], run.config.preset)[0]
-                replacement = (real_tables, None)
+                # Contexts have as many rows as in training.
+                replacement = (real_tables.model_copy(update={"points": run.config.task.points}), None)
                 baselines = list(TABLE_BASELINES["class" if real_tables.head == "categorical" else "number"])
-                evaluate_run(context, run, [CONTEXT_ROWS], None, 0, replacement, baselines, prompt_sets)
+                evaluate_run(context, run, [], None, 0, replacement, baselines, prompt_sets)
         say("writing the report")
         page = build(results, results / "report").page
     if subject == "functions":
