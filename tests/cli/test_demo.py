@@ -51,7 +51,7 @@ def test_the_demo_of_tables_evaluates_on_the_tables_of_scikit_learn(
     monkeypatch.setattr("iclbench.report.build", partial(build, only=["heat-map"]))
     assert main(["demo", "tables", "--results", str(tmp_path / "results")]) == 0
     out = capsys.readouterr().out
-    for name in ("cells", "ridge-cv", "forest", "xgboost-default", "diabetes"):
+    for name in ("cells", "ridge-cv", "forest", "xgboost-default"):
         assert name in out
 
 
