@@ -285,6 +285,12 @@ def test_tasks_of_less_than_half_of_the_backbones_are_not_ranked() -> None:
     assert complete_scores(two_tasks).shape == (2, 1), "no group is larger than one backbone"
 
 
+def test_a_pair_with_many_tasks_is_ranked_if_all_backbones_share_one_task() -> None:
+    scores = pd.DataFrame({name: np.arange(8.0) for name in "abcde"})
+    scores.loc[1:, ["c", "d", "e"]] = np.nan
+    assert complete_scores(scores).shape == (8, 2)
+
+
 def test_a_single_backbone_with_many_tasks_is_no_ranking() -> None:
     scores = pd.DataFrame({name: np.arange(8.0) for name in "abc"})
     scores.loc[3:, ["b", "c"]] = np.nan
