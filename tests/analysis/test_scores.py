@@ -317,6 +317,7 @@ def test_reasons_of_failed_runs_are_joined_without_repetition() -> None:
             for seed, reason in enumerate(("b", "a", "b"))
         ),
         failed | {"run": "n-s0", "contestant": "n", "reason": "c", "shift": "far"},
+        failed | {"run": "n-s0", "contestant": "n", "reason": "d", "evaluator": "icl"},
         row | {"run": "n-s0", "contestant": "n", "value": 1.0},
     ]
     task = slice_of(tables.frame("values", rows))
