@@ -61,7 +61,7 @@ def test_the_line_has_the_mean_the_interval_and_the_median() -> None:
     assert all(number in result.line for number in numbers) and "%" not in result.line
     for share, percent in ((0.1, "10%"), (-0.1, "10%"), (0.09, None), (-0.09, None), (-0.4, "40%")):
         line = replace(result, largest_share=share).line
-        assert (percent is None and "%" not in line) or (percent is not None and percent in line)
+        assert (percent is None and "%" not in line) or (percent is not None and f" {percent}" in line)
 
 
 def test_numbers_of_related_datasets_without_a_gain_are_omitted() -> None:

@@ -389,6 +389,19 @@ def test_scores_of_an_unknown_metric_have_no_differences() -> None:
     assert frame["contestant"].tolist() == ["a", "b"] and frame["behind"].isna().all()
 
 
+def test_differences_are_in_the_metric_of_the_leaderboard() -> None:
+    """Scores are computed from the likelihood, and the leaderboard is ordered by the error."""
+    rows, errors = [], []
+    for run, error in (("a", 0.1), ("b", 0.4)):
+        for metric, value in (("squared_error", error), ("log_likelihood", 5 * error)):
+            rows += target_rows(run, "baseline", metric, {0: value})
+            row = {"run": run, "prompt_set": "p", "metric": metric, "n_context": 4, "n_related": 0}
+            errors += [row | {"episode": i, "value": value} for i in range(3)]
+        rows += target_rows(run, "baseline", "score", {0: error}, score_of="log_likelihood", score_one="ridge")
+    frame = scores(tables.frame("values", rows), tables.frame("errors", errors), "squared_error")
+    assert frame["contestant"].tolist() == ["a", "b"] and frame["behind"].iloc[1] == pytest.approx(0.3)
+
+
 def test_columns_of_leaderboards_have_headings() -> None:
     titles = {name: column.title for name, column in COLUMNS.items() if column.title}
     assert (
