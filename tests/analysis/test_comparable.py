@@ -284,7 +284,7 @@ def test_the_line_on_another_prompt_set_names_the_command_of_its_rows() -> None:
     ):
         other = main.iloc[:1].assign(run="three", prompt_set="q")
         _, (line,) = used(joined(*(part.assign(**columns) for part in (main, other))))
-        assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1]] == [command]
+        assert [word for word in ("probe", "train", "evaluate") if word in line.split("(q)")[1].split()] == [command]
 
 
 def test_runs_of_other_lengths_have_other_prompts_unless_a_shift_sets_the_length() -> None:
