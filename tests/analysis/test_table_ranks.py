@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from iclbench.analysis.table_ranks import critical_difference, mean_ranks
+from iclbench import tables
+from iclbench.analysis.table_ranks import critical_difference, mean_ranks, table_metric, table_values
 
 
 @pytest.mark.parametrize(("contestants", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
@@ -43,3 +44,85 @@ def test_a_single_table_has_no_critical_difference() -> None:
 def test_contestants_that_lack_a_table_are_not_ranked() -> None:
     ranks = mean_ranks(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, np.nan]}), "r_squared")
     assert list(ranks.mean_rank.index) == ["a"]
+
+
+def test_two_tables_and_two_contestants_are_the_fewest_with_a_test() -> None:
+    """For two contestants, F = (N - 1) z² / (1 - z²) with the difference of the mean ranks z."""
+    assert critical_difference(2, 2) == pytest.approx(1.960 * math.sqrt(6 / 12), rel=3e-4)
+    assert math.isnan(critical_difference(1, 5)) and math.isnan(critical_difference(5, 1))
+    ranks = mean_ranks(pd.DataFrame({"a": [1.0, 2.0], "b": [2.0, 1.0]}), "r_squared")
+    assert ranks.p == pytest.approx(1) and ranks.critical_difference == critical_difference(2, 2)
+    single = mean_ranks(pd.DataFrame({"a": [1.0, 2.0]}), "r_squared")
+    assert math.isnan(single.p) and math.isnan(single.critical_difference)
+    three = mean_ranks(pd.DataFrame({"a": [1.0, 2.0, 2.0], "b": [2.0, 1.0, 1.0]}), "r_squared")
+    assert three.p == pytest.approx(stats.f.sf(2 * (1 / 3) ** 2 / (1 - (1 / 3) ** 2), 1, 2))
+
+
+def test_equal_orders_on_all_tables_have_p_0() -> None:
+    values = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 3.0, 4.0]})
+    assert mean_ranks(values, "r_squared").p == 0
+
+
+def test_contestants_with_equal_mean_ranks_are_ordered_by_name() -> None:
+    values = pd.DataFrame({"c": [1.0, 1.0], "b": [3.0, 2.0], "a": [2.0, 3.0]})
+    ranks = mean_ranks(values, "r_squared")
+    assert list(ranks.scores) == list(ranks.mean_rank.index) == ["a", "b", "c"] and ranks.metric == "r_squared"
+
+
+SHARED = {"task": "t", "family": "f", "preset": "smoke", "shift": "none", "status": "ok", "prompt_set": "p"}
+SHARED |= {"card": "c", "version": "0", "evaluator": "targets", "metric": "roc_auc"}
+
+
+def rows(*changes: dict[str, object]) -> pd.DataFrame:
+    """Two seeds of m on the tables x and y, a baseline on x, and rows with these changes."""
+    row = SHARED | {
+        "run": "m-s0",
+        "contestant": "m",
+        "kind": "backbone",
+        "axis": "stratum:x",
+        "stratum": "x",
+        "value": 0.5,
+    }
+    on_y = row | {"axis": "stratum:y", "stratum": "y"}
+    main_rows = [
+        row,
+        row | {"run": "m-s1", "value": 0.7},
+        on_y | {"value": 0.9},
+        on_y | {"run": "m-s1", "value": 0.3},
+        row | {"run": "k", "contestant": "k", "kind": "baseline", "value": 0.2},
+    ]
+    return tables.frame("values", [*main_rows, *(row | change for change in changes)])
+
+
+def test_values_on_tables_are_means_over_seeds() -> None:
+    other_rows = rows(
+        {"metric": "accuracy", "value": 9.0},
+        {"axis": None, "stratum": None, "value": 9.0},
+        {"axis": "n_context", "axis_value": 4, "stratum": None, "value": 9.0},
+        {"run": "m-s2", "status": "failed", "reason": "r", "value": None},
+    )
+    for frame in (rows(), other_rows):
+        values = table_values(frame, "roc_auc")
+        assert values.index.tolist() == ["x", "y"] and values.columns.tolist() == ["k", "m"]
+        assert values["m"].tolist() == pytest.approx([0.6, 0.6]) and values.dtypes.eq(float).all()
+        assert values["k"].iloc[0] == 0.2 and math.isnan(values["k"].iloc[1])
+    by_run = table_values(rows(), "roc_auc", "run")
+    assert by_run.loc["x"].to_dict() == {"k": 0.2, "m-s0": 0.5, "m-s1": 0.7}
+    assert table_values(rows(), "r_squared").empty
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([{}], "roc_auc"),
+        ([{"metric": "r_squared"}], "r_squared"),
+        ([{"metric": "r_squared"}, {}], "roc_auc"),
+        ([{"metric": "accuracy"}], None),
+        ([{"evaluator": "probe"}], None),
+    ],
+)
+def test_the_metric_of_tables_is_that_of_the_question_targets(
+    changes: list[dict[str, object]], expected: str | None
+) -> None:
+    row = SHARED | {"run": "k", "contestant": "k", "kind": "baseline", "value": 0.5}
+    assert table_metric(tables.frame("values", [row | change for change in changes])) == expected
