@@ -1,7 +1,7 @@
 """Select comparable rows, and name the variants of backbones.
 
-Numbers are comparable if they were scored on the same frozen prompts, even if other parts of the card have changed.
-Runs are repetitions (seeds) of one contestant if their training runs differ in the seed only.
+Values are comparable if they were computed on the same frozen prompts, even if other parts of the task card have
+changed. Runs are repetitions (seeds) of one contestant if they differ only in the seed of the training.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from iclbench.core.formats import plural, shared_words
 from iclbench.tables.evaluators import DIAGNOSTICS, PROBES
 from iclbench.tables.runs import replaced_rows
 
-# Largest relative difference of spans due to rounding on different machines. The spans of other prompts differ by more.
+# Spans are treated as equal up to this relative difference, which rounding on different machines can cause. The spans
+# of different prompts differ by more.
 _SPAN_TOLERANCE = 1e-4
 
 
 def retrained_runs(packed_rows: pd.DataFrame, local_rows: pd.DataFrame) -> tuple[set[str], tuple[str, ...]]:
-    """The packed runs that were retrained locally under the same name with another outcome, and a line for each."""
+    """The names of packed runs that a local run of the same name replaces, because it has other settings or weights,
+    and a message for each run."""
     replaced_packed_rows = replaced_rows(packed_rows, local_rows)
     lines = [
         f"{task} · {preset}: packed rows of run '{run}' are not used, as a local run of this name has other settings "
@@ -34,12 +36,14 @@ def retrained_runs(packed_rows: pd.DataFrame, local_rows: pd.DataFrame) -> tuple
 
 
 def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove scores on a scale that differs from the scale of most runs of their contest.
+    """Remove scores whose scale differs from the scale of most runs with the same task, preset, shift, evaluator and
+    prompt set.
 
-    The scale is the predictor that scores 1 and the span between 0 and 1. Spans that differ by rounding are equal.
+    A scale consists of the predictor that scores 1 and of the span, the difference in the metric between the scores 0
+    and 1. Spans that differ only by rounding are treated as equal.
 
     Returns:
-        The other rows, and a line for each contest with removed scores.
+        The remaining rows, and a message for each combination of these keys with removed scores.
     """
     keys = ["task", "preset", "shift", "evaluator", "prompt_set"]
     scores = values[values["metric"].eq("score") & values["kind"].ne("published")]
@@ -60,7 +64,7 @@ def drop_other_scales(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ..
 
 
 def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
-    """The span of every row; spans of one contest that differ by rounding become the smallest of them."""
+    """The span of each row. Of spans with the same `keys` that differ only by rounding, the smallest one is used."""
     sorted_scores = scores.sort_values("span", kind="stable")
     previous = sorted_scores.groupby(keys, dropna=False)["span"].shift()
     is_same = np.isclose(sorted_scores["span"], previous, rtol=_SPAN_TOLERANCE, atol=0)
@@ -69,17 +73,17 @@ def _merged_spans(scores: pd.DataFrame, keys: list[str]) -> pd.Series:
 
 
 def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove rows that are not on the most used prompt set of their task, preset, shift and test.
+    """Remove rows that were not computed on the most used prompt set of their task, preset, shift and test.
 
     The name of a prompt set is a hash of everything that determines its episodes. The card's hash is not used, because
-    it changes with the size of each backbone that is added to the card.
+    it changes whenever the size of another backbone is added to the card.
 
     Returns:
-        The other rows, and a line for each removed prompt set.
+        The remaining rows, and a message for each removed prompt set.
     """
     values, lines = _drop_other_data(values)
     is_measured = values["kind"] != "published"
-    # Runs trained with different numbers of examples have different prompts, unless a shift sets the number for all.
+    # Runs that were trained with different numbers of examples have different prompts, unless a shift sets this number.
     has_trained_length = ~values["evaluator"].isin(DIAGNOSTICS) & values["extrapolated_to"].isna()
     lengths = trained_lengths(values).where(has_trained_length).fillna(0)
     values = values.assign(test=_prompt_groups(values), length=lengths)
@@ -102,7 +106,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
 
 
 def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of runs that are evaluated on their training data, and a line for each prompt set with other data."""
+    """Remove rows of runs that were trained on other data than the evaluated data. Also return a message for each
+    prompt set with removed rows."""
     is_other_data = values["trained_data"].notna()
     keys = ["task", "preset", "data", "trained_data", "prompt_set"]
     lines = [
@@ -116,8 +121,9 @@ def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _prompt_groups(values: pd.DataFrame) -> pd.Series:
-    """The group of prompts of every row. Each test of a family is a group, and probes have a group for each number of
-    examples. Rows during training have separate groups. All other evaluators share the group "prompts"."""
+    """The group of each row. All rows of a group should have the same prompts. Each test of a family is a group, and
+    diagnostics have a group for each number of examples. Measurements during training have separate groups. All other
+    evaluators share the group "prompts"."""
     groups = values["evaluator"].where(is_test(values["evaluator"]), "prompts")
     probes = values["evaluator"].where(~values["evaluator"].isin(PROBES), "probe")
     groups = groups.where(
@@ -128,7 +134,7 @@ def _prompt_groups(values: pd.DataFrame) -> pd.Series:
 
 
 def _rerun_verb(rows: pd.DataFrame) -> str:
-    """The verb for the step that must be repeated to get these rows."""
+    """The step that must be repeated to get these rows, as a verb for a message."""
     if rows["evaluator"].isin(DIAGNOSTICS).any():
         return "probe"
     return "train" if rows["axis"].eq("train_step").any() else "evaluate"
@@ -137,16 +143,16 @@ def _rerun_verb(rows: pd.DataFrame) -> str:
 def name_variants(values: pd.DataFrame) -> pd.DataFrame:
     """Give each variant of a backbone its own contestant name.
 
-    Runs of one backbone, trained with one number of examples, are variants if they differ in more than the seed (column
-    `variant`). Runs with the same variant and seed, or with the same seed and an unknown variant, are not repetitions:
-    each is a contestant with the name of the run. The column `backbone` has the original name. Runs that were trained
-    on another task have the suffix `@TASK`.
+    Runs of one backbone that were trained with the same number of examples are different variants if they differ in
+    more than the seed (column `variant`). Runs with the same variant and seed, or with the same seed and an unknown
+    variant, are not repetitions: each becomes a contestant with the name of the run. The column `backbone` contains the
+    original name. Names of runs that were trained on another task get the suffix `@TASK`.
     """
     values = values.assign(backbone=values["model"] + values["method"].fillna(""))
     keys = ["task", "preset", "contestant"]
     run_keys = ["task", "preset", "run"]
     variants = values.groupby(run_keys)["variant"].transform("first").fillna("")
-    # On another task, the rows of a run have the length of that task's prompts.
+    # A run that was trained on another task gets the length of the prompts.
     lengths = trained_lengths(values).fillna(0).groupby([values[key] for key in run_keys]).transform("max")
     is_training = values["kind"].eq("backbone") & (values["seed"].notna() | variants.ne(""))
     runs = values.assign(length=lengths, variant=variants)[is_training]
@@ -170,7 +176,8 @@ def name_variants(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def _variant_names(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]:
-    """The name of the variant of each run of a backbone, by run, with the variant's hash if the name is not unique."""
+    """The variant's name for each run of a backbone. A name that several variants share is followed by the first digits
+    of the variant's hash."""
     names = {
         str(variant): variant_name(rows["run"].tolist(), rows["seed"].tolist(), task, preset, rows["method"].iloc[0])
         for variant, rows in runs.groupby("variant")
@@ -181,7 +188,8 @@ def _variant_names(task: str, preset: str, runs: pd.DataFrame) -> dict[str, str]
 
 
 def variant_name(runs: Sequence[str], seeds: Sequence[int], task: str, preset: str, method: str = "") -> str:
-    """The words that the names of a variant's runs share, without task, preset and seed; the method comes last.
+    """The name of a variant: the words that the names of its runs have in common, without task, preset and seed,
+    followed by the method. If they have no words in common, the alphabetically first run name is used.
 
     >>> variant_name(["bursty-coqe-noise-5-small-s0", "bursty-coqe-noise-5-small-s12"], [0, 12], "bursty", "small")
     'coqe-noise-5'
@@ -197,10 +205,11 @@ def variant_name(runs: Sequence[str], seeds: Sequence[int], task: str, preset: s
 
 
 def trained_lengths(values: pd.DataFrame) -> pd.Series:
-    """The number of examples in the training of each row's run: the end of its in-distribution learning curve.
+    """The number of examples per episode with which the run of each row was trained: the largest context size of the
+    learning curve on the training distribution.
 
-    For baselines and for runs of another task, it is the number of the backbones on the same prompts. It is missing if
-    it is unknown or differs between these backbones.
+    Baselines and runs that were trained on another task get the number of the backbones on the same prompts. The number
+    is missing if it is unknown or differs between these backbones.
     """
     is_backbone = values["kind"].eq("backbone") & values["trained_on"].isna()
     is_curve = (

@@ -1,4 +1,4 @@
-"""Scores of single episodes on some prompt sets, for paired comparisons and for bins of the context size."""
+"""Scores of single episodes, for paired comparisons and for means over bins of context sizes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _KEYS = ["run", "prompt_set", "metric"]
 
 
 class EpisodeScores:
-    """Scores of single episodes from tables of errors, by question.
+    """The scores of single episodes in tables of errors.
 
-    For the question `next`, an episode has a score at every context size, or only the mean height of its curve (a row
-    without a context size). Packed tables have mean heights only; event sequences in observation windows have both. For
-    `targets`, an episode has one context size and a score for every number of related datasets.
+    For the question `next`, an episode has a score at every context size, or only the mean height of its learning curve
+    (a row without a context size; see `tables.curves`). Packed tables have mean heights only; event sequences in
+    observation windows have both. For `targets`, an episode has one context size and a score for every number of
+    related datasets.
 
     Args:
         frames: tables of errors. For each run, prompt set and metric, the first table with scores is used.
@@ -28,7 +29,7 @@ class EpisodeScores:
     """
 
     def __init__(self, frames: Iterable[pd.DataFrame], prompt_sets: set[str]) -> None:
-        # Frames are built on request, since most commands need those of a few runs only.
+        # Frames are built on request, because most commands need the frames of only a few runs.
         self._curves: dict[tuple[str, str, str], _Columns] = {}
         self._means: dict[tuple[tuple[str, ...], str, str], pd.DataFrame | None] = {}
         self._targets: dict[tuple[str, str, str, int], _Columns] = {}
@@ -43,7 +44,7 @@ class EpisodeScores:
 
     def curves(self, runs: Sequence[str], prompt_set: str, metric: str) -> pd.DataFrame | None:
         """The scores for the question `next`, episodes x context sizes (or only the column `MEAN_HEIGHT`), averaged
-        over runs; None unless every run has scores."""
+        over runs; None if a run has no scores."""
         key = (tuple(runs), prompt_set, metric)
         if key not in self._means:
             self._means[key] = self._mean(*key)
@@ -60,8 +61,7 @@ class EpisodeScores:
         return mean if metric_of(metric).is_for_sequences else mean.dropna(axis=1)
 
     def targets(self, runs: Sequence[str], prompt_set: str, metric: str, related: int) -> pd.Series | None:
-        """The score of every episode for the question `targets`, averaged over runs; None unless every run has
-        scores."""
+        """The score of every episode for the question `targets`, averaged over runs; None if a run has no scores."""
         keys = [(run, prompt_set, metric, related) for run in runs]
         scores = [self._targets[key].by_episode() for key in keys if key in self._targets]
         if not scores or len(scores) < len(runs):
@@ -69,7 +69,8 @@ class EpisodeScores:
         return pd.concat(scores).groupby(level=0).mean()
 
     def context_sizes(self, prompt_set: str) -> pd.Series | None:
-        """The number of context points of every episode, for the question `targets`."""
+        """The number of context points of every episode, for the question `targets`; None if the prompt set has no
+        scores."""
         tables = [columns for key, columns in self._targets.items() if key[1] == prompt_set]
         longest = max(tables, key=lambda columns: len(columns.episode), default=None)
         return None if longest is None else longest.sizes_by_episode()
@@ -77,29 +78,30 @@ class EpisodeScores:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The rows of a table of errors with one run, prompt set and metric (and number of related datasets)."""
+    """The rows of a table of errors for one run, prompt set, metric and, for the question `targets`, number of related
+    datasets."""
 
     episode: np.ndarray
     n_context: np.ndarray
     value: np.ndarray
 
     def by_context_size(self) -> pd.DataFrame:
-        """Values: episodes x context sizes."""
+        """The values, episodes x context sizes."""
         keys = pd.MultiIndex.from_arrays([self.episode, self.n_context], names=["episode", "n_context"])
         # The tables have unique keys, so unstacking needs no aggregation, which would take most of the time.
         return pd.Series(self.value, keys).unstack()  # noqa: PD010
 
     def by_episode(self) -> pd.Series:
-        """Values by episode."""
+        """The value of every episode."""
         return pd.Series(self.value, pd.Index(self.episode, name="episode")).sort_index()
 
     def sizes_by_episode(self) -> pd.Series:
-        """The number of context points by episode."""
+        """The number of context points of every episode."""
         return pd.Series(self.n_context, pd.Index(self.episode, name="episode")).sort_index()
 
 
 def _groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, _Columns]]:
-    """The rows of every combination of keys."""
+    """Yield every combination of keys in the rows, with its rows."""
     episode = rows["episode"].to_numpy(int)
     n_context = rows["n_context"].fillna(MEAN_HEIGHT).to_numpy(int)
     value = rows["value"].to_numpy(float, na_value=np.nan)

@@ -21,7 +21,7 @@ def meaning(evaluator: str) -> Meaning:
     """Title and meaning of an evaluator. The title of a test without a registered meaning is its name."""
     if evaluator == "targets":
         return AS_TRAINED
-    # `TESTS.get` would import any `module:NAME`, but a table from elsewhere must not import other code.
+    # `TESTS.get` would import any `module:NAME`, but reading a table from an unknown source must not import its code.
     entry = TESTS.entries.get(canonical(evaluator))
     try:
         registered_meaning = entry and entry.load()

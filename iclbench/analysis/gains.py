@@ -1,7 +1,7 @@
-"""Gains from related datasets, episode by episode, and the influence of single episodes.
+"""Gains in log-likelihood from related datasets, and the influence of single episodes on the mean gain.
 
-A mean gain over a few hundred episodes may come from a single one, such as an episode whose kernel cannot be identified
-from its context. The median and the largest episode's share of the sum show this.
+A single episode can cause most of a mean gain over a few hundred episodes, for example if its kernel cannot be
+identified from its context. The median and the largest share of an episode in the sum reveal this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pandas as pd
 from iclbench.analysis.pairs import Difference, mean_with_interval, score_gaps
 from iclbench.core.formats import signed
 
-# The text of a gain mentions the largest episode if its share of the sum over episodes is at least this.
+# The text of a gain mentions the episode with the largest gain if its share of the sum over episodes is at least this
+# value.
 MIN_NAMED_SHARE = 0.1
 
 
@@ -25,7 +26,8 @@ class Gain(Difference):
 
     Attributes:
         median: median over episodes.
-        largest_share: the largest episode's share of the sum; negative if its sign is opposite.
+        largest_share: share of the episode with the largest absolute gain in the sum over episodes; negative if its
+            gain has the opposite sign of the sum.
     """
 
     median: float
@@ -33,7 +35,7 @@ class Gain(Difference):
 
     @property
     def line(self) -> str:
-        """The gain as text, with the largest episode's share if it is at least `MIN_NAMED_SHARE`."""
+        """The gain as text, with `largest_share` if its absolute value is at least `MIN_NAMED_SHARE`."""
         share = ""
         if abs(self.largest_share) >= MIN_NAMED_SHARE:
             verb = "accounts for" if self.largest_share > 0 else "offsets"

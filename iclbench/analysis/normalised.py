@@ -18,23 +18,23 @@ from iclbench.tables.evaluators import DIAGNOSTICS, QUESTIONS
 from iclbench.tables.means import means_over_seeds
 from iclbench.tables.related import without_related
 
-# The metric of a score, and the predictor that scores 1, if no row names them.
+# Defaults for the metric of a score and for the predictor that scores 1, if no row contains them.
 _DEFAULTS = ("squared_error", "the oracle, or the best baseline")
-# Contests of other evaluators come last.
+# The order of contests by evaluator. Contests of other evaluators come last.
 _ORDER = {"next": 0, "targets": 1, "icl": 2, "iwl": 2}
 
 
 @dataclass(frozen=True)
 class Contest:
-    """A task, or one test of it, for which each contestant has one score.
+    """A task, or one of its tests, for which each contestant has one score.
 
     Attributes:
         task: the slice of the results.
         evaluator: the question or test.
         metric: the metric that the score is computed from.
         reference: the predictor that scores 1.
-        span: the distance between scores 0 and 1 in the metric; NaN if no row of a score has it.
-        prompt_set: the common prompts.
+        span: the difference in the metric between the scores 0 and 1; NaN if no score row contains it.
+        prompt_set: the prompt set of all rows.
         rows: the score rows of single runs.
         hidden_rows: the score rows of contestants that are not shown.
     """
@@ -62,7 +62,7 @@ class Contest:
         """A row per contestant, averaged over runs (seeds).
 
         Columns contestant, kind, score, low, high (the envelope of the runs' intervals), lowest, highest (of the runs),
-        runs (their number), run (their names) and row (the title).
+        runs (their number), run (their names) and row (the title of the contest).
         """
         means = means_over_seeds(self.rows, ["contestant", "kind"]).rename(columns={"value": "score"})
         numbers = ["score", "lowest", "highest", "low", "high"]
@@ -70,7 +70,7 @@ class Contest:
 
     @cached_property
     def guessing_method(self) -> str | None:
-        """The method that scores 0: the best method that ignores the context; None if none was evaluated."""
+        """The method that scores 0: the best method that ignores the context; None if no such method was evaluated."""
         rows = self._all_rows[self._all_rows["contestant"].isin(metric(self.metric).guessing_baselines)]
         return (
             None
@@ -89,8 +89,8 @@ class Contest:
         return separation(rows.set_index(["contestant", "run"])["value"])
 
     def difference(self, a: str, b: str) -> Difference | None:
-        """The score of a minus that of b, paired by episode and averaged over their common seeds, or over all seeds if
-        they have none in common; None if there are no scores of single episodes."""
+        """The mean difference of the scores, a - b, paired by episode and averaged over the common seeds (over all
+        seeds if they have no seed in common). None if the scores of single episodes or the span are unknown."""
         if (a, b) not in self._differences:
             self._differences[a, b] = self._difference(a, b)
         return self._differences[a, b]
@@ -103,7 +103,7 @@ class Contest:
         errors, rows = self.task.results.errors, self._all_rows
         seeds = rows.set_index("run")["seed"]
         runs = {name: sorted(rows.loc[rows["contestant"] == name, "run"]) for name in (a, b)}
-        # Additional seeds of one contestant may be lucky ones.
+        # A lucky seed that only one of the contestants has would bias the difference.
         shared_seeds = set(seeds[runs[a]].dropna()) & set(seeds[runs[b]].dropna())
         if shared_seeds:
             runs = {name: [run for run in all_runs if seeds[run] in shared_seeds] for name, all_runs in runs.items()}
@@ -138,13 +138,14 @@ def contests(results: Results, preset: str) -> list[Contest]:
 
 
 def not_shown_note(contestants: Iterable[str], shown_contestants: Iterable[str]) -> str:
-    """A sentence for the end of a caption on the contestants that are not shown, as a row is missing; empty if none."""
+    """The last sentence of a caption: the contestants that are not shown because a row is missing; empty if all are
+    shown."""
     names = sorted({*contestants} - {*shown_contestants})
     return f" Not shown, as a row is missing: {', '.join(names)}." if names else ""
 
 
 def all_scores(all_contests: Sequence[Contest]) -> pd.DataFrame:
-    """The scores of all contests in one frame."""
+    """The scores of all contests in one frame, with a column `family`."""
     return pd.concat([contest.scores.assign(family=contest.family) for contest in all_contests], ignore_index=True)
 
 
@@ -169,7 +170,7 @@ def _contests(task: Slice) -> list[Contest]:
 
 
 def related_scores(task: Slice) -> pd.DataFrame:
-    """The scores of a task at every number of related datasets, averaged over runs; empty if there are no related
+    """The scores of a task by number of related datasets, averaged over runs; empty if no prompts have related
     datasets.
 
     Columns contestant, kind, n_related, value, runs.
@@ -182,8 +183,8 @@ def related_scores(task: Slice) -> pd.DataFrame:
 
 
 def _scores(task: Slice) -> pd.DataFrame:
-    """Score rows of single runs on the training distribution. Contestants that were trained on another task or have a
-    failed run are omitted, and so are tests that refine another test."""
+    """The score rows of single runs on the training distribution. Contestants that were trained on another task or have
+    a failed run are omitted. Tests that refine another test are omitted too."""
     rows = task.rows
     is_score = rows["metric"].eq("score") & rows["status"].eq("ok") & rows["shift"].eq("none") & rows["axis"].isna()
     is_measured = ~rows["evaluator"].isin(DIAGNOSTICS) & rows["kind"].ne("published") & rows["trained_on"].isna()

@@ -1,13 +1,14 @@
-"""Oracles that are not optimal: a card may name any baseline as oracle, and a contestant may be better.
+"""Detection of oracles that are not optimal.
 
-The Bayes-optimal predictor has the smallest expected error and the highest expected log-likelihood. If a contestant is
-significantly better than an oracle, paired by episode with Bonferroni's correction for all comparisons, the oracle is
-not optimal on these prompts: the card was copied from another task, or it does not hold under a shift.
+A task card may name any baseline as its oracle, so another contestant may be better. The Bayes-optimal predictor has
+the smallest expected error and the highest expected log-likelihood. If a contestant is significantly better than an
+oracle (paired by episode, with Bonferroni's correction for all comparisons), the oracle is not optimal on these
+prompts. For example, its card was copied from another task, or its assumptions do not hold under a shift.
 
 A false oracle may fail so badly in a few episodes (least squares with as many examples as dimensions) that the interval
-of the mean difference includes 0. A second interval therefore winsorises the differences at their upper quartile. The
-mean difference from a true oracle is at most 0, and winsorising only lowers it, so a lower end above 0 is still
-evidence.
+of the mean difference includes 0. Therefore, a second interval is computed from differences that are winsorised at
+their upper quartile. The expected lead over an optimal oracle is at most 0, and winsorising can only lower it, so a
+lower end above 0 is still evidence.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ _METRIC_NAMES = {"squared_error": "squared error"}
 
 @dataclass(frozen=True)
 class BeatenOracle:
-    """An oracle and the contestants that are better.
+    """An oracle that is not optimal, and the contestants that are better.
 
     Attributes:
-        oracle: its name.
+        oracle: the name of the oracle.
         winners: the better contestants, the best first.
-        value: mean difference from the first winner over episodes.
+        value: the mean lead of the first winner over episodes.
         low: the lower end of the interval of `value`.
-        measure: the score that was compared.
-        has_backbone: whether a backbone is among the winners. It may be better because it sees later points.
+        measure: the name of the compared score.
+        has_backbone: whether a backbone is among the winners. A backbone may be better because it incorrectly sees
+            later points.
     """
 
     oracle: str
@@ -50,20 +52,21 @@ class BeatenOracle:
 
     @property
     def line(self) -> str:
-        """A line for the user."""
+        """A message for the user, in one line."""
         others = f"; also better: {', '.join(self.winners[1:])}" if len(self.winners) > 1 else ""
         return (
-            f"{self.oracle} is not optimal here: {self.winners[0]} is better by {fixed(self.value)} "
+            f"{self.oracle} is not optimal on these prompts: {self.winners[0]} is better by {fixed(self.value)} "
             f"(at least {fixed(self.low)}; paired by episode) in {self.measure}{others}"
             f"{'; check the models with iclbench check' * self.has_backbone}"
         )
 
 
 def beaten_oracles(rows: pd.DataFrame, errors: EpisodeScores) -> list[BeatenOracle]:
-    """The oracles of one prompt set with a significantly better contestant.
+    """The oracles of one prompt set that are significantly worse than a contestant.
 
     Args:
-        rows: value rows of one evaluator on one prompt set; runs of one contestant are averaged episode by episode.
+        rows: rows of `values` of one evaluator on one prompt set. Runs of one contestant are averaged episode by
+            episode.
         errors: scores of single episodes on the prompt set.
     """
     rows = rows[rows["status"].eq("ok") & rows["axis"].isna() & rows["prompt_set"].notna()]
@@ -86,7 +89,8 @@ def beaten_oracles(rows: pd.DataFrame, errors: EpisodeScores) -> list[BeatenOrac
 
 
 def lower_end(gaps: np.ndarray, level: float = _LEVEL) -> float:
-    """The lower end of the interval of the mean, or of the mean winsorised at the upper quartile if that is higher."""
+    """The lower end of the confidence interval of the mean lead. If higher, the lower end for leads that are winsorised
+    at their upper quartile."""
     winsorised = np.minimum(gaps, np.quantile(gaps, _WINSORISED_AT))
     return max(mean_with_interval(scores, level).low for scores in (gaps, winsorised))
 
@@ -99,8 +103,8 @@ class _Comparison:
     errors: EpisodeScores
 
     def gaps(self, name: str, oracle: str) -> tuple[np.ndarray | None, str]:
-        """The lead of a contestant over an oracle in every episode, and the name of the compared score; None if there
-        are no scores of single episodes."""
+        """The lead of a contestant over an oracle in every episode, and the name of the compared score. The lead is
+        None if there are no scores of single episodes."""
         prompt_set = str(self.rows["prompt_set"].iloc[0])
         if self.rows["evaluator"].eq("next").any():
             metric_name = curve_metric(self.rows["metric"].unique())
@@ -114,8 +118,8 @@ class _Comparison:
             counts, oracle_counts = self._related_counts(name, metric_name), self._related_counts(oracle, metric_name)
             if not counts or not oracle_counts:
                 continue
-            # An oracle with several counts uses related datasets, and is given as many as the contestant. Other oracles
-            # are given the process.
+            # An oracle with scores for several counts uses related datasets, so it is compared at the count of the
+            # contestant. Other oracles have access to the process.
             oracle_count = counts[-1] if len(oracle_counts) > 1 else oracle_counts[0]
             scores, oracle_scores = (
                 self.errors.targets(self._runs(contestant), prompt_set, metric_name, count)

@@ -1,7 +1,8 @@
-"""Scores over training: those of a run and of the shorter training runs that branch off from it.
+"""Scores by number of training steps, from runs and from the shorter training runs that branch off from them.
 
-The learning rate of a branch of N steps decays as in a run of N steps. Its scores are therefore comparable with those
-of other runs of N steps; scores in the middle of a longer run are not.
+The learning rate of a branch of N steps decays as in a run of N steps. The scores of a branch are therefore comparable
+with the scores of other runs of N steps. Scores in the middle of a longer run are not, because its learning rate has
+not decayed yet.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from iclbench.tables.related import without_related
 def by_run(contest: Contest) -> pd.DataFrame:
     """Scores of single runs at the end of each branch and at the end of the run.
 
-    Columns contestant, run, steps, share (of all steps) and score. Empty without branches, or if the span between
-    scores 0 and 1 is unknown.
+    Columns contestant, run, steps, share (of the run's steps) and score. The frame is empty if no run has branches or
+    if the span between the scores 0 and 1 is unknown.
     """
     columns = ["contestant", "run", "steps", "share", "score"]
     scores = contest.rows[contest.rows["kind"].eq("backbone")].set_index("run")
@@ -58,9 +59,11 @@ def _last_steps(contest: Contest) -> dict[str, float]:
 
 
 def means(contest: Contest) -> pd.DataFrame:
-    """Scores over training, averaged over seeds, at numbers of steps that all runs of a contestant have.
+    """Scores by number of training steps, averaged over seeds. Numbers of steps that only some runs of a contestant
+    have are omitted.
 
-    Columns contestant, kind, steps, share (of all steps), value, low, high (the lowest and highest seed), runs, run.
+    Columns contestant, kind, steps, share (of the run's steps), value, low, high (the lowest and the highest score over
+    seeds), runs, run.
     """
     rows = by_run(contest)
     if rows.empty:
@@ -73,7 +76,8 @@ def means(contest: Contest) -> pd.DataFrame:
 
 
 def kendall(a: pd.Series, b: pd.Series) -> float:
-    """Kendall's tau-b of two scorings of the same contestants; NaN for fewer than three."""
+    """Kendall's tau-b between two series of scores, over the contestants in both; NaN for fewer than three
+    contestants."""
     from scipy import stats
 
     common = a.index.intersection(b.index)
@@ -103,5 +107,5 @@ def shared_flops(training_scores: pd.DataFrame) -> float:
 
 
 def mean_over_contests(contest_scores: Sequence[pd.Series]) -> pd.Series:
-    """The mean score over contests of each contestant with a score in all of them."""
+    """The mean score over contests, for each contestant with a score in every contest."""
     return pd.concat(contest_scores, axis=1).dropna().mean(axis=1)

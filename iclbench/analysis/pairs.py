@@ -1,4 +1,4 @@
-"""Paired comparisons of contestants on the same episodes, and ranks with ties."""
+"""Differences between contestants, paired by episode or over seeds, with intervals, tests and ranks with ties."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Difference:
 def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Difference | None:
     """The mean of a - b, paired by episode, with Student's t interval.
 
-    An episode's score is the mean height of its curve (trapezoids, as in `auc`) over the common context sizes. In event
-    sequences of different lengths, all events have the same weight. If either frame has only mean heights (column
-    `MEAN_HEIGHT`), mean heights are compared.
+    The score of an episode is the mean height of its curve over the common context sizes (trapezoidal rule, as in the
+    metric `auc`). In event sequences of different lengths, all events have the same weight. If either frame has only
+    mean heights (column `MEAN_HEIGHT`), mean heights are compared.
 
     Args:
         a: scores, episodes x context sizes.
@@ -40,7 +40,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, level: float = 0.95) -> Differe
         level: confidence level of the interval.
 
     Returns:
-        None for fewer than two common episodes or context sizes.
+        The difference; None for fewer than two common episodes or context sizes.
     """
     gaps = curve_gaps(a, b)
     return None if gaps is None else mean_with_interval(gaps, level)
@@ -71,7 +71,7 @@ def score_gaps(a: pd.Series, b: pd.Series) -> np.ndarray | None:
 
 
 def mean_with_interval(scores: np.ndarray, level: float = 0.95) -> Difference:
-    """The mean of one value per episode, for at least two episodes, with Student's t interval."""
+    """The mean of at least two scores, one per episode, with Student's t interval."""
     mean = float(scores.mean())
     half_width = float(stdtrit(len(scores) - 1, 0.5 + level / 2) * scores.std(ddof=1) / np.sqrt(len(scores)))
     return Difference(mean, mean - half_width, mean + half_width)
@@ -92,7 +92,7 @@ def welch(a: np.ndarray, b: np.ndarray, level: float = 0.95) -> tuple[Difference
     return Difference(value, float(interval.low), float(interval.high)), float(test.pvalue)
 
 
-# Family-wise error rate of tests of several differences.
+# Family-wise error rate for tests of several differences.
 ERROR_RATE = 0.05
 
 
@@ -114,16 +114,16 @@ def ranks(
     episodes: Mapping[str, Any],
     compare: Callable[[Any, Any], Difference | None] = difference,
 ) -> dict[str, int]:
-    """Ranks of contestants. A contestant that does not differ significantly from the first one of a rank shares the
-    rank.
+    """Ranks of contestants. A contestant shares the rank of the contestants above it if it does not differ
+    significantly from the best one with this rank.
 
-    Contestants are compared with the first one of the rank, not with their neighbour. Otherwise, a chain of small
+    A contestant is compared with the best one of the rank, not with its neighbour. Otherwise, a chain of small
     differences could give all contestants the same rank.
 
     Args:
         order: the contestants from best to worst.
-        episodes: scores of single episodes, in the form that `compare` takes; None if unknown.
-        compare: the difference of two contestants.
+        episodes: the scores of single episodes of each contestant, as an argument of `compare`; None if unknown.
+        compare: returns the difference between two contestants; None if it is unknown.
     """
     rank_of: dict[str, int] = {}
     leader = ""

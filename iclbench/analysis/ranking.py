@@ -29,7 +29,7 @@ class PairedTest:
 
     @classmethod
     def of(cls, a: pd.Series, b: pd.Series) -> PairedTest:
-        """The test of a - b."""
+        """Test the differences a - b, which are paired by the index of the series."""
         from scipy import stats  # the import takes most of a second, and only grids have rankings
 
         gaps = (a - b).to_numpy(float)
@@ -47,20 +47,21 @@ def scores_by_task(contests: Sequence[Contest]) -> pd.DataFrame:
 
 
 def smallest_p(tasks: int) -> float:
-    """The smallest possible p-value of Wilcoxon's test over this number of tasks: all differences have one sign."""
+    """The smallest possible two-sided p-value of Wilcoxon's test over this number of tasks. It occurs if all
+    differences have the same sign."""
     return float(2.0 ** (1 - tasks))
 
 
 def can_differ(tasks: int, contestants: int) -> bool:
-    """Whether any two neighbours in a ranking of this size can be significantly different."""
+    """Whether two neighbours in a ranking of this size can be significantly different after Holm's correction."""
     return smallest_p(tasks) * (contestants - 1) < ERROR_RATE
 
 
 def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
-    """The part of `scores_by_task` that is ranked: a set of tasks, and the backbones with a score on each of them.
+    """The part of `scores_by_task` that is ranked: some tasks, and the backbones with a score on each of these tasks.
 
-    These are the tasks on which at least half of the backbones have a score. If these tasks are too few for any
-    significant difference, the part is the largest group of backbones with enough common tasks, on these tasks.
+    The tasks are those on which at least half of the backbones have a score. If they are too few for any significant
+    difference, the largest group of backbones with enough common tasks is ranked on its common tasks instead.
     """
     backbone_counts = scores.notna().sum(axis=1)
 
@@ -77,8 +78,9 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[str]) -> pd.DataFrame:
-    """A row per backbone that lacks tasks of the ranking: its place on the tasks that it shares with all ranked
-    backbones, and the difference from the neighbour above it (for the first one, below it)."""
+    """The backbones that are not ranked because they lack tasks of the ranking, one per row. A row has the place among
+    the ranked backbones on the tasks that all of them share, and the difference from the backbone above (for the first
+    place, below)."""
     scores, rows = scores_by_task(contests), []
     for name in sorted(set(scores.columns) - set(ranked_backbones)):
         shared_scores = scores.loc[scores[[*ranked_backbones, name]].notna().all(axis=1), [*ranked_backbones, name]]
@@ -112,7 +114,8 @@ def _means(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_ranges(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """The first and last possible rank of each contestant, from the numbers of significantly better and worse ones."""
+    """The best and the worst possible rank of each contestant, from the numbers of contestants that are significantly
+    better and significantly worse."""
     pairs = list(combinations(order, 2))
     tests = [PairedTest.of(scores[a], scores[b]) for a, b in pairs]
     better_counts = dict.fromkeys(order, 0)
@@ -126,11 +129,12 @@ def rank_ranges(scores: pd.DataFrame, order: Sequence[str]) -> dict[str, tuple[i
 
 
 def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str]]:
-    """The ranking over tasks, and the tasks that each other backbone lacks.
+    """The ranking over tasks, and the missing tasks of the backbones that are not ranked.
 
     Returns:
-        A row per backbone, the best mean rank first, with the test against the row above; empty for fewer than two
-        backbones or tasks. The second value maps each backbone that is not ranked to its missing tasks.
+        A frame with a row per backbone, the best mean rank first, with the test against the backbone in the row above;
+        empty for fewer than two backbones or tasks. The second value maps each backbone that is not ranked to its
+        missing tasks.
     """
     all_scores = scores_by_task(contests)
     scores = complete_scores(all_scores)
@@ -165,7 +169,8 @@ def ranking(contests: Sequence[Contest]) -> tuple[pd.DataFrame, Mapping[str, str
 
 
 def _test_counts(contests: Sequence[Contest], name: str, above: str) -> dict[str, int]:
-    """The numbers of contests on which one contestant is significantly better or worse than another, or neither."""
+    """The numbers of contests in which a contestant is significantly better than another, significantly worse, or
+    neither."""
     gaps = [gap for contest in contests if (gap := contest.difference(name, above)) is not None]
     better, worse = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
     return {"better": better, "worse": worse, "tied_on": len(gaps) - better - worse}

@@ -13,9 +13,10 @@ from scipy.stats import kendalltau
 
 from iclbench.core.metrics import Metric, metric
 
-# The training settings of a trial other than the rate.
+# The columns in which comparable trials must be equal.
 _SETTINGS = ["optimiser", "warmup", "weight_decay", "beta_1", "beta_2", "steps", "budget", "prompt_set", "metric"]
-# Largest distance of a mean score in the window from the best one, as a share of the range of all means.
+# A learning rate is in the window if its mean score is at most this far from the best one, as a share of the range of
+# all mean scores.
 WINDOW_TOLERANCE = 0.1
 
 
@@ -24,7 +25,7 @@ class RateCurves:
     """Trials that differ only in contestant, learning rate and seed.
 
     Attributes:
-        rows: columns contestant, lr, value (mean over seeds; missing if one diverged), spread (standard deviation),
+        rows: columns contestant, lr, value (mean over seeds; missing if a run diverged), spread (standard deviation),
             lowest, highest, seeds.
         metric: the metric of `value`.
         steps: number of steps of every training run.
@@ -44,7 +45,7 @@ class RateCurves:
 
     @cached_property
     def rates(self) -> list[float]:
-        """All rates, ascending."""
+        """All learning rates, ascending."""
         return sorted({lr for scores in self.by_contestant.values() for lr in scores})
 
     @cached_property
@@ -53,13 +54,15 @@ class RateCurves:
         return [lr for lr in self.rates if all(lr in scores for scores in self.by_contestant.values())]
 
     def best_rate(self, contestant: str, candidates: Iterable[float] | None = None) -> float | None:
-        """The rate with the best mean (default: of all rates); None if a training run diverged at each of them."""
+        """The candidate with the best mean score (default: among all rates); None if a training run diverged at each of
+        them."""
         scores = self.by_contestant[contestant]
         rates = [lr for lr in (scores if candidates is None else candidates) if scores.get(lr) is not None]
         return min(rates, key=lambda lr: self._sign * scores[lr], default=None)  # type: ignore[operator]
 
     def window(self, contestant: str) -> list[float]:
-        """The adjacent rates around the best one with a mean within `WINDOW_TOLERANCE` of the best mean."""
+        """The contiguous rates around the best one whose mean scores are within `WINDOW_TOLERANCE` of the best mean
+        score."""
         scores, best = self.by_contestant[contestant], self.best_rate(contestant)
         if best is None:
             return []
@@ -73,10 +76,10 @@ class RateCurves:
         return rates[first : last + 1]
 
     def expected_score(self, contestant: str, k: int) -> float | None:
-        """The expected score at the best of k common rates, over all choices of k different rates; None if a training
-        run diverged at all rates of a choice.
+        """The expected best score if only k of the common rates are tried: the mean over all choices of k different
+        rates. None if a training run diverged at all rates of a choice, or if there are fewer than k common rates.
 
-        Dodge et al. (2019) have random trials instead of rates, and draw with replacement.
+        In Dodge et al. (2019), the choices are random trials instead of rates, and are drawn with replacement.
         """
         scores = self.by_contestant[contestant]
         choices = [
@@ -87,8 +90,8 @@ class RateCurves:
         return fmean(self._sign * min(self._sign * value for value in values) for values in choices)  # type: ignore[operator]
 
     def ranks(self, lr: float | None) -> dict[str, int | None]:
-        """Ranks at one rate for all contestants or, for None, at the best rate of each. Equal scores share a rank. The
-        rank of a contestant with a diverged run is None."""
+        """The ranks of contestants at the given rate or, if it is None, at the best rate of each contestant.
+        Contestants with equal scores share a rank. The rank of a contestant with a diverged run is None."""
         values = {}
         for name, scores in self.by_contestant.items():
             rate = self.best_rate(name) if lr is None else lr
@@ -97,7 +100,7 @@ class RateCurves:
         return {name: None if value is None else 1 + order.index(self._sign * value) for name, value in values.items()}
 
     def rank_agreement(self, lr: float) -> float | None:
-        """Kendall's tau between the ranks at one rate for all contestants and those at the best rate of each.
+        """Kendall's tau between the ranks at the given rate and the ranks at the best rate of each contestant.
 
         Contestants with a diverged run are last. None for fewer than two contestants, or if all ranks are equal.
         """
@@ -109,7 +112,7 @@ class RateCurves:
         return None if pd.isna(tau) else float(tau)
 
     def of_contestants(self, names: Iterable[str]) -> RateCurves:
-        """The trials of some contestants."""
+        """The trials of the named contestants."""
         return replace(self, rows=self.rows[self.rows["contestant"].isin(list(names))])
 
     @property
@@ -123,8 +126,8 @@ class RateCurves:
 
 
 def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
-    """The comparable trials of one task at one preset: those with the settings other than the rate that the most
-    contestants share. None if no contestant has two rates."""
+    """The comparable trials of one task at one preset: the trials with the most common settings, counted by
+    contestants. Contestants with only one learning rate are omitted. None if no contestant has two rates."""
     settings = trials[_SETTINGS].astype("string").fillna("").agg("|".join, axis=1)
     if settings.empty:
         return None

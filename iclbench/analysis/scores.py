@@ -21,7 +21,7 @@ from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
 from iclbench.tables.means import means_over_seeds
 from iclbench.tables.runs import are_tuned
 
-# If contestants lack the chosen metric, a leaderboard uses the first of these metrics that was measured.
+# If some contestants lack the chosen metric, a leaderboard uses the first of these metrics that was measured.
 FALLBACK_METRICS = ("auc", "log_likelihood", "squared_error", MAIN_ACCURACY, "accuracy")
 
 
@@ -46,8 +46,8 @@ class Column:
     on_terminal: bool = False
 
 
-# In the order of leaderboards. A leaderboard has a column named after its metric instead of `value`, and omits empty
-# columns.
+# The columns are in the order of leaderboards. Instead of `value`, a leaderboard has a column named after its metric.
+# It omits empty columns.
 COLUMNS = {
     "task": Column("string"),
     "preset": Column("string"),
@@ -93,20 +93,20 @@ def scores(values: pd.DataFrame, errors: pd.DataFrame | None = None, by: str = "
 
     Returns:
         Leaderboards, best contestant first; one for each task, preset, training length (`length`, missing if all runs
-        have the same), evaluator and shift. The question `targets` has a row for each number of related datasets in
-        `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
+        have the same), evaluator and shift. For the question `targets`, a contestant has a row for each number of
+        related datasets in `target_scores.main_counts`. Columns, in the order and with the meaning of `COLUMNS`:
 
         - contestant, kind, n_related, metric: contestants without the leaderboard's metric come last and show the
           first of `FALLBACK_METRICS` that they have;
         - value, low, high, n_episodes: mean over seeds and 95 % interval over episodes; the interval over several
           seeds is the envelope of their intervals;
         - seeds: the number of trained runs; missing for classical methods;
-        - different: whether the interval of `behind` excludes 0. A normalised score is compared by the metric that it
-          is computed from;
+        - different: whether the interval of `behind` excludes 0. Normalised scores are compared in the metric from
+          which they are computed;
         - failed_seeds, reason: the number of runs without a result, and why.
 
     Raises:
-        TableError: `values` are not rows of that table.
+        TableError: `values` does not match the schema of the table.
     """
     rows, _ = comparable_rows(tables.validate("values", values))
     episodes = EpisodeScores(() if errors is None else (errors,), set(rows["prompt_set"].dropna()))
@@ -155,7 +155,7 @@ def leaderboard(
 
 
 def run_leaderboard(values: pd.DataFrame, evaluator: str, by: str = "score") -> pd.DataFrame:
-    """The leaderboard of single runs on one prompt set: seeds are not averaged."""
+    """The leaderboard of single runs on one prompt set, without averaging over seeds."""
     rows = values.assign(contestant=values["run"])
     results = Results(rows, EpisodeScores((), set()), tables.frame("costs", []))
     task, preset, shift = (str(rows[name].iloc[0]) for name in ("task", "preset", "shift"))
@@ -163,8 +163,8 @@ def run_leaderboard(values: pd.DataFrame, evaluator: str, by: str = "score") -> 
 
 
 def displayed_columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a leaderboard that have a title, and the ends of their intervals. The column `tuned` becomes "yes"
-    or "no", or missing if it is the same for all contestants."""
+    """The columns of a leaderboard that have a title, and the ends of their intervals. The values of the column `tuned`
+    become "yes" and "no", or missing if they are the same for all contestants."""
     ends = [f"{name}_{end}" for name, column in COLUMNS.items() if column.interval for end in ("low", "high")]
     frame = frame[[name for name in COLUMNS if name in frame and (COLUMNS[name].title or name in ends)]]
     words = frame["tuned"].map({True: "yes", False: "no"}).astype("string")
@@ -283,7 +283,7 @@ def _paired_scores(
     task: Slice, evaluator: str, shift: str, shared_metric: str, rows: pd.DataFrame, row_keys: Sequence[str]
 ) -> tuple[dict[str, Any], Any]:
     """The scores of single episodes by row key, and a function for the paired difference of two rows, which is positive
-    if the first one is worse."""
+    if the first row is worse."""
     answers = _question_rows(task, evaluator, shift)
     answers = answers[answers["prompt_set"].notna()]
     runs = {

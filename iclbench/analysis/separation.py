@@ -1,4 +1,4 @@
-"""Comparison of the differences between contestants with those between seeds."""
+"""Comparison of the spread over contestants with the spread over seeds."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class Separation:
         contestants: number of contestants with a score.
         gap: median of the four gaps between adjacent quartiles of the contestants' means.
         sd: standard deviation over seeds, pooled over contestants; NaN if no contestant has two seeds.
-        pairs: number of pairs of contestants with at least two seeds each, the best and the worst included.
-        significant_pairs: number of these pairs whose mean scores differ by Welch's test at `SIGNIFICANCE_LEVEL`, not
-            corrected for multiple tests. For equal contestants, the expected share of these pairs is this level.
+        pairs: number of pairs of contestants with at least two seeds each, including the best and the worst contestant.
+        significant_pairs: number of these pairs whose mean scores differ by Welch's test at `SIGNIFICANCE_LEVEL`,
+            without correction for multiple tests. If all contestants were equal, the expected share of significant
+            pairs would be this level.
     """
 
     contestants: int
@@ -50,7 +51,7 @@ class Separation:
 
 
 def separation(scores: pd.Series) -> Separation | None:
-    """Compute the separation of contestants.
+    """Compare the spread over contestants with the spread over seeds.
 
     Args:
         scores: a score per run, indexed by contestant and run.

@@ -1,6 +1,6 @@
 """Rows of one task, preset and training length, with rules for seeds and failures.
 
-A mean over seeds is missing if a seed failed, since a mean over the other seeds would be too good.
+A mean over seeds is missing if a seed failed, because a mean over the other seeds would be too optimistic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Results:
         rows: rows of the shown contestants.
         errors: scores of single episodes.
         costs: costs of the shown contestants.
-        hidden_rows: rows of hidden contestants, which determine training lengths and the scores of guessing.
+        hidden_rows: rows of contestants that are not shown. They are used to find training lengths and the method that
+            scores 0.
     """
 
     rows: pd.DataFrame
@@ -43,17 +44,17 @@ class Results:
 
     @cached_property
     def contests_by_preset(self) -> dict[str, list[Any]]:
-        """A cache for `normalised.contests`, which several sections use."""
+        """A cache for `normalised.contests`, which several sections of the report call."""
         return {}
 
     @cached_property
     def method_contestants(self) -> frozenset[str]:
-        """The contestants that are a model with a method, such as deep thinking, applied to it."""
+        """The contestants that apply a method, such as deep thinking, to a model."""
         return frozenset(self.rows.loc[self.rows["method"].notna(), "contestant"])
 
     @cached_property
     def other_training_tasks(self) -> dict[str, str]:
-        """The contestants whose training task is not the evaluated task, each with its training task."""
+        """The training task of each contestant that was trained on a task other than the evaluated one."""
         rows = self.rows[self.rows["trained_on"].notna()]
         return _column_mapping(rows, "contestant", "trained_on")
 
@@ -80,21 +81,21 @@ class Results:
 
     @cached_property
     def trained_lengths(self) -> pd.Series:
-        """The number of examples in the training of each row's run (`comparable.trained_lengths`)."""
+        """The number of examples with which the run of each row was trained (`comparable.trained_lengths`)."""
         if self.hidden_rows.empty:
             return trained_lengths(self.rows)
         return trained_lengths(pd.concat([self.rows, self.hidden_rows])).loc[self.rows.index]
 
     @cached_property
     def trained_lengths_by_run(self) -> dict[str, int]:
-        """The number of examples in the training of every run, if it is known."""
+        """The number of examples with which each run was trained, for runs with a known number."""
         is_training_task = self.rows["kind"].eq("backbone") & self.rows["trained_on"].isna()
         lengths = self.rows[["run"]].assign(length=self.trained_lengths)[is_training_task].dropna()
         return {run: int(length) for run, length in _column_mapping(lengths, "run", "length").items()}
 
     @cached_property
     def slices(self) -> Sequence[Slice]:
-        """One slice per task and preset, sorted by name; several if runs have different training lengths."""
+        """One slice per task and preset, sorted by name; several slices if the runs have different training lengths."""
         return [Slice(self, *key) for key in self.slice_keys]
 
     @property
@@ -132,7 +133,7 @@ class Slice:
 
     @property
     def name(self) -> str:
-        """The task, with the training length if runs differ in it: a unique name within the preset."""
+        """The task, followed by the training length if runs differ in it. The name is unique within the preset."""
         return self.task if self.length is None else f"{self.task} ({self.length})"
 
     @cached_property
@@ -145,19 +146,20 @@ class Slice:
 
     @cached_property
     def models(self) -> dict[str, str]:
-        """The model of every contestant; for a baseline its name without a number."""
+        """The model of every contestant; for a baseline, its name without the number."""
         return _column_mapping(self.rows, "contestant", "model")
 
     @cached_property
     def extrapolations(self) -> dict[str, tuple[str, int]]:
-        """The shifts that change the number of examples, each with the shift without this change and the number."""
+        """For each shift that changes the number of examples: the shift without this change, and the number of
+        examples."""
         shift_rows = self.rows[self.rows["extrapolated_to"].notna()].drop_duplicates("shift")
         columns = (shift_rows[name] for name in ("shift", "distribution", "extrapolated_to"))
         return {str(shift): (str(base_shift), int(n)) for shift, base_shift, n in zip(*columns, strict=True)}
 
     @cached_property
     def related_processes(self) -> dict[str, str]:
-        """The shifts that set the process of related datasets, each with this process."""
+        """For each shift that sets the process of the related datasets: this process."""
         return _column_mapping(self.rows[self.rows["related_from"].notna()], "shift", "related_from")
 
     @cached_property
@@ -170,7 +172,7 @@ class Slice:
 
     @cached_property
     def failed_rows(self) -> pd.DataFrame:
-        """Rows of failed and skipped evaluations, at all context sizes or (with `n_context`) at one."""
+        """Rows of failed and skipped evaluations. A row without `n_context` applies to all context sizes."""
         rows = self.rows
         return rows[rows["status"].ne("ok") & rows["axis"].isna() & ~rows["evaluator"].isin(DIAGNOSTICS)]
 
@@ -191,7 +193,7 @@ class Slice:
 
     @cached_property
     def _diverged_contestants(self) -> frozenset[str]:
-        """Contestants with a diverged run, with and without methods applied to them."""
+        """Contestants with a diverged training run, with and without a method applied to them."""
         names = set(self.diverged_rows["contestant"])
         by_method = self.rows.loc[self.rows["method"].notna(), ["contestant", "method"]].drop_duplicates()
         pairs = zip(by_method["contestant"], by_method["method"], strict=True)
@@ -201,7 +203,7 @@ class Slice:
 
     @property
     def diverged_note(self) -> str:
-        """A sentence for the end of a caption on the contestants with a diverged training run; empty if none."""
+        """The last sentence of a caption: the contestants with a diverged training run; empty if no run diverged."""
         names = ", ".join(sorted(self._diverged_contestants))
         return f" Not shown, as a training run diverged: {names}." if names else ""
 
@@ -215,8 +217,7 @@ class Slice:
         return without_failed(self.without_diverged(rows), self.failed_rows, keys).reset_index(drop=True)
 
     def complete_curves(self, curves: pd.DataFrame) -> pd.DataFrame:
-        """The rows of curves at context sizes at which no run of the contestant failed. Contestants with a diverged run
-        have no rows."""
+        """Remove context sizes at which a run of the contestant failed, and contestants with a diverged run."""
         keys = ["evaluator", "shift", "contestant"]
         failed_entirely = self.failed_rows[self.failed_rows["n_context"].isna() & self.failed_rows["metric"].ne("auc")]
         curves = without_failed(self.without_diverged(curves), failed_entirely, keys)
@@ -235,7 +236,7 @@ class Slice:
         """Learning curves, averaged over the runs (seeds) of a contestant.
 
         Columns evaluator, metric, shift, contestant, kind, n_context, value, low, high, runs, n_episodes, run. The
-        interval of several runs is the envelope of theirs. Context sizes at which a run failed have no row.
+        interval of several runs is the envelope of their intervals. Context sizes at which a run failed have no row.
         """
         return self.complete_curves(means_over_seeds(self._curve_rows, [*_CURVE_KEYS, "n_context"]))
 
@@ -251,7 +252,7 @@ class Slice:
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """Rows with one number per curve (`auc`, `score`), averaged over runs like the curves. Contestants with a
-        failed run have no rows, even if it failed at one context size only."""
+        failed run have no rows, even if it failed at only one context size."""
         rows = self.rows
         rows = rows[
             rows["axis"].isna() & rows["n_context"].isna() & (rows["status"] == "ok") & (rows["kind"] != "published")
@@ -292,16 +293,16 @@ class Slice:
 
     @property
     def target_prompt_set(self) -> str | None:
-        """The prompt set for the question `targets` without a shift."""
+        """The prompt set for the question `targets` without a shift; None if it was not evaluated."""
         rows = self._target_rows
         prompt_sets = rows.loc[rows["shift"] == "none", "prompt_set"].dropna()
         return None if prompt_sets.empty else str(prompt_sets.iloc[0])
 
     @cached_property
     def accuracies_by_run(self) -> pd.DataFrame:
-        """Accuracies of single runs among the allowed labels: on the tests of the family and on fresh sequences
-        (evaluator `targets`), after and, with the step in `axis_value`, during training. Contestants with a diverged
-        run have no rows, because it has no final accuracy.
+        """Accuracies of single runs among the allowed labels, on the tests of the family and on fresh sequences
+        (evaluator `targets`). Accuracies during training have the step in `axis_value`. Contestants with a diverged run
+        are omitted, because this run has no final accuracy.
 
         Columns evaluator, kind, contestant, run, axis, axis_value, value, low, high, runs, n_episodes.
         """
@@ -317,14 +318,14 @@ class Slice:
 
     @cached_property
     def rank_and_representation_rows(self) -> pd.DataFrame:
-        """Rows of single runs for ranks and learned representations, without contestants with a failed run."""
+        """Rows of single runs for the evaluators `rank` and `representation`, without contestants with a failed run."""
         rows = self.rows[self.rows["evaluator"].isin(["rank", "representation"])]
         failed, keys = rows[rows["status"] == "failed"], ["evaluator", "shift", "contestant"]
         return without_failed(self.without_diverged(rows[rows["status"] == "ok"]), failed, keys)
 
     @cached_property
     def runs_by_backbone(self) -> dict[str, list[str]]:
-        """The names of the runs of every backbone, in order."""
+        """The names of the runs of every backbone, sorted."""
         trained_runs = self.rows.loc[self.rows["kind"] == "backbone", ["contestant", "run"]].drop_duplicates()
         return {str(name): sorted(runs) for name, runs in trained_runs.groupby("contestant")["run"]}
 
@@ -335,7 +336,7 @@ class Slice:
 
     @cached_property
     def probes(self) -> pd.DataFrame:
-        """Rows of single runs for layer-wise probes and their references. Runs that failed at some layer are omitted,
+        """Rows of single runs for layer-wise probes and their references. Runs that failed at a layer are omitted,
         because their last or best layer is unknown."""
         rows = self.rows[self.rows["evaluator"].isin(PROBES)]
         keys = ["run", "shift", "n_context", "prompt_set"]
@@ -343,7 +344,7 @@ class Slice:
 
     @property
     def trained_length(self) -> int | None:
-        """The largest number of examples in the training of a run, if it is known."""
+        """The largest number of examples with which a run was trained; None if it is unknown."""
         runs = self.rows.loc[self.rows["trained_on"].isna(), "run"].unique()
         lengths = self.results.trained_lengths_by_run
         return max((lengths[run] for run in runs if run in lengths), default=None)

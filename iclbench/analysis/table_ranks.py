@@ -12,7 +12,7 @@ from iclbench.core.metrics import metric as metric_of
 from iclbench.tables.means import means_over_seeds
 
 _STRATUM = "stratum:"
-# The metrics of tasks with real tables, by which contestants are ranked.
+# The metrics by which contestants are ranked in tasks with real tables.
 TABLE_METRICS = ("roc_auc", "r_squared")
 
 
@@ -27,8 +27,8 @@ class MeanRanks:
             mean of their ranks.
         critical_difference: mean ranks that differ by less are not significantly different; NaN for fewer than two data
             sets or contestants.
-        p: the p-value of Friedman's test that all contestants are equal, in the F version of Iman and Davenport; NaN as
-            for the critical difference.
+        p: the p-value of Friedman's test of the hypothesis that all contestants are equal, with the F statistic of Iman
+            and Davenport; NaN if the critical difference is NaN.
     """
 
     metric: str
@@ -39,7 +39,8 @@ class MeanRanks:
 
 
 def mean_ranks(values: pd.DataFrame, metric: str) -> MeanRanks:
-    """Mean ranks from values of a metric, data sets x contestants. Contestants that lack a data set are left out."""
+    """Compute mean ranks from the values of a metric, data sets x contestants. Contestants with a missing value are
+    left out."""
     values = values.dropna(axis=1)
     ranks = values.rank(axis=1, ascending=metric_of(metric).lower_is_better).mean()
     order = sorted(ranks.index, key=lambda name: (ranks[name], str(name)))
@@ -74,11 +75,11 @@ def _friedman_p(ranks: pd.Series, n: int) -> float:
 
 
 def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant") -> pd.DataFrame:
-    """The values of a metric on every table, tables x contestants, from rows of `values` of one prompt set; means over
-    seeds. Empty without several tables.
+    """The values of a metric on every table, averaged over seeds, tables x contestants. The frame is empty if the rows
+    have no values for single tables.
 
     Args:
-        rows: the rows.
+        rows: rows of `values` of one prompt set.
         metric: the metric.
         contestant: the column of the contestants, `contestant` or `run`.
     """
@@ -91,6 +92,6 @@ def table_values(rows: pd.DataFrame, metric: str, contestant: str = "contestant"
 
 
 def table_metric(rows: pd.DataFrame) -> str | None:
-    """The metric by which contestants on real tables are ranked; None for other tasks."""
+    """The metric by which contestants are ranked in a task with real tables; None for other tasks."""
     measured = set(rows.loc[rows["evaluator"].eq("targets"), "metric"])
     return next((name for name in TABLE_METRICS if name in measured), None)

@@ -1,4 +1,4 @@
-"""Rows for the question `targets` (scores at target points): over all episodes, and by number of related datasets."""
+"""Selection of rows for the question `targets`, the scores at target points."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 
 def over_all_episodes(rows: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
-    """The rows over all episodes, without rows for a bin or a stratum (default: for all metrics)."""
+    """The rows of means over all episodes, not over a bin or a stratum, for one metric (default: for all metrics)."""
     rows = rows[rows["axis"].isna()]
     return rows if metric is None else rows[rows["metric"] == metric]
 
@@ -17,13 +17,13 @@ def related_counts(rows: pd.DataFrame) -> list[int]:
 
 
 def main_counts(rows: pd.DataFrame) -> list[int]:
-    """The numbers of related datasets for tables: zero, one and the largest."""
+    """The numbers of related datasets that leaderboards show: zero, one and the largest."""
     counts = related_counts(rows)
     return sorted({n for n in counts if n <= 1} | set(counts[-1:]))
 
 
 def repeat_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
-    """Repeat the rows of contestants that ignore related datasets at every number of related datasets.
+    """Repeat the rows of contestants that ignore related datasets for every number of related datasets.
 
     The column `level` marks the copies, and `note` is a suffix for the names of their contestants.
     """
@@ -35,5 +35,5 @@ def repeat_over_counts(rows: pd.DataFrame, counts: list[int]) -> pd.DataFrame:
 
 
 def shifts(rows: pd.DataFrame) -> list[str]:
-    """The training distribution first, then the shifts by name."""
+    """The shifts in the rows: the training distribution first, then the others by name."""
     return sorted((str(shift) for shift in rows["shift"].unique()), key=lambda shift: (shift != "none", shift))

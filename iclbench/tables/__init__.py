@@ -3,14 +3,14 @@
 There are seven tidy tables, with one row per measured value:
 
 - `values`: scores, reproducible byte for byte.
-- `costs`: measurements on a machine, like seconds and bytes.
+- `costs`: measurements on a machine, such as seconds and bytes.
 - `errors`: scores of single episodes, for paired tests of differences.
 - `examples`: a few episodes and their predictions, for figures.
 - `answers`: questions to a language model and its answers.
 - `cells`: the state of every cell of a sweep, with its duration and its machine.
 - `trials`: settings that `iclbench tune` tried.
 
-This package does not import torch, and no file has a time stamp.
+This package does not import torch. The files contain no time stamps.
 """
 
 from iclbench.tables.parquet import (

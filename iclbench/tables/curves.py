@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-# The only column of a frame that has the mean height of each curve in place of the curve.
+# The only column of a frame that contains mean heights instead of curves.
 MEAN_HEIGHT = -1
 
 
 def has_heights(curves: pd.DataFrame) -> bool:
-    """Whether the frame has mean heights in place of curves."""
+    """Whether the frame contains mean heights instead of curves."""
     return MEAN_HEIGHT in curves.columns
 
 
@@ -57,7 +57,8 @@ def pooled_heights(values: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def curve_sums(values: np.ndarray, mask: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The sum over every curve and the number of its positions, `(episodes,)` each.
+    """The sum over every curve and the number of its positions, `(episodes,)` each. Both are trapezoidal integrals if
+    the context sizes are not consecutive.
 
     Args:
         values: curves, `(episodes, sizes)`. NaN counts as 0.
@@ -73,7 +74,8 @@ def curve_sums(values: np.ndarray, mask: np.ndarray, sizes: np.ndarray) -> tuple
 def linearised_ratios(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The linearised ratio of every episode, R + (total - R count) / (mean count), with R = sum(totals) / sum(counts).
 
-    Its mean over episodes is R. For random counts, its standard deviation is that of R to first order.
+    The mean over episodes is R. If the counts are random, the standard error of this mean is, to first order, the
+    standard error of R.
 
     >>> linearised_ratios(np.array([4.0, 4.0]), np.array([1.0, 3.0]))
     array([3., 1.])

@@ -7,17 +7,18 @@ A seed repeats a measurement with other random numbers. There are three kinds of
 - `demo_seed`: sets of demonstrations for the same queries to a language model.
 - `order`: orders of one set of demonstrations.
 
-The value is the mean over seeds with equal weights, whatever their numbers of episodes. The interval depends on the
-kind of seed:
+The value is the mean over seeds with equal weights, even if their numbers of episodes differ. The interval depends on
+the kind of seed:
 
-- Runs have the envelope of their intervals over episodes: from the lowest lower end to the highest upper end. There are
-  too few runs for an interval over training runs.
-- Sets and orders of demonstrations have Student's 95 % interval of the mean over seeds, that is, over other
-  demonstrations for the same queries. A single set has its interval over queries. `means_over_seeds`, for figures and
-  printed tables, limits the interval of a share to [0, 1]; files of tables have the unlimited interval.
+- For runs, it is the envelope of their intervals over episodes, from the lowest lower end to the highest upper end. The
+  number of runs is usually too small for an interval over training runs.
+- For sets and orders of demonstrations, it is Student's 95 % interval of the mean over seeds. It measures the effect of
+  other demonstrations for the same queries. For a single set, it is the interval over queries. `means_over_seeds`,
+  which figures and printed tables use, clips the interval of a share to [0, 1]; table files contain the interval
+  without clipping.
 
-A mean has no failed rows. If one seed failed, the mean is missing, since a mean over the other seeds would be too good:
-`without_failed` removes their rows, and summaries of language models have a failed row instead.
+If a seed failed, the mean is missing, because a mean over the other seeds would be too optimistic. `without_failed`
+removes the rows of the other seeds. Summaries of language models have a failed row instead of a mean.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def means_over_seeds(rows: pd.DataFrame, keys: Sequence[str], seed: SeedKind = "
 
     Args:
         rows: rows of `values` or `costs` without failed rows, one per key and seed. Rows of `costs` have no interval.
-        keys: the columns that the rows of a mean have in common. A missing value is a key as well. With `run` among the
-            keys, every mean has one row.
+        keys: the columns to group by. Missing values form a group. If `run` is one of the keys, every group has one
+            row.
         seed: the column of the seed.
 
     Returns:
@@ -84,7 +85,7 @@ def student_interval(values: Float[np.ndarray, " seeds"]) -> dict[str, float]:
 
 
 def without_failed(rows: pd.DataFrame, failed: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The rows with keys that no failed row has. Missing values count as equal."""
+    """Remove the rows whose keys occur in a failed row. Missing values count as equal."""
     if failed.empty:  # the most frequent case
         return rows.copy(deep=False)
     failed_keys = pd.MultiIndex.from_frame(failed[list(keys)].astype(object))
@@ -92,7 +93,7 @@ def without_failed(rows: pd.DataFrame, failed: pd.DataFrame, keys: Sequence[str]
 
 
 def _with_student_intervals(means: pd.DataFrame, seeds: pd.Series) -> pd.DataFrame:
-    """The means, with Student's interval if there are several seeds. Intervals of shares are limited to [0, 1]."""
+    """The means, with Student's interval if there are several seeds. Intervals of shares are clipped to [0, 1]."""
     half_widths = _half_width(means["sd"].to_numpy(float, na_value=np.nan), seeds.clip(lower=2).to_numpy(float))
     is_share = pd.Series([metric(str(name)).is_share for name in means["metric"]], index=means.index, dtype=bool)
     intervals = {"low": means["value"] - half_widths, "high": means["value"] + half_widths}
@@ -108,7 +109,7 @@ def _half_width(sd: Float[np.ndarray, " means"], seeds: Float[np.ndarray, " mean
 
 
 def _seeds_of_groups(group_numbers: pd.Series, seeds: pd.Series) -> list[list[Any]]:
-    """The sorted seeds of every group. `group_numbers` has the group of every row."""
+    """The sorted seeds of every group. `group_numbers` contains the group of every row."""
     seeds_by_group: dict[int, list[Any]] = {}
     for group, seed in sorted(set(zip(group_numbers.tolist(), seeds.tolist(), strict=True))):
         seeds_by_group.setdefault(group, []).append(seed)

@@ -1,4 +1,4 @@
-"""Parquet files of result tables: written with a digest, checked when read, and listed for a results folder."""
+"""Parquet files of result tables: write them with a digest, check and read them, and list them in a results folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iclbench.tables.schema import SCHEMA_VERSION, SCHEMAS, TableError, TableNam
 
 log = logging.getLogger("iclbench")
 
-# The folders of a results folder that commands write to. Folders next to them hold packed tables.
+# The subfolders of a results folder that commands write to. Its other subfolders contain packed tables.
 COMMAND_FOLDERS = ("cells", "rates", "runs", "tables")
 # Files with at most this number of rows have no compression, no dictionaries and no empty columns, so they are smaller
 # and are read six times faster.
@@ -31,7 +31,7 @@ _TYPES = {
     pa.float64(): pd.Float64Dtype(),
     pa.bool_(): pd.BooleanDtype(),
 }
-# Number of files that are joined at once, since a table of one row takes many times the memory of its values.
+# Number of files that are joined at once to save memory: a table of one row takes many times the memory of its values.
 _BATCH_FILES = 500
 
 
@@ -39,7 +39,7 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
     """Validate rows and write them to a parquet file with a digest.
 
     The rows are written to a temporary file, which is then renamed, so that no reader sees an incomplete file. A file
-    with the same rows is not written, so that commands that add nothing work on read-only results.
+    that already contains the same rows is not written, so that commands that add nothing work on read-only results.
 
     Raises:
         TableError: the rows do not fit the schema.
@@ -57,7 +57,8 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
         arrow = arrow.drop_columns([name for name in empty if SCHEMAS[table][name][1]])
     options = {"compression": "none" if is_small else "zstd", "use_dictionary": not is_small}
     sink = pa.BufferOutputStream()
-    # Arrow's schema would repeat the schema and the metadata of the file, and make up most of a small file.
+    # Arrow's schema would repeat the schema and the metadata of the file, and would take most of the space in a small
+    # file.
     with pq.ParquetWriter(sink, arrow.schema, store_schema=False, **options) as writer:
         writer.write_table(arrow)
         writer.add_key_value_metadata({**arrow.schema.metadata, **entries, digests.KEY: digests.BLANK})
@@ -67,8 +68,8 @@ def write(table: TableName, data: pd.DataFrame | list[dict[str, object]], path: 
 
 
 def _is_equal_file(table: TableName, path: Path, checked_rows: pd.DataFrame, entries: dict[str, str]) -> bool:
-    """Whether a file has these rows in this order and these entries of metadata. Its digest and the code that computed
-    its rows may differ."""
+    """Whether a file contains these rows in this order and these metadata entries. The digest and the columns `version`
+    and `commit` may differ."""
     if not path.is_file() or {k: v for k, v in metadata(path).items() if k not in ("table", "schema")} != entries:
         return False
     try:
@@ -78,12 +79,12 @@ def _is_equal_file(table: TableName, path: Path, checked_rows: pd.DataFrame, ent
 
 
 def _without_provenance(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without the version and the commit of the code that computed them."""
+    """The rows without the columns `version` and `commit`, which identify the code that computed them."""
     return rows.drop(columns=["version", "commit"], errors="ignore")
 
 
 def read(table: TableName, path: Path) -> pd.DataFrame:
-    """Read and validate one parquet file; raises `TableError` if it is incomplete, damaged, or not of this table."""
+    """Read and validate one parquet file. Raise `TableError` if it is incomplete, damaged, or of another table."""
     return _validated_file(table, path, _load(table, path))
 
 
@@ -95,7 +96,7 @@ def read_columns(table: TableName, path: Path, columns: Sequence[str]) -> pd.Dat
 
 
 def _load(table: TableName, path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of one file, not validated (default: all columns)."""
+    """Read the rows of one file without validation (default: all columns)."""
     try:
         # Opening each file once and without threads halves the time for thousands of small files.
         with memory_advice(RESULT_TABLE_REMEDY), _open_checked(path) as file:
@@ -130,8 +131,8 @@ def _open_checked(path: Path) -> pq.ParquetFile:
 
 
 def _frame(arrow_table: pa.Table) -> pd.DataFrame:
-    """The rows, in nullable types of pandas. The metadata of joined files are not used, since they come from the
-    first file, which may lack columns."""
+    """The rows as a frame with the nullable types of pandas. The metadata of joined files are ignored, because they
+    come from the first file, which may lack columns."""
     return arrow_table.to_pandas(types_mapper=_TYPES.get)
 
 
@@ -180,13 +181,14 @@ def _iclbench_entries(raw: dict[bytes, bytes] | None) -> dict[str, str]:
 def read_all(
     table: TableName, results: Path, errors: list[TableError] | None = None, packed: bool | None = None
 ) -> pd.DataFrame:
-    """All rows of one table in a results folder and its subfolders. Of rows with the same keys, the first one is used.
+    """Read all rows of one table in a results folder and its subfolders. Of rows with the same keys, the first one is
+    used.
 
     Args:
         table: name of the table.
         results: the results folder.
         errors: a list to which the errors of unreadable files are added. Each of these files causes a warning.
-        packed: whether to read only packed files, or only the others (default: all files).
+        packed: True to read only packed files, False to read only other files (default: all files).
     """
 
     def skip(error: TableError) -> None:
@@ -213,7 +215,7 @@ def read_all(
     try:
         return union(table, [_validated_rows(table, [*joined_tables, *batch], counts)])
     except (TableError, pa.ArrowException, ValueError, KeyError):
-        frames = []  # one by one, since at least one file is not valid
+        frames = []  # read the files one by one, since at least one is not valid
         for path in paths:
             try:
                 frames.append(read(table, path))
@@ -223,7 +225,8 @@ def read_all(
 
 
 def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
-    """One table with the rows of all tables, which takes less memory; the tables if their columns differ in type."""
+    """Join the tables to one table, which takes less memory. Tables whose columns differ in type are returned
+    unchanged."""
     try:
         return [pa.concat_tables(batch, promote_options="permissive").combine_chunks()]
     except pa.ArrowException:
@@ -231,7 +234,7 @@ def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
 
 
 def _validated_rows(table: TableName, tables: list[pa.Table], counts: list[int]) -> pd.DataFrame:
-    """The validated rows of all files. Validating them at once is many times faster than one by one.
+    """The validated rows of all files. Validating all files at once is many times faster than validating each file.
 
     Args:
         table: name of the table.
@@ -258,10 +261,10 @@ def files(table: TableName, results: Path) -> Iterator[Path]:
 
 
 def read_packed(table: TableName, results: Path, task: str, preset: str) -> pd.DataFrame:
-    """The packed rows of one table of a task at a preset. Of rows with the same keys, the first one is used.
+    """Read the packed rows of one table for a task at a preset. Of rows with the same keys, the first one is used.
 
     Raises:
-        TableError: a file cannot be read. A comparison without some contestants would be wrong.
+        TableError: a file cannot be read. A comparison that lacks the contestants of this file would be wrong.
     """
     return union(
         table, [read(table, path) for path in sorted(results.glob(f"*/{packed_file_name(table, task, preset)}"))]
@@ -274,5 +277,5 @@ def packed_file_name(table: TableName, task: str, preset: str) -> str:
 
 
 def is_packed(path: Path, results: Path) -> bool:
-    """Whether a file is not in one of the folders that commands write to."""
+    """Whether a file is outside the folders that commands write to (`COMMAND_FOLDERS`)."""
     return path.parts[len(results.parts)] not in COMMAND_FOLDERS

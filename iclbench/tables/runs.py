@@ -28,18 +28,19 @@ def trained_runs(values: pd.DataFrame) -> pd.Series:
 
 
 def are_tuned(values: pd.DataFrame, by: str) -> pd.Series:
-    """Whether all runs were trained at a learning rate that was chosen for their backbone.
+    """Whether all runs of each name were trained at the learning rate that was tuned for their backbone.
 
     Args:
         values: rows of `values`.
-        by: the column `run` or `contestant`, the index of the result. The result omits names without a value in the
-            column `tuned`.
+        by: the column with the names, `run` or `contestant`, which becomes the index of the result. Names without a
+            value in the column `tuned` are omitted.
     """
     return values.dropna(subset="tuned").groupby(by)["tuned"].all()
 
 
 def replaced_rows(packed_rows: pd.DataFrame, unpacked_rows: pd.DataFrame) -> pd.DataFrame:
-    """The packed rows of replaced runs: an unpacked run of the same name has different settings or weights."""
+    """The packed rows of runs that an unpacked run of the same name replaces, because it has different settings or
+    weights."""
     run_columns = ["task", "preset", "run"]
     # Metrics that compare contestants depend on the other contestants, so their values do not show whether the weights
     # differ.

@@ -48,7 +48,7 @@ VALUES: dict[str, tuple[str, bool, str]] = {
     "method": (
         "string",
         True,
-        "the method that is applied to the model, the end of the contestant; missing: no method",
+        "the method that is applied to the model (the end of the contestant's name); missing: no method",
     ),
     "kind": ("string", False, "backbone, baseline, oracle or published"),
     "preset": ("string", False, "smoke, grid, small, paper; language for pretrained language models"),
@@ -240,7 +240,7 @@ CELLS: dict[str, tuple[str, bool, str]] = {
         "done; failed (the next sweep tries it again); skipped (not applicable); diverged (the loss or a weight is not "
         "finite, and the cell is not tried again)",
     ),
-    "reason": ("string", True, "why it failed, diverged or is not applicable"),
+    "reason": ("string", True, "why the cell failed, diverged or is not applicable"),
     "files": ("string", True, "files of the cell, as a JSON list of paths in the results folder"),
     "metrics": (
         "string",
@@ -277,7 +277,7 @@ TRIALS: dict[str, tuple[str, bool, str]] = {
     "value": ("Float64", True, "mean over validation episodes; missing if the training or its scores failed"),
     "n_episodes": ("Int64", True, "number of validation episodes of every test"),
     "status": ("string", False, "ok, or failed: the training diverged, or a score is not finite"),
-    "reason": ("string", True, "why it failed"),
+    "reason": ("string", True, "why the trial failed"),
     "prompt_set": ("string", False, "hash of the validation episodes"),
     "version": ("string", False, "version of iclbench"),
 }
@@ -327,7 +327,7 @@ _MAX_TUPLE_ROWS = 1000
 # Metrics of `values` that compare the contestants of a prompt set. Their rows belong to the summary of the prompt set.
 COMPARISON_METRICS = ("score", "gap", "gap_joint", "log_likelihood_adjusted")
 
-# Metrics of targets that are compared with those of an oracle, episode by episode.
+# Metrics of the question `targets` that are compared with the same metric of an oracle, episode by episode.
 LIKELIHOODS = ("log_likelihood", "log_likelihood_joint")
 
 _KINDS = {"backbone", "baseline", "oracle", "published"}
@@ -340,7 +340,7 @@ class TableError(IclbenchError):
 
 
 def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.DataFrame:
-    """Rows as a validated frame of one table. Omitted columns have missing values."""
+    """Convert rows to a validated frame of one table. Omitted columns are filled with missing values."""
     if isinstance(rows, pd.DataFrame):
         return validate(table, rows.reindex(columns=list(SCHEMAS[table])))
     # For small tables, a frame of columns is much faster than a frame of dictionaries.
@@ -349,7 +349,8 @@ def frame(table: TableName, rows: list[dict[str, object]] | pd.DataFrame) -> pd.
 
 
 def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
-    """The frame with the column types of the schema. Omitted optional columns have missing values.
+    """Validate rows and convert their columns to the types of the schema. Omitted optional columns are filled with
+    missing values.
 
     Args:
         table: name of the table.
@@ -366,7 +367,7 @@ def validate(table: TableName, data: pd.DataFrame, file_indices: np.ndarray | No
 
 
 def _without_duplicates(table: TableName, rows: pd.DataFrame, file_indices: np.ndarray | None = None) -> pd.DataFrame:
-    """The frame; raises `TableError` if two rows of one file have the same keys."""
+    """The same rows. Raise `TableError` if two rows of one file have the same keys."""
     keys = rows[_KEYS[table]]
     _check_duplicates(table, rows, keys if file_indices is None else keys.assign(file_index=file_indices))
     return rows
@@ -452,10 +453,10 @@ def union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def with_python_strings(rows: pd.DataFrame) -> pd.DataFrame:
-    """The frame with strings as Python objects, one object for equal strings.
+    """The frame with strings as Python objects. Equal strings share one object.
 
-    With Python objects, small frames are filtered several times faster than with Arrow's arrays, which take less memory
-    and are read faster.
+    Small frames with Python strings are filtered several times faster than frames with Arrow arrays. Arrow arrays take
+    less memory and are read faster.
     """
     return rows.assign(
         **{
