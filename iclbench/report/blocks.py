@@ -19,7 +19,7 @@ from iclbench.report.style import Look
 
 # Titles of groups in legends, by context order.
 ORDER_TITLES: dict[str | None, str] = {"causal": "causal models", "set": "set models"}
-# Columns of a figure's data that control the drawing.
+# Columns of a figure's data that only control the drawing. They are not in the figure's CSV file.
 _DRAWING_COLUMNS = frozenset({"label", "series", "width", "sparse", "band", "note", "order"})
 
 
@@ -35,8 +35,8 @@ class Column:
         low: column with the lower end of an interval, which follows the value.
         high: column with the upper end.
         shade: maps a value to a background between 0 (white) and 1 (blue).
-        spread: column with a standard deviation, which replaces the interval if it is known.
-        episodes: column with the number of episodes, which is printed after values on fewer episodes than others.
+        spread: column with a standard deviation, which is printed instead of the interval if it is known.
+        episodes: column with the number of episodes, which is printed after means over fewer episodes than the others.
     """
 
     key: str
@@ -65,17 +65,18 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. The CSV file has the complete frame; the page, Markdown and LaTeX have its formatted columns.
+    """A table. The CSV file contains the complete frame. The page and the Markdown and LaTeX files contain the
+    formatted columns.
 
     Attributes:
         name: file name without ending, unique in the report.
         title: title.
         caption: caption.
         frame: the values.
-        columns: the columns to show; the first one names the row.
+        columns: the columns to show; the first one is the header of the row.
         group: column of the frame; a rule is drawn where its value changes.
-        folded: whether the page shows the table only on request.
-        linked: whether the page has links to the files of the table in place of its rows.
+        folded: whether the table is collapsed on the page.
+        linked: whether the page links to the files of the table instead of showing its rows.
         notes: numbered footnotes.
 
     Raises:
@@ -103,7 +104,7 @@ class Table:
 
     @cached_property
     def _rows(self) -> list[tuple[TableCell, ...]]:
-        """The formatted rows, which the page and all files share."""
+        """The formatted rows, computed once for the page and all files."""
         return list(zip(*(_cells(column, self.frame) for column in self.columns), strict=True))
 
     def starts_group(self) -> list[bool]:
@@ -131,7 +132,7 @@ SpecificationBuilder = Callable[[], dict[str, Any]]
 class Figure:
     """A figure with two Vega-Lite specifications: one for files and one for the page.
 
-    The specifications are built on first use, as most reports have no picture files.
+    The specifications are built on first use, because most reports have no picture files.
 
     Attributes:
         name: file name without ending, unique in the report.
@@ -142,7 +143,7 @@ class Figure:
         make_static: builds the specification for PNG, SVG and PDF, with data and legend.
         make_live: builds the specification that the page draws for each panel, without data.
         panels: the panels.
-        legend: the looks in the page's legend.
+        legend: the looks in the page's legend, by name.
         columns: number of panels per row on a wide page; 0 for as many as fit. A single panel takes at most half a row.
         shows_shapes: whether the page's legend shows the shapes of points.
     """
@@ -171,9 +172,9 @@ class Figure:
 
     @property
     def row_columns(self) -> dict[str, str]:
-        """The columns of the file with the figure's rows, each with the column of `data` that it is taken from.
+        """The columns of the figure's CSV file, mapped to the columns of `data` that they contain.
 
-        The first column is the run of the row; a mean over seeds has all of its runs, separated by `; `.
+        The first column is the run of the row. For a mean over seeds, it contains all runs, separated by `; `.
         """
         names = [str(name) for name in self.data.columns]
         run = next((name for name in ("run", "series") if name in names and self.data[name].notna().any()), None)
@@ -181,7 +182,7 @@ class Figure:
         return run_column | {name: name for name in names if name not in {*_DRAWING_COLUMNS, "run"}}
 
     def rows(self) -> pd.DataFrame:
-        """The rows of the figure."""
+        """The rows of the figure's CSV file."""
         return self.data[list(self.row_columns.values())].set_axis(list(self.row_columns), axis=1)
 
     @property
@@ -221,7 +222,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph with an optional list of items; if it is folded, the page shows the items only on request."""
+    """A paragraph with an optional list of items. If `folded` is True, the items are collapsed on the page."""
 
     text: str
     items: tuple[str, ...] = ()
@@ -244,11 +245,11 @@ class FirstScreen:
 
     Attributes:
         name: name of the block.
-        scope: sentences on the compared tasks and models.
+        scope: sentences that describe the compared tasks and models.
         preset: preset of the small heat map.
         columns: contestants of the heat map.
         rows: title and tiles of each row.
-        hidden_row_count: number of further rows of the complete heat map.
+        hidden_row_count: number of rows of the complete heat map that are not shown.
         findings: a line for each of the largest differences.
         missing: a line for each kind of missing results.
     """
@@ -274,7 +275,7 @@ class Section:
         id: unique on the page, and safe in file names.
         title: heading.
         blocks: content.
-        parts: sections below this one.
+        parts: subsections.
         group: group in the table of contents.
         task: the task of the section, for filters; empty if there are several.
         preset: the preset of the section, for filters.
@@ -292,7 +293,7 @@ class Section:
 
     @property
     def short_title(self) -> str:
-        """The title within its group."""
+        """The title without the name of its group."""
         return self.title.removesuffix(f" · {self.group}")
 
     def walk(self) -> list[Block]:

@@ -66,13 +66,14 @@ def build(
 ) -> Report:
     """Write the report on a results folder to `out`.
 
-    Next to the page are `tables/` with CSV, Markdown and LaTeX files, and `figures/` with the rows of each figure and
-    its pictures. The same tables result in the same bytes. If a picture cannot be drawn, the page gives the reason.
+    The folder also contains `tables/`, with CSV, Markdown and LaTeX files, and `figures/`, with the rows and the
+    pictures of each figure. The same result tables give byte-identical files. If a picture cannot be drawn, the page
+    states the reason.
 
     Args:
         results: a results folder.
         out: the folder to write to.
-        formats: formats of pictures, "png", "svg" and "pdf" (default: none, as drawing takes most of the time).
+        formats: formats of pictures, "png", "svg" and "pdf" (default: none, because drawing takes most of the time).
         title: title of the page.
         tasks: the tasks to report on (default: all).
         contestants: the contestants to show (default: all).
@@ -81,8 +82,8 @@ def build(
         progress: called after every section.
 
     Raises:
-        UsageError: the folder has no results (code `nothing-to-do`); an unknown format, task, contestant or section
-            (`unknown-name`); `out` has a page, tables or figures that are not from a report (`exists`).
+        UsageError: the folder has no results (code `nothing-to-do`); a format, task, contestant or section is unknown
+            (`unknown-name`); `out` contains a page, tables or figures that are not from a report (`exists`).
         IclbenchError: `out` cannot be written (`unreadable-file`).
     """
     for name in sorted(set(formats) - set(exports.FORMATS)):
@@ -138,7 +139,7 @@ def _mark_as_report(out: Path) -> None:
     """Write a page that marks the folder as an unfinished report.
 
     Raises:
-        UsageError: the folder has a page, tables or figures that are not from a report (code `exists`).
+        UsageError: the folder contains a page, tables or figures that are not from a report (code `exists`).
     """
     page = out / PAGE
     if page.is_file() and GENERATOR in page.read_text(encoding="utf-8", errors="replace"):
@@ -188,7 +189,7 @@ def _write_section(
 
 @cache
 def _drawer() -> Drawer:
-    """The drawer of this process and report."""
+    """The drawer of this process, which all sections of a report share."""
     return Drawer(vega_lite())
 
 

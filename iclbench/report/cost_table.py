@@ -12,7 +12,8 @@ MACHINE_KEYS = ["device", "threads"]
 # Values per episode are comparable within the same machine and batch size.
 BATCH_KEYS = [*MACHINE_KEYS, "n_episodes"]
 
-# The phase and metric of each column: costs per run, and costs per run and number of points.
+# The phase and metric of each column with one cost per run, and of each column with one cost per run and number of
+# points.
 _RUN_COSTS = {
     "parameters": ("model", "parameters"),
     "step_flops": ("train_step", "flops"),
@@ -26,7 +27,8 @@ _SIZE_COSTS = {"state_bytes": ("condition", "state_bytes")} | {
 
 
 def _column(key: str, subject: str = "") -> Column:
-    """The column of a cost. The header of FLOPs is the phase; the headers of other costs begin with "its"."""
+    """The column of a cost. The header of a column of FLOPs is the phase (`subject`). The headers of the other costs of
+    a phase begin with "its"."""
     cost = metric({**_RUN_COSTS, **_SIZE_COSTS}[key][1])
     header = subject if cost.name == "flops" else cost.label if not subject else f"its {cost.label}"
     return Column(key, header, cost.show, numeric=True)
@@ -40,7 +42,7 @@ COLUMNS = (
     _column("state_bytes"),
     *(_column(f"{phase}_{cost}", phase) for phase in _PHASES for cost in ("flops", "seconds")),
 )
-# Costs of several queries or updates at once.
+# The costs that are measured for several queries or updates at once.
 _CALL_COSTS = ("flops", "seconds", "bytes")
 CALL_COLUMNS = (
     Column("run", "run"),
@@ -52,7 +54,7 @@ CALL_COLUMNS = (
 
 
 def measured_rows(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows that `iclbench cost` measures for each phase and number of points, with single queries and updates."""
+    """The rows of `iclbench cost` for each phase and number of points, with one query or update at a time."""
     is_phase = costs["phase"].isin(["train_step", *_PHASES])
     return costs[is_phase & costs["n_points"].notna() & costs["n_at_once"].isna()]
 
@@ -87,7 +89,7 @@ def cost_table(costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_of_one_machine(costs: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the machine (device and threads) with the most runs. Seconds and bytes of other machines are not
+    """The rows of the machine (device and threads) with the most runs. Seconds and bytes of different machines are not
     comparable."""
     if costs.empty:
         return costs

@@ -33,9 +33,9 @@ class Results(slices.Results):
 
     Attributes:
         examples: points and predictions of single episodes.
-        language: the results of language models, which are not in other attributes.
-        skipped_files: a line for each unreadable file.
-        excluded_rows: a line for each group of rows that is not comparable with the others.
+        language: the results of language models; the other attributes do not contain them.
+        skipped_files: a message for each unreadable file.
+        excluded_rows: a message for each group of rows that is excluded because it is not comparable with the others.
         cells: the cells of sweeps.
         trials: the trials of `iclbench tune`.
         folder: the results folder; None if the rows are not from a folder.
@@ -81,7 +81,7 @@ class Slice(slices.Slice):
 
     @cached_property
     def data(self) -> str | None:
-        """The data sets that episodes are sampled from; None if there is none."""
+        """The data sets from which episodes are sampled; None if the task has no data set."""
         names = self.rows.loc[self.rows["kind"] != "published", "data"].dropna().unique()
         return ", ".join(sorted(map(str, names))) or None
 
@@ -98,7 +98,8 @@ class Slice(slices.Slice):
 
     @cached_property
     def features(self) -> pd.DataFrame:
-        """Features of inputs: true ones (role `function`) and those of a learned representation (`predicted`)."""
+        """Features of inputs: true features (role `function`) and features of a learned representation (role
+        `predicted`)."""
         rows = self.rows
         return self._examples_of(rows[rows["evaluator"] == "representation"])
 
@@ -108,7 +109,8 @@ class Slice(slices.Slice):
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """The looks of the slice's contestants. The oracle of one task may be a baseline of another."""
+        """The looks of the slice's contestants. Its oracles look like oracles, even if they are baselines of other
+        tasks."""
         oracles = [name for name, kind in self.kinds.items() if kind == "oracle"]
         return {name: self.results.looks[name] for name in self.kinds} | looks([], [], oracles)
 
@@ -119,8 +121,8 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
     Args:
         results: the folder.
         tasks: names of the tasks to read (default: all).
-        contestants: names of the contestants to show (default: all). A name that is not that of a contestant selects
-            the contestants of the model with this name.
+        contestants: names of the contestants to show (default: all). The name of a model that is not a contestant
+            selects all contestants of the model.
 
     Raises:
         UsageError: the folder has no results (code `nothing-to-do`).
@@ -158,7 +160,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
     values, excluded_rows = comparable_rows(values)
     paired_sets = set(values.loc[values["shift"] == "none", "prompt_set"].dropna())
     errors = EpisodeScores(_episode_errors(results, prompt_sets - paired_sets, problems, retrained_names), paired_sets)
-    # In all tables, variants and runs on another task have the same names as in `values`.
+    # Variants and runs that were trained on another task get the same names in all tables as in `values`.
     keys = ["task", "preset", "run"]
     name_by_run = values.drop_duplicates(keys).set_index(keys)["contestant"]
     for table in (costs, examples, cells):
@@ -179,7 +181,7 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
         tables.with_python_strings, (values, hidden_rows, costs, examples, cells, language_rows, language_costs)
     )
     language = LanguageResults(language_rows, language_costs, first_answers(results, language_rows, problems))
-    # Paths are relative to the folder, so that the report does not depend on its location.
+    # Paths are relative to the results folder, so that the report does not depend on the location of the folder.
     skipped_files = tuple(str(problem).replace(f"{results}/", "") for problem in problems)
     excluded_rows = (*retrained_lines, *excluded_rows, *excluded_cells)
     return Results(
@@ -198,7 +200,8 @@ def load_results(results: Path, tasks: Sequence[str] = (), contestants: Sequence
 
 
 def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
-    """The contestants with these names; for a name that no contestant has, those of the model with this name."""
+    """The contestants with these names. The name of a model that is not a contestant selects all contestants of the
+    model."""
     contestant_models = rows.loc[rows["kind"].ne("published"), ["contestant", "model"]].drop_duplicates()
     by_name: dict[str, set[str]] = {}
     for contestant, model in contestant_models.itertuples(index=False):
@@ -214,11 +217,11 @@ def _selected_contestants(names: Sequence[str], rows: pd.DataFrame) -> set[str]:
 
 
 def results_from_values(values: pd.DataFrame) -> Results:
-    """Results with only the rows of the table `values`, without a folder.
+    """Create results from rows of the table `values`, without a results folder.
 
     Raises:
         UsageError: the frame is empty (code `nothing-to-do`).
-        TableError: `values` are not rows of that table.
+        TableError: `values` does not match the schema of the table.
     """
     if values.empty:
         raise UsageError(
@@ -258,8 +261,8 @@ def _union(
 def _episode_errors(
     results: Path, ignored_sets: set[str], problems: list[tables.TableError], retrained_names: set[str]
 ) -> Iterator[pd.DataFrame]:
-    """The scores of single episodes, file by file, as all of them may not fit into memory. Folders of ignored prompt
-    sets are not read, and packed rows of retrained runs are removed."""
+    """Yield the scores of single episodes file by file, because all of them may not fit into memory. Folders of ignored
+    prompt sets are not read, and packed rows of retrained runs are removed."""
     for path in tables.files("errors", results):
         if path.parent.name in ignored_sets:
             continue

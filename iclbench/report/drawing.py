@@ -1,7 +1,8 @@
 """Vega in a separate process: pictures as PNG, SVG and PDF, and the script that draws the figures on the page.
 
-vl-convert contains V8, which holds Python's global interpreter lock and ends its process if it runs out of memory. In a
-separate process, neither stops the report: it omits pictures that cannot be drawn, and gives the reasons.
+vl-convert contains the JavaScript engine V8, which holds Python's global interpreter lock and ends its process if it
+runs out of memory. In a separate process, it can neither block nor end the report. The report omits pictures that
+cannot be drawn, and states the reasons.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHILD_CODE = "from iclbench.report.drawing import serve; serve()"
 
 
 class DrawingProcess:
-    """A process that answers lines of JSON with lines of JSON. It is started for the first job."""
+    """A child process that reads jobs and writes answers, both as lines of JSON. It is started with the first job."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -48,7 +49,7 @@ class DrawingProcess:
             pass  # the process has ended; `receive` raises the error
 
     def receive(self) -> dict[str, Any]:
-        """The next answer.
+        """Wait for the next answer.
 
         Raises:
             ChildProcessError: the process has ended without an answer; the message is the reason.
@@ -84,7 +85,7 @@ class DrawingProcess:
 
 
 class Drawer:
-    """Draws pictures; `version` is the version of Vega-Lite, such as 6.4."""
+    """Draws pictures in a child process; `version` is the version of Vega-Lite, such as 6.4."""
 
     def __init__(self, version: str) -> None:
         self._child = DrawingProcess()
@@ -102,7 +103,7 @@ class Drawer:
             formats: formats of the files.
 
         Returns:
-            Why the picture cannot be drawn; None if it was.
+            The reason why the picture cannot be drawn; None if it was drawn.
 
         Raises:
             OSError: the files cannot be written.
@@ -129,7 +130,7 @@ class Drawer:
 class Script:
     """Vega, Vega-Lite (of this version) and vega-embed as one script.
 
-    It is prepared in the background, and only once in this process.
+    The script is prepared in the background, and only once in this process.
     """
 
     _scripts: ClassVar[dict[str, str]] = {}
@@ -172,10 +173,11 @@ def exit_reason(code: int, stderr: str) -> str:
 
 
 def serve() -> None:
-    """Read jobs from stdin and write answers to stdout until stdin ends; runs in the process of `DrawingProcess`."""
+    """Read jobs from stdin and write answers to stdout until stdin ends. This function runs in the child process of
+    `DrawingProcess`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries may print, which must not be read as an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # text that libraries print must not be read as an answer
     for line in sys.stdin:
         job = json.loads(line)
         answer = {"script": _script(job["script"])} if "script" in job else _draw(job)

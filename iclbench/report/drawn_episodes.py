@@ -1,4 +1,4 @@
-"""The predictions in figures of single episodes, and their order."""
+"""Selection and order of the predictions in figures of single episodes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_COLUMNS = 4
 
 @dataclass(frozen=True)
 class DrawnContestant:
-    """A contestant given a number of related datasets.
+    """A contestant with a number of related datasets in its prompts.
 
     Attributes:
-        contestant: its name.
+        contestant: name of the contestant.
         n_related: number of related datasets.
-        uses_related: whether it uses related datasets.
+        uses_related: whether the contestant uses related datasets.
     """
 
     contestant: str
@@ -30,12 +30,12 @@ class DrawnContestant:
 
     @property
     def title(self) -> str:
-        """The name, with the number of related datasets if it uses them."""
+        """The name, with the number of related datasets if the contestant uses them."""
         return self.contestant + (f", {self.n_related} related" if self.uses_related else "")
 
 
 def pixel_count(examples: pd.DataFrame) -> int | None:
-    """The number of pixels of an image; None unless the inputs are a complete grid of two coordinates."""
+    """The number of pixels of an image; None if the inputs are not a complete grid of two coordinates."""
     inputs = examples.loc[examples["role"] == "predicted", ["x1", "x2"]].drop_duplicates()
     if inputs.empty or inputs["x2"].isna().any():
         return None
@@ -50,7 +50,7 @@ def first_run_rows(examples: pd.DataFrame) -> pd.DataFrame:
 
 
 def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant]:
-    """All contestants with all their numbers of related datasets in the examples, the best contestant first."""
+    """All contestants in the examples, each with all its numbers of related datasets, the best contestant first."""
     predicted_rows = examples[examples["role"] == "predicted"]
     by_contestant = predicted_rows.groupby("contestant")["n_related"]
     counts = {str(name): sorted({int(v) for v in column.dropna()} or {0}) for name, column in by_contestant}
@@ -65,7 +65,7 @@ def all_contestants(task: Slice, examples: pd.DataFrame) -> list[DrawnContestant
 
 def main_contestants(task: Slice, contestants: Sequence[DrawnContestant]) -> list[DrawnContestant]:
     """At most `MAX_COLUMNS` backbones: the best one that ignores related datasets; the best one that uses them, at each
-    number of related datasets; and further ones that ignore them."""
+    number of related datasets; and further backbones that ignore them."""
     backbones = [drawn for drawn in contestants if task.kinds.get(drawn.contestant) == "backbone"]
     with_related = [drawn for drawn in backbones if drawn.uses_related]
     without_related = [drawn for drawn in backbones if not drawn.uses_related]

@@ -1,4 +1,4 @@
-"""Files of a report: figures as PNG, SVG and PDF, tables as CSV, Markdown and LaTeX."""
+"""Write the files of a report: figures as PNG, SVG and PDF, tables as CSV, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _SPACES = re.compile(r"\s+")
 def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> str | None:
     """Write the files of a block.
 
-    A table has a file in each of `TABLE_FORMATS`, a figure a CSV file with its rows and a picture in each of `formats`,
-    and a gallery a picture in each of `formats`.
+    A table is written in each of `TABLE_FORMATS`. The rows of a figure are written as CSV. Figures and galleries are
+    drawn in each of `formats`.
 
     Returns:
-        Why its pictures could not be drawn; None if they were drawn.
+        The reason why the pictures could not be drawn; None if they were drawn.
     """
     folder = out / "figures"
     if isinstance(block, Table):
@@ -65,7 +65,7 @@ def write(block: Block, out: Path, formats: Sequence[str], drawer: Drawer) -> st
 
 
 def gallery_svg(gallery: Gallery) -> str:
-    """A gallery as SVG, with the titles of rows and columns."""
+    """Render a gallery as SVG, with the titles of its rows and columns."""
     side, gap, margin = 84, 8, 110
     parts = [
         f'<text transform="translate({margin + column * (side + gap)} {margin - 6}) rotate(-30)">{_title(title)}</text>'
@@ -96,7 +96,7 @@ def write_table(table: Table, folder: Path) -> None:
 
 
 def markdown(table: Table) -> str:
-    """A pipe table; numbers are aligned to the right."""
+    """Render a table as a Markdown pipe table, with numbers aligned to the right."""
     rule = ["---:" if column.numeric else ":---" for column in table.columns]
     lines = [[_markdown(c.header) for c in table.columns], rule]
     lines += [[_markdown(cell.text) for cell in row] for row in table.rows()]
@@ -106,7 +106,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A `table` environment with booktabs rules."""
+    """Render a table as a LaTeX `table` environment with booktabs rules."""
     head = " & ".join(_latex(c.header) for c in table.columns)
     body = []
     for row, starts in zip(table.rows(), table.starts_group(), strict=True):

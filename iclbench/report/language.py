@@ -1,8 +1,8 @@
-"""The frames of the section on pretrained language models.
+"""The frames of the report's section on pretrained language models.
 
-Their rows (preset `language`) are not in the slices of other sections. A cell is one contestant on one set of
-demonstrations. Means over sets are computed here from the cells, so that the report on an interrupted evaluation
-includes all finished cells.
+Rows of language models have the preset `language` and are not in the slices of other sections. A cell is the evaluation
+of one contestant on one set of demonstrations. Means over sets are computed from the cells, so that the report of an
+interrupted evaluation includes all finished cells.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LanguageResults:
     """The results of language models.
 
     Attributes:
-        rows: their values, including failed and published ones, with the columns `model`, `method` ("" for plain
+        rows: rows of `values`, including failed and published rows, with the columns `model`, `method` ("" for plain
             in-context learning), `demo_seed` and `order`.
         costs: seconds and bytes of the cells.
         answers: prompts and answers of a few cells.
@@ -76,7 +76,7 @@ class LanguageResults:
     def scores(self) -> pd.DataFrame:
         """Means over demonstration seeds, with demonstrations in the sampled order.
 
-        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, and those of `means_over_seeds`.
+        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, and the columns that `means_over_seeds` adds.
         """
         cells = self._without_failed(self.cells[self.cells["order"] == 0])
         return means_over_seeds(cells, [*CONTESTANT_KEYS, "n_context", "shift", "evaluator", "metric"], "demo_seed")
@@ -92,10 +92,11 @@ class LanguageResults:
 
     @cached_property
     def main_shots(self) -> dict[str, int]:
-        """The main number of demonstrations of each task, for tables.
+        """The main number of demonstrations of each task, which tables show.
 
-        It is the number with the most cells, or the largest of several, among the numbers with published results (if
-        there are none, among all numbers). It is 0 only if all evaluations of models were without demonstrations.
+        It is the number with the most cells; of several, the largest. If a task has published results, only their
+        numbers of demonstrations are candidates. The main number is 0 only if all models were evaluated without
+        demonstrations.
         """
         published_counts = self.rows[self.rows["kind"] == "published"].groupby("task")["n_context"].unique()
         main_counts = {}
@@ -115,8 +116,8 @@ class LanguageResults:
     def pass_scores(self) -> pd.DataFrame:
         """Accuracy, `kl_to_icl` and `memory_change` after every pass of Deep-Thinking, averaged like `scores`.
 
-        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and those of
-        `means_over_seeds`.
+        Columns `CONTESTANT_KEYS`, n_context, shift, evaluator, metric, axis_value (the pass) and the columns that
+        `means_over_seeds` adds.
         """
         rows = self._successful_rows
         is_pass = rows["axis"].eq("passes").fillna(False).astype(bool)
@@ -126,8 +127,8 @@ class LanguageResults:
 
     @cached_property
     def majority(self) -> pd.DataFrame:
-        """Scores of the most frequent answer, on the queries of the main number of demonstrations or, if these are
-        missing, on those without demonstrations. Columns family, task, metric, value."""
+        """Scores of a method that always gives the most frequent answer, at the main number of demonstrations or, if
+        missing, without demonstrations. Columns family, task, metric, value."""
         cells = self.cells[(self.cells["contestant"] == MAJORITY) & (self.cells["shift"] == "none")]
         main = self.at_main_shots(cells)
         cells = pd.concat([main, cells[~cells["task"].isin(main["task"]) & cells["n_context"].eq(0)]])
@@ -153,14 +154,14 @@ class LanguageResults:
 
     @property
     def contestants(self) -> list[str]:
-        """Models, each followed by its variants with a method."""
+        """The models, each followed by the same model with each method."""
         models = self.cells[self.cells["kind"] == "backbone"].drop_duplicates("contestant")
         return [str(name) for name in models.sort_values(["model", "method"])["contestant"]]
 
 
 def prepare_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The comparable rows of language models with the columns of `LanguageResults.rows`, and a line for each group of
-    removed rows."""
+    """The comparable rows of language models with the columns of `LanguageResults.rows`, and a message for each group
+    of removed rows."""
     values = values.assign(
         method=values["method"].fillna(""),
         demo_seed=values["demo_seed"].fillna(0).astype(int),
@@ -174,10 +175,11 @@ def prepare_rows(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
 
 def _drop_other_queries(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove rows on other queries than the main ones, as a mean over demonstration seeds must have the same queries.
+    """Remove rows on queries other than the main queries. All cells of a mean over demonstration seeds must have the
+    same queries.
 
-    The main queries of a task, number of demonstrations and shift are those with the most contestants and, of several,
-    the largest set.
+    The main queries of a task, number of demonstrations and shift are the queries with the most runs; of several, the
+    largest set.
     """
     is_measured = values["evaluator"].ne("development") & values["kind"].ne("published")
     cells = values[values["prompt_set"].notna() & is_measured]
@@ -202,8 +204,9 @@ def _usage_counts(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _drop_unmatched_gains(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Remove gains over other sets of demonstrations than the accuracies. A gain is a mean over the sets of the last
-    evaluation, and an accuracy is a mean over the sets of all evaluations."""
+    """Remove gains that were computed on other sets of demonstrations than the accuracies. The sets can differ because
+    a gain is a mean over the sets of the last evaluation, while an accuracy is a mean over the sets of all
+    evaluations."""
     gains = values[values["metric"].eq(GAIN) & values["status"].eq("ok")]
     cells = values[values["prompt_set"].notna() & values["metric"].eq(ACCURACY) & values["evaluator"].ne("development")]
     sets_by_setting = cells.groupby(["run", *_SETTING_KEYS, "order"])["prompt_set"].agg(frozenset).to_dict()
@@ -257,9 +260,9 @@ def first_answers(results: Path, rows: pd.DataFrame, problems: list[tables.Table
 
 
 def mean_over_tasks(rows: pd.DataFrame, tasks: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """Means over tasks, for each combination of `keys` with a value on all of them.
+    """Means over tasks, for each combination of `keys` with a value on all tasks.
 
-    Columns `keys`, value, low, high; the intervals of tasks are added in quadrature.
+    Columns `keys`, value, low, high. The half-widths of the intervals of tasks are added in quadrature.
     """
     rows = rows[rows["task"].isin(tasks)]
     rows = rows.assign(below=(rows["value"] - rows["low"]) ** 2, above=(rows["high"] - rows["value"]) ** 2)
@@ -282,8 +285,8 @@ def _mean_half_width(squares: pd.Series) -> float:
 def looks(contestants: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The looks of pairs of model and method ("" for plain in-context learning, which has a solid line).
 
-    Each model has a colour, and each method a dash. The methods of a single model have colours, too. A look that is
-    already used is replaced by a free one, preferably of the same colour.
+    Each model has a colour, and each method a dash. If there is only one model, its methods differ in colour, too. If a
+    look is already used, an unused look replaces it, preferably one with the same colour.
     """
     colours, dashes = (*STRONG, *MUTED), ((), *DASHES)
     pairs = sorted(set(contestants), key=lambda pair: (pair[1] != "", pair[1], pair[0]))

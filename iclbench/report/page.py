@@ -43,7 +43,7 @@ class RenderedSection:
         has_figures: whether the section has figures.
         pictures: number of requested pictures.
         missing_pictures: why pictures could not be drawn, by figure.
-        error: why the section could not be created, in one line; empty if it was.
+        error: why the section could not be created, in one line; empty if it was created.
     """
 
     section: Section
@@ -138,8 +138,8 @@ def script_json(value: Any) -> Markup:
 
 
 def compressed_figure(figure: Figure) -> str:
-    """A figure for the page's script, as compressed JSON in base64. A page with a hundred figures has a few
-    megabytes."""
+    """A figure for the page's script, as compressed JSON in base64. With compression, a page with a hundred figures has
+    a few megabytes."""
     content = {"spec": figure.live, "row_columns": figure.row_columns, "rows": column_lists(figure.data)}
     text = json.dumps(printable_all(content), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return gzip_base64(text)
@@ -151,7 +151,7 @@ def gzip_base64(text: str) -> str:
 
 
 def table_of_contents(sections: Sequence[RenderedSection]) -> dict[str, list[RenderedSection]]:
-    """The sections by group, with those without a group first."""
+    """The sections by group. Sections without a group come first."""
     groups: dict[str, list[RenderedSection]] = {"": []}
     for rendered in sections:
         groups.setdefault(rendered.section.group, []).append(rendered)
@@ -159,7 +159,7 @@ def table_of_contents(sections: Sequence[RenderedSection]) -> dict[str, list[Ren
 
 
 def filter_choices(sections: Sequence[Section]) -> dict[str, list[str]]:
-    """The values of the filters of sections: names of tasks, presets and contestants."""
+    """The choices of the page's filters: names of tasks, presets and contestants."""
     return {
         "task": sorted({section.task for section in sections if section.task}),
         "preset": sorted({section.preset for section in sections if section.preset}),
@@ -206,7 +206,7 @@ def swatch(look: Look, shape: bool = False) -> Markup:
 
 
 def _rounded_number(value: Number | None) -> Number | None:
-    """An integer unchanged, or another number with four significant digits; None if it is not finite."""
+    """The value: an integer is unchanged, another number has four significant digits. None if it is not finite."""
     if value is None or value != value or value in (float("inf"), float("-inf")):
         return None
     if float(value).is_integer() and abs(value) < 1e15:

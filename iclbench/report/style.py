@@ -3,7 +3,7 @@
 Causal backbones have strong colours (the first six of Okabe and Ito, 2008), solid lines and filled shapes; set models
 have other colours, long dashes and hollow shapes. Baselines have a muted version of the colours of Tol (2021) and thin
 dashed lines, and oracles are black. Tests ensure that the colours of one kind differ under protanopia and deuteranopia,
-and that all backbones of the package differ in their shapes, so that no figure needs colour.
+and that all backbones of the package differ in their shapes, so that figures are readable without colour.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -69,7 +69,7 @@ class Look:
         shape: shape of the points: the name of a Vega-Lite shape, or an SVG path.
         hollow: whether points are outlines.
         order: context order of a backbone, "causal" or "set"; None if unknown.
-        is_user_defined: whether it is a backbone that is not part of the package.
+        is_user_defined: whether the contestant is a backbone that is not part of the package.
     """
 
     colour: str
@@ -156,7 +156,7 @@ BACKBONE_STYLES: dict[str, tuple[str, str, str]] = {
     "cmhp": ("#44AA99", "hourglass", "set"),
     "cells": ("#99D3AB", "stairs", "set"),
 }
-# Shapes of shipped variants; colour and order are those of the backbone.
+# Shapes of shipped variants, which have the colour and the order of their backbone.
 VARIANT_SHAPES = {
     "gpt2-learned": "triangle-right",
     "gpt2-sinusoidal": "triangle-left",
@@ -236,7 +236,7 @@ def looks(
 def _free_looks(names: list[str], used_looks: list[Look], orders: Mapping[str, str]) -> dict[str, Look]:
     """The looks of other variants and of user-defined backbones, with unused pairs of colour and dash."""
     used_pairs = {(look.colour, look.dash) for look in used_looks}
-    # Without the dash of `DASHES` that resembles the long dash.
+    # `DASHES[0]` is omitted, because it resembles the long dash of set models.
     dashes = {"set": (LONG_DASH, (9, 3, 2, 3), (14, 4)), "causal": ((), *DASHES[1:])}
     colours = {"set": tuple(look.colour for look in SET_LOOKS.values()), "causal": STRONG}
     looks = {}

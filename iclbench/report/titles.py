@@ -7,7 +7,8 @@ ADJUSTED_NOTE = "Ceiling-adjusted log-likelihoods are comparable with numbers on
 
 
 def shift_title(shift: str) -> str:
-    """
+    """The title of a shift.
+
     >>> shift_title("none"), shift_title("noisy-1")
     ('in-distribution', 'noisy-1')
     """
@@ -15,7 +16,7 @@ def shift_title(shift: str) -> str:
 
 
 def source(reason: str) -> str:
-    """Paper, table or figure of a published number, without the details of reading it.
+    """The paper and the table or figure of a published number, without the details of how the number was read.
 
     >>> source("Garg et al. 2022, figure 2; read off the plot, about 5 %")
     'Garg et al. 2022, figure 2'
@@ -33,7 +34,8 @@ def paper(reason: str) -> str:
 
 
 def related_title(n: int) -> str:
-    """
+    """The title of a number of related datasets.
+
     >>> related_title(0), related_title(1), related_title(3)
     ('no related dataset', '1 related dataset', '3 related datasets')
     """

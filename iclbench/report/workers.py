@@ -1,4 +1,5 @@
-"""Run jobs in several processes that share the loaded results, as they are forked after the results are in memory.
+"""Run jobs in several processes. They are forked after the results are loaded, so that they share the results in
+memory.
 
 The pool uses neither threads nor shared locks. All processes take indices of jobs from one pipe, and each process sends
 its results through a separate pipe. If a process is killed, the parent does not wait for it. If the parent is killed,
@@ -20,9 +21,10 @@ from typing import TypeVar
 
 from iclbench.core import cores
 
-# Forking is safe if no thread of a library holds a lock. This is the case on Linux with the libraries loaded here.
+# Forking is safe if no thread of a library holds a lock. This is the case on Linux with the libraries that a report
+# loads.
 CAN_FORK = sys.platform == "linux"
-# On all systems, a pipe takes 4096 bytes at once. The caller runs the jobs with further indices.
+# On all systems, 4096 bytes can be written to a pipe at once. The parent process runs the jobs that exceed this limit.
 _MAX_FORKED = 4096 // 4
 
 T = TypeVar("T")
@@ -36,8 +38,8 @@ def available_workers() -> int:
 def run_jobs(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple[int, T]]:
     """Run all jobs in several processes, and yield the index and the result of each job when it ends.
 
-    This process runs the jobs of processes that were killed (out of memory), and all jobs if no process can be started.
-    Results are pickled.
+    The calling process runs the jobs of processes that were killed (for example, for lack of memory), and all jobs if
+    no process can be started. Results are pickled.
     """
     remaining = dict.fromkeys(range(len(jobs)))
     workers = min(workers, len(jobs)) if CAN_FORK else 1
@@ -87,7 +89,7 @@ def _run_forked(jobs: Sequence[Callable[[], T]], workers: int) -> Iterator[tuple
 def _work(
     jobs: Sequence[Callable[[], object]], indices: int, results: Connection, parent_ends: Sequence[Connection]
 ) -> None:
-    """Run jobs until the pipe is empty. Ctrl-C ends the process silently, as the parent reports it."""
+    """Run jobs until the pipe is empty. Ctrl-C ends the process silently, because the parent reports it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for end in parent_ends:  # otherwise sending a result would not fail after the parent was killed
