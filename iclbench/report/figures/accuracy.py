@@ -1,4 +1,4 @@
-"""Accuracy on the tests of a family against the training step, a panel per test (CoQE, figures 5 and 8)."""
+"""Figure of the accuracy on the tests of a family during training, with a panel per test (CoQE, figures 5 and 8)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from iclbench.report.figures import curves, learning
 from iclbench.report.style import ZERO, Look
 
 GUESSING = "chance"
-# The reference for accuracies in context. Without training, its accuracy is 0.8 to 0.9.
+# The reference for accuracies in context. This baseline is not trained and has an accuracy of 0.8 to 0.9.
 PIXEL_BASELINE = "pixel-1nn"
-# A line with more steps has no dots.
+# A line with more steps than this has no dots.
 _MAX_DOTS = 30
 
 
 def training_figure(task: Slice) -> Figure | None:
-    """A figure with a line per contestant, the mean over its runs, and their range as a band; None for a single
-    step."""
+    """A figure with a line per contestant (the mean over its runs) and a band (the range over its runs); None for fewer
+    than two steps."""
     steps = accuracies.trajectory(task)
     if steps["axis_value"].nunique() < 2:
         return None
@@ -61,7 +61,7 @@ def training_figure(task: Slice) -> Figure | None:
 
 
 def reference_levels(task: Slice, evaluator: str) -> dict[str, float]:
-    """The accuracies of the two references without training, guessing and `PIXEL_BASELINE`, if they are known."""
+    """The accuracies of the untrained references, guessing and `PIXEL_BASELINE`, if they are known."""
     final_rows = accuracies.final(task)
     rows = final_rows[
         (final_rows["evaluator"] == evaluator) & final_rows["contestant"].isin([PIXEL_BASELINE, GUESSING])

@@ -1,4 +1,4 @@
-"""Predictive means and 90 % bands over a one-dimensional input, with those of the oracle.
+"""Figures of predictive means and 90 % bands over a one-dimensional input, for contestants and the oracle.
 
 Context points are black and targets grey, as in figures 2, 3, 12 and 13 of the ICICL-TNP paper (arXiv 2406.13493).
 """
@@ -37,7 +37,7 @@ def figure(
         title: title of the figure.
         caption: caption, to which a description of the marks is added.
         panels: the examples of one episode and the contestant of each panel.
-        oracle: name of the oracle, whose predictions are dashed lines; None if there is no oracle.
+        oracle: name of the oracle, whose predictions are dashed lines; None if the task has no oracle.
         looks: looks of all contestants and of the oracle.
         columns: number of panels per row.
     """
@@ -82,7 +82,7 @@ def _rows(examples: pd.DataFrame, drawn: DrawnContestant, oracle: str | None) ->
     counts = predicted_rows["n_related"].fillna(0)
     prediction = predicted_rows[(predicted_rows["contestant"] == drawn.contestant) & counts.eq(drawn.n_related)]
     oracle_rows = predicted_rows[predicted_rows["contestant"] == oracle]
-    # The oracle's prediction with the same number of related datasets or, if there is none, without them.
+    # The oracle's prediction with the same number of related datasets or, if missing, without related datasets.
     with_related = oracle_rows[counts[oracle_rows.index].eq(drawn.n_related)]
     oracle_rows = with_related if len(with_related) else oracle_rows[counts[oracle_rows.index].eq(0)]
     parts = {

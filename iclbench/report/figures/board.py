@@ -1,4 +1,4 @@
-"""A chart of contestants by one number, best first, with intervals."""
+"""A chart of the values of one metric with intervals, the best contestant first."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def chart(rows: pd.DataFrame, measure: Metric, looks: Mapping[str, Look], title:
 
 
 def _linear_range(rows: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The range of the intervals of the better half of contestants and of those near it; 0 to 1 for shares."""
+    """The range of the x axis. It covers the intervals of the better half of the contestants and of contestants near
+    them; for shares, it is 0 to 1."""
     if measure.is_share:
         return 0.0, 1.0
     sorted_rows = rows.sort_values("value", ascending=measure.lower_is_better)

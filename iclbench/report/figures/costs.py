@@ -1,6 +1,6 @@
-"""Costs against the number of points: time, memory and FLOPs of each phase, and bytes of the state; a line per run.
+"""Figures of costs against the number of points: time, memory and FLOPs of each phase, and bytes of the state.
 
-The figures follow table 1 and figure 2 of the CMAB paper, for all contestants.
+Each run has a line. The figures show the quantities of table 1 and figure 2 of the CMAB paper for all contestants.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _LAST_SENTENCES = {
 
 
 def against_points(results: Results, costs: pd.DataFrame) -> Iterator[Figure]:
-    """Up to four figures for one task and preset, from the rows of the machine and batch size with the most rows."""
+    """Yield up to four figures for one task and preset, from the rows of the machine and batch size with the most
+    rows."""
     rows = measured_rows(costs)
     rows = rows[(rows["phase"] != "train_step") & rows["contestant"].isin(list(results.looks))]
     if rows["n_points"].nunique() < 2:

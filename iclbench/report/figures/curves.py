@@ -1,7 +1,7 @@
-"""Lines over a number of examples or steps, for learning curves and similar figures.
+"""Line charts over a number of examples or steps, for learning curves and similar figures.
 
-The bands of backbones are their 95 % intervals. The tooltip shows the point nearest to the pointer. The page's legend
-sets the parameter `highlight`, and other contestants fade.
+Bands show the columns `low` and `high` of backbones. The tooltip shows the point nearest to the pointer. A selection in
+the page's legend sets the parameter `highlight`, and all other contestants fade.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OTHERS = "other baselines"
 PANELS_PER_ROW = 3
 # Width of the lines of seeds behind their mean.
 SEED_WIDTH = 0.8
-# Largest factor between the best backbone and the lower end of a logarithmic axis: an oracle may reach 1e-20.
+# A logarithmic axis extends to oracles at most by this factor below the best backbone. An oracle may reach 1e-20.
 _OPTIMUM_FACTOR = 30
 # Columns of the rows in addition to the x axis. `label` is the name in tooltips, `series` identifies a line, `width` is
 # the width of the look, and `sparse` adds points. The optional column `band` marks the backbones with bands.
@@ -39,7 +39,7 @@ class Axes:
         x: title of the x axis.
         y: title of the y axis.
         range: lowest and highest value of x.
-        domain: lowest and highest value of y. Values beyond are drawn at the edge.
+        domain: lowest and highest value of y. Values outside this range are drawn at the edge.
         log_y: whether the y axis is logarithmic.
         has_rule: whether dashed rules mark the values of the column `trained`.
         field: column of x.
@@ -67,10 +67,11 @@ def specifications(
 ) -> tuple[SpecificationBuilder, SpecificationBuilder]:
     """Functions that build the static and the live specification of a figure (`Figure.make_static`, `make_live`).
 
-    The static specification has the rows and titles of all panels, and a legend. The live one draws the data set `rows`
-    with tooltips, as wide as its container.
+    The static specification has the rows and titles of all panels, and a legend. The live specification draws the data
+    set `rows` with tooltips, as wide as its container.
     """
-    # Only x can leave the panel, as y is clamped. Clipping is slow in pictures: each line becomes a separate layer.
+    # Only x values can be outside the panel, because y is clamped. Lines are clipped only if necessary: clipping is
+    # slow in pictures, because each line becomes a separate layer.
     clip = any(not data[axes.field].dropna().between(*axes.range).all() for _, data in panels)
     has_seeds = any(data["width"].eq(SEED_WIDTH).any() for _, data in panels)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
@@ -121,11 +122,12 @@ def spans_a_decade(data: pd.DataFrame) -> bool:
 
 
 def domain(data: pd.DataFrame, metric: Metric) -> tuple[float, float]:
-    """The range of the y axis, which covers backbones and oracles, with a margin for baselines.
+    """The range of the y axis. It covers all backbones, and the oracles and baselines near them.
 
-    Least squares may reach 1e-20 or 100 on the same axis. Values of other contestants are therefore shown only up to a
-    factor of 5 beyond the backbones on a logarithmic axis, or 1.5 on a linear axis of errors, and an oracle up to a
-    factor of 30 below the best backbone. Without backbones, the range covers all contestants.
+    The error of least squares, for example, may be 1e-20 or 100. Other contestants are therefore shown only up to a
+    factor of 5 beyond the backbones on a logarithmic axis, and up to a factor of 1.5 on a linear axis of errors. On a
+    logarithmic axis, an oracle is shown up to a factor of 30 below the best backbone. Without backbones, the range is
+    computed from all contestants.
     """
     values = data["value"].astype(float).replace([np.inf, -np.inf], np.nan).dropna()
     kinds = data.loc[values.index, "kind"]
@@ -197,8 +199,8 @@ class _Layers:
                 **shared,
             )
         ]
-        # One layer per width, the thinnest first, as a scale of widths would need an ordered field. Expressions contain
-        # no names, because user-defined names may contain any character.
+        # One layer per width, the thinnest first, because a scale of widths would need an ordered field. Expressions
+        # contain no names, because user-defined names may contain any character.
         seed_width = [SEED_WIDTH] * self.has_seeds
         for width in sorted({*seed_width, *(look.width for look in self.looks.values())}):
             rows = chart.transform_filter(f"datum.kind !== 'published' && datum.width === {width}")
@@ -213,7 +215,7 @@ class _Layers:
     def nearest_point(self) -> dict[str, Any]:
         """The point nearest to the pointer, with its tooltip."""
         nearest = alt.selection_point(name="hover", on="pointerover", nearest=True, empty=False, clear="pointerout")
-        # With `nearest`, Vega-Lite reads text fields from the wrong object, so the expression names the right one.
+        # With `nearest`, Vega-Lite reads text fields from the wrong object, so the expression selects the right one.
         row = "(datum.datum || datum)"
         ends = f"format({row}.low, '.4~g') + ' to ' + format({row}.high, '.4~g')"
         content = (
@@ -240,7 +242,7 @@ class _Layers:
 
 
 def extent(values: pd.Series) -> tuple[float, float]:
-    """The range of the x axis; a range of length 1 around a single value."""
+    """The range of values for an axis; a range of length 1 around a single value."""
     low, high = float(values.min()), float(values.max())
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
@@ -252,6 +254,6 @@ def _ticks(axes: Axes) -> alt.Axis:
 
 
 def layer(chart: alt.Chart) -> dict[str, Any]:
-    """A layer without the properties of a complete chart. Tests validate it."""
+    """The specification of a chart as a layer, without the properties of a complete chart. Only tests validate it."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     return {key: value for key, value in spec.items() if key not in ("$schema", "config", "data", "datasets")}

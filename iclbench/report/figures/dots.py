@@ -1,4 +1,4 @@
-"""Points with intervals, a row per name: means, single values behind them, and reference levels."""
+"""Figures of points with intervals, with a row per name: means, single values behind them, and reference levels."""
 
 from __future__ import annotations
 

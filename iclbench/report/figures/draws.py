@@ -1,4 +1,4 @@
-"""Samples of the joint predictive distribution of all outputs, over a one-dimensional input."""
+"""Figure of samples from the joint predictive distribution of all outputs, over a one-dimensional input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def figure(
     ]
     data = pd.concat(panels)[_COLUMNS].reset_index(drop=True)
     legend = {contestant: looks[contestant] for contestant in order}
-    # The y axis fits the first panel, which is the oracle's if there is one; poor samples may leave their panels.
+    # The y axis fits the first panel, which shows the oracle if it has samples. Samples of poor models may be outside
+    # their panels.
     layers = _layers(data, data[data["panel"] == order[0]], legend)
     shared: dict[str, Any] = {"config": CONFIG, "params": [HIGHLIGHT]}
 

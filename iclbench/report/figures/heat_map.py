@@ -1,8 +1,8 @@
 """A heat map of scores: a row per family, a column per contestant, and the score in each cell.
 
-Colours range from orange (below 0) over white (0) to blue (1) and dark blue (above 1). Orange and blue differ under all
-common kinds of colour blindness, and cells are darker with the distance from 0. Numbers are black or white, whichever
-has the stronger contrast with the cell, which is at least 4.5.
+Colours range from orange (below 0) through white (0) to blue (1) and dark blue (above 1). Orange and blue differ under
+all common kinds of colour blindness, and cells become darker with the distance from 0. The colour of numbers is black
+or white, the one with the higher contrast to the cell. This contrast is at least 4.5.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def figure(
         name: name of the figure.
         title: title of the figure.
         caption: caption of the figure.
-        data: a row per cell, with `COLUMNS`; `score` is missing unless `status` is ok.
+        data: a row per cell, with `COLUMNS`; `score` is missing if `status` is not ok.
         rows: names of the rows from the top, values of the column `row`.
         panels: the contestants of each panel from the left.
         user_backbones: contestants whose names are highlighted.
@@ -154,7 +154,7 @@ def _layers(
     row_labels: bool = True,
     legend: bool = False,
 ) -> list[dict[str, Any]]:
-    """Cells and their numbers.
+    """The layers of the cells and of their numbers.
 
     Args:
         rows: rows in order (None: the order of the data).
@@ -162,7 +162,7 @@ def _layers(
         user_backbones: columns whose names are highlighted.
         headings: headings of columns that differ from their names.
         row_labels: whether rows have labels.
-        legend: whether there is a legend of colours.
+        legend: whether to add a legend of colours.
     """
     gradient_length = _ROW_HEIGHT * min(len(rows or ()), 8)
     colours = alt.Legend(title="score", gradientLength=gradient_length, orient="right") if legend else None

@@ -1,4 +1,4 @@
-"""Completed images: observed pixels, predicted means, and widths of the predictive intervals.
+"""Galleries of completed images: observed pixels, predicted means, and widths of the predictive intervals.
 
 Unobserved pixels are blue, as in figures 5 and 14 of the ICICL-TNP paper (arXiv 2406.13493).
 """
@@ -17,7 +17,7 @@ from iclbench.report.blocks import Gallery, Picture
 from iclbench.report.drawn_episodes import DrawnContestant
 
 _UNOBSERVED = (0x2B, 0x5C, 0xB8)
-# Smallest side of a picture in pixels; smaller images are enlarged, because browsers and printers smooth them.
+# Smallest side of a picture in pixels; smaller images are enlarged, because browsers and printers would smooth them.
 _SIDE = 84
 CAPTION = (
     "Blue: unobserved pixels; below each predicted mean: the width of the central 90 % interval (white: the widest of "
@@ -68,8 +68,8 @@ def gallery(
     episodes: Mapping[str, pd.DataFrame],
     contestants: Sequence[DrawnContestant],
 ) -> Gallery:
-    """A gallery with two rows per episode, means and widths, and columns for the image, its context, one related
-    dataset and the contestants.
+    """A gallery with two rows per episode (predicted means and widths of intervals), and with columns for the image,
+    its context, one related dataset and the contestants.
 
     Args:
         name: name of the gallery.

@@ -1,7 +1,8 @@
-"""Figures on language models.
+"""Figures of the results of language models.
 
 - Accuracy by family and model, as in figure 6 of the Mamba ICL paper.
-- Accuracy against the number of demonstrations, as in its figure 7 and figure 4 of the Deep-Thinking paper.
+- Accuracy against the number of demonstrations, as in figure 7 of the Mamba ICL paper and figure 4 of the Deep-Thinking
+  paper.
 - Gains of methods over plain in-context learning.
 - Accuracy with single sets of demonstrations, as in figure 5 of the Deep-Thinking paper.
 """
@@ -21,7 +22,7 @@ from iclbench.report.language import ACCURACY, MAJORITY, LanguageResults, mean_o
 from iclbench.report.style import Look
 from iclbench.tables.means import means_over_seeds
 
-# Largest number of panels, one per task; more tasks are averaged by family.
+# Largest number of panels with one task each. If there are more tasks, they are averaged by family.
 MAX_PANELS = 12
 ACCURACY_DOMAIN = (0.0, 1.02)
 # Suffix of the names of contestants on the development split.
@@ -164,8 +165,8 @@ def unshifted_scores(language: LanguageResults) -> pd.DataFrame:
 def split_into_panels(rows: pd.DataFrame, field: str) -> tuple[pd.DataFrame, dict[str, list[str]], str]:
     """The rows with the column `panel`, the tasks of each panel, and the meaning of a panel for the caption.
 
-    A panel is a task or, if there are more than `MAX_PANELS`, the mean over a family for contestants with all of its
-    tasks.
+    A panel is a task or, if there are more than `MAX_PANELS` tasks, the mean over a family, for contestants with scores
+    on all of its tasks.
     """
     tasks = sorted(rows["task"].unique(), key=lambda task: (rows.loc[rows["task"] == task, "family"].iloc[0], task))
     if len(tasks) <= MAX_PANELS:
@@ -226,7 +227,8 @@ def looks_of(language: LanguageResults, data: pd.DataFrame) -> dict[str, Look]:
 
 
 def _level(language: LanguageResults, tasks: Sequence[str]) -> pd.DataFrame:
-    """The accuracy of the most frequent answer, averaged over tasks; no row if it is unknown for one of them."""
+    """The accuracy of the most frequent answer, averaged over tasks; an empty frame if it is unknown for one of the
+    tasks."""
     rows = language.majority[(language.majority["metric"] == ACCURACY) & language.majority["task"].isin(tasks)]
     if rows["task"].nunique() < len(tasks):
         return pd.DataFrame(columns=["part", "contestant", "value", "low", "high"])
@@ -243,6 +245,6 @@ def _most_variable(rows: pd.DataFrame) -> list[str]:
 
 
 def accuracy_range(rows: pd.DataFrame) -> tuple[float, float]:
-    """A y range slightly wider than that of the values and intervals, so that small differences are visible."""
+    """A range slightly wider than the range of the values and intervals, so that small differences are visible."""
     ends = rows[["value", "low", "high"]].astype(float)
     return max(0.0, float(ends.min().min()) - 0.02), min(1.02, float(ends.max().max()) + 0.02)

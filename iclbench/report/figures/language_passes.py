@@ -1,4 +1,5 @@
-"""Deep-Thinking by pass: accuracy (figure 6 of arXiv 2305.13016) and the distance to plain in-context learning."""
+"""Figures of Deep-Thinking by pass: accuracy (figure 6 of arXiv 2305.13016) and distance to plain in-context
+learning."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _DRIFT_METRICS = {
 
 
 def against_passes(results: LanguageResults) -> Iterator[Figure]:
-    """Figures of the accuracy after every pass, also on the development split if the number of passes was chosen on it,
-    of the divergence from plain in-context learning, and of the change of the memory."""
+    """Yield figures of the accuracy after every pass, of the divergence from plain in-context learning, and of the
+    change of the memory. If the number of passes was chosen on the development split, its accuracy is shown, too."""
     rows = results.pass_scores[results.pass_scores["shift"] == "none"]
     rows = results.at_main_shots(rows)
     if rows["axis_value"].nunique() < 2:

@@ -15,7 +15,7 @@ from iclbench.report.style import BACKGROUND, Look
 from iclbench.tables.means import means_over_seeds
 from iclbench.tables.runs import split_run_names
 
-# Largest numbers of featured baselines, which are not grey, with few and with many backbones.
+# Largest number of featured baselines (which are not grey) with few backbones, and with many backbones.
 MAX_FEATURED = 7
 MAX_FEATURED_IF_CROWDED = 3
 # With more backbones than this, seeds have no lines, fewer baselines are featured, and a single panel is split into one
@@ -54,7 +54,8 @@ def figure(
     all_lengths = task if slices is None else replace(task, length=None)
     if is_split := has_many_backbones(rows):
         complete_panels = {panel: panel_slices[panel].complete_curves(frame) for panel, frame in panels.items()}
-        panels = complete_panels if has_backbones(complete_panels) else panels  # every backbone may have a failed run
+        # If every backbone has a failed run, single runs are drawn, so that the figure is not empty.
+        panels = complete_panels if has_backbones(complete_panels) else panels
     panels = {
         panel: with_means(
             frame, panel_slices[panel].complete_curves(means_over_seeds(frame, _CURVE_KEYS)), seeds=not is_split
@@ -120,8 +121,8 @@ def with_means(rows: pd.DataFrame, means: pd.DataFrame, *, seeds: bool) -> pd.Da
 
 
 def sorted_by_line_ends(looks: Mapping[str, Look], data: pd.DataFrame, field: str) -> dict[str, Look]:
-    """The looks in the order of the ends of their lines (the mean over panels), from top to bottom, and then the
-    others."""
+    """The looks in the order of the right ends of their lines (averaged over panels), from top to bottom, and then the
+    looks without a line."""
     lines = data[data["kind"].ne("published") & data["value"].notna()]
     last = lines.sort_values(field, kind="stable").groupby(["contestant", "panel", "series"]).tail(1)
     ends = last.astype({"value": float}).groupby("contestant")["value"].mean().sort_values(ascending=False)
@@ -258,7 +259,7 @@ def caption_sentence(parts: Sequence[str]) -> str:
 
 
 def legend(looks: dict[str, Look]) -> dict[str, Look]:
-    """The entries of the page's legend: all contestants in the background share one."""
+    """The entries of the page's legend. All contestants in the background share one entry."""
     entries = {name: look for name, look in looks.items() if look != BACKGROUND}
     return entries | ({curves.OTHERS: BACKGROUND} if len(entries) < len(looks) else {})
 

@@ -9,14 +9,14 @@ import altair as alt
 
 from iclbench.report.style import BACKGROUND, Look
 
-# The parameter `highlight` is a list of the names selected in the page's legend, or null. Other contestants fade. It is
-# not a text, because a name may be part of another name.
+# The parameter `highlight` is a list of the names selected in the page's legend, or null. Other contestants fade. The
+# value is a list and not a text, because a name may be part of another name.
 HIGHLIGHT: dict[str, Any] = {"name": "highlight", "value": None}
 IS_HIGHLIGHTED = "highlight === null || indexof(highlight, datum.contestant) >= 0"
 
 
 def highlighted_opacity(full: float, faded: float | None = None) -> alt.OpacityValue:
-    """An opacity for highlighted contestants, and a lower one for others (default: 15 % of it)."""
+    """The opacity `full` for highlighted contestants, and the opacity `faded` for others (default: 15 % of `full`)."""
     faded = 0.15 * full if faded is None else faded
     return alt.OpacityValue(faded, condition={"test": IS_HIGHLIGHTED, "value": full})
 

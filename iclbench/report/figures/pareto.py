@@ -1,4 +1,4 @@
-"""Scores against a cost on a logarithmic axis, with Pareto fronts."""
+"""Figure of scores against a cost on a logarithmic axis, with Pareto fronts."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def is_on_front(points: pd.DataFrame) -> pd.Series:
 def label_sides(points: pd.DataFrame) -> pd.Series:
     """The side of each point's name: `above` (upper left), `below` (lower right), or empty if it has no name.
 
-    Only points on the front have names. A name is above its point, or below it if it would leave the panel or cover
-    another name or point of the front. Without space there, it is only in the legend. The names of the best points are
-    placed first.
+    Only points on the front have names. A name is placed above its point or, if it would leave the panel or cover
+    another name or point of the front, below its point. If it does not fit there either, the name is only in the
+    legend. The names of the best points are placed first.
 
     Args:
         points: columns contestant, cost, score and front of one panel.
@@ -62,7 +62,7 @@ def label_sides(points: pd.DataFrame) -> pd.Series:
         others = on_front & (np.arange(len(x)) != n)
         for side, (left, right, low, high) in boxes.items():
             is_inside = left >= -_MARGIN and right <= 1 + _MARGIN
-            # A name over another point would look like the name of that point.
+            # A name that covers another point would look like the name of that point.
             covers = others & (left < x) & (x < right) & (low - _LINE < y) & (y < high + _LINE)
             overlaps = any(left < r and a < right and low < h and b < high for a, r, b, h in placed_boxes)
             if is_inside and not covers.any() and not overlaps:

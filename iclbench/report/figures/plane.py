@@ -1,4 +1,4 @@
-"""Accuracy in context against accuracy in weights (CoQE, figure 4), after and during training."""
+"""Figure of accuracy in context against accuracy in weights (CoQE, figure 4), after and during training."""
 
 from __future__ import annotations
 

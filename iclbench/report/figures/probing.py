@@ -1,7 +1,7 @@
-"""Layer-wise probes: scores, scale and shift against the layer, and the search for gamma of GD++.
+"""Figures of layer-wise probes: scores, scale and shift against the layer, and the search for gamma of GD++.
 
-Layers and gradient steps have a common axis, the share of all layers or steps (Grazzi et al. 2024, figures 3, 4, 5, 11
-and 12).
+Layers and gradient steps have a common x axis, the share of all layers or steps (Grazzi et al. 2024, figures 3, 4, 5,
+11 and 12).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAND_CAPTION = " Bands: 95 % intervals over {tasks} tasks"
 
 
 def part_names(shift: str, name: str, *parts: str) -> str:
-    """The name of a figure or table of a score. Only the scores of targets are part of it."""
+    """The name of a figure or table of a score. It contains the name of the score if this is not `squared_error`."""
     return slug("probe", shift, *([] if name == "squared_error" else [name]), *parts)
 
 
@@ -114,7 +114,7 @@ def gamma_figure(task: Slice, shift: str, rows: pd.DataFrame) -> Figure:
         panel=[f"{n} examples" for n in data["n_context"]],
     )
     best = max(float(data["value"].min()), 1e-12)
-    # With the smallest gamma, GD++ is nearly GD. It has diverged if its error is more than twice that of GD.
+    # With the smallest gamma, GD++ is nearly GD. An error of more than twice the error of GD is treated as divergence.
     gd_error = float(data.loc[data["axis_value"] == data["axis_value"].min(), "value"].max())
     axes = curves.Axes(
         "gamma",

@@ -44,12 +44,12 @@ def figure(
 ) -> Figure:
     """A figure with one panel per title, all with the same axes.
 
-    Lines, bands and the order of the legend are those of `learning.figure`.
+    Lines, bands and the order of the legend are as in `learning.figure`.
 
     Args:
         task: slice of the figure.
-        panels: rows of each panel: one metric, single runs, and the columns of `Slice.targets_by_run` and of the x
-            axis.
+        panels: rows of single runs for each panel, with one metric and the columns of `Slice.targets_by_run` and of the
+            x axis.
         x_axis: the x axis.
         name: name of the figure, to which the name of the slice is added.
         title: title of the figure.
@@ -59,9 +59,8 @@ def figure(
     keys = dict.fromkeys(["metric", "kind", "contestant", "n_related", x_axis.field, "level", "note"])
     complete_panels = {panel: _complete_rows(task, frame) for panel, frame in panels.items()}
     if is_crowded := learning.has_many_backbones(rows):
-        panels = (
-            complete_panels if learning.has_backbones(complete_panels) else panels
-        )  # every backbone may have a failed run
+        # If every backbone has a failed run, single runs are drawn, so that the figure is not empty.
+        panels = complete_panels if learning.has_backbones(complete_panels) else panels
     means = {
         panel: means_over_seeds(frame, [key for key in keys if key in frame])
         for panel, frame in complete_panels.items()
@@ -115,7 +114,7 @@ def _drawn_rows(rows: pd.DataFrame, looks: Mapping[str, Look], x_axis: XAxis) ->
 
 
 def _domain(data: pd.DataFrame, measure: Metric) -> tuple[float, float]:
-    """The y range of backbones, oracles and published numbers; baselines beyond it are drawn on its edge."""
+    """The y range of backbones, oracles and published numbers; baselines outside it are drawn at its edge."""
     main_rows = data[data["kind"] != "baseline"]
     return curves.domain(main_rows if (main_rows["kind"] == "backbone").any() else data, measure)
 
