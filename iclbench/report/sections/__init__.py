@@ -1,6 +1,7 @@
-"""The sections of a report, in reading order. Each function takes the frames and returns a section or None.
+"""The sections of a report, in reading order. Each function takes the results or a slice and returns a section, or None
+if the section would be empty.
 
-For a new kind of result, add a module here and an entry to one of the lists.
+To report a new kind of result, add a module to this package and its function to one of the lists.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -153,7 +154,7 @@ def _task_section(task: Slice, sections: Sequence[Callable[[Slice], Section | No
 
 
 def _name(section: Callable[..., object]) -> str:
-    """The name of a section, which is that of its module.
+    """The name of a section: the name of its module, with hyphens.
 
     >>> _name(learning_curves.section), _name(published.section) == _name(published.all_tasks)
     ('learning-curves', True)

@@ -55,7 +55,8 @@ def _bin_rows(
 ) -> Iterator[dict[str, object]]:
     """A row per run, number of related datasets and bin, with Student's t interval over the bin's episodes.
 
-    `sizes` are context points by episode; `size_of_point` converts them to the unit of the x axis.
+    `sizes` contains the number of context points of each episode; `size_of_point` converts it to the unit of the x
+    axis.
     """
     n_bins = min(_MAX_BINS, len(sizes) // _MIN_EPISODES)
     edges = np.unique(np.quantile(sizes, np.linspace(0, 1, n_bins + 1)[1:-1]))

@@ -36,7 +36,7 @@ def section(results: Results) -> Section | None:
 
 
 def kind_table(cells: pd.DataFrame) -> Table:
-    """A table with a row per preset and kind of cell: the number of cells by status, and their seconds."""
+    """A table with a row per preset and kind of cell: the number of cells by status, and their total time."""
     keys = ["preset", "kind"]
     statuses = [status for status in _STATUSES if status in _FIXED_STATUSES or cells["status"].eq(status).any()]
     counts = cells.pivot_table("cell", index=keys, columns="status", aggfunc="count", fill_value=0)
@@ -93,7 +93,7 @@ def missing_table(cells: pd.DataFrame) -> Table | None:
 
 
 def machine_table(cells: pd.DataFrame) -> Table:
-    """A table with a row per machine and set of library versions: the number of finished cells and their seconds."""
+    """A table with a row per machine and set of library versions: the number of finished cells and their total time."""
     finished_cells = cells[cells["status"] == "done"]
     keys = ["hardware", "kernels", "device", "threads", "libraries", "version"]
     frame = finished_cells.groupby(keys, as_index=False, dropna=False).agg(

@@ -23,10 +23,10 @@ from iclbench.report.data import Results, Slice
 from iclbench.tables.means import means_over_seeds
 
 _INTRODUCTION = (
-    "Models of one task have about as many parameters and train the same number of steps. The costs of a step "
-    "may differ."
+    "All models of a task have about the same number of parameters and are trained for the same number of steps. "
+    "The cost of a step may differ."
 )
-# Column -> phase and metric of a cost, of which the smallest and largest value over the backbones of a task are shown.
+# Column -> phase and metric of a cost. The table shows the smallest and the largest value over the backbones of a task.
 _COSTS = {
     "parameters": ("model", "parameters"),
     "flops": ("train_step", "flops"),
@@ -102,8 +102,8 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
     """Learning rates: a row per backbone, a column per task.
 
-    The rate is taken from the runs in the results folder or, without them, from the tables of tuned rates or the card.
-    It is missing if runs differ. Rows of another version of the card are ignored.
+    The rate is taken from the runs in the results folder or, if they are missing, from the tables of tuned rates or the
+    card. It is missing if the rates of the runs differ. Rows of another version of the card are ignored.
     """
     rates: dict[str, dict[str, float]] = {}
     for task in tasks:
@@ -133,7 +133,8 @@ def tuning_task_counts(tasks: list[Slice]) -> dict[str, list[str]]:
 
 
 def _rate_of_runs(task: Slice, contestant: str) -> float | None:
-    """The learning rate of a contestant's runs: NaN if they differ, None if a run has no readable settings."""
+    """The learning rate of a contestant's runs: NaN if the runs differ, None if the settings of a run cannot be
+    read."""
     settings = [_train_settings(task.results.folder, run) for run in task.runs_by_backbone.get(contestant, [])]
     rates = {train["lr"] for train in settings if train is not None and "lr" in train}
     if not rates or None in settings:
@@ -155,7 +156,7 @@ def _current_preset(task: Slice) -> tuple[Preset | None, list[str]]:
     """The preset of the task's current card, and the backbones whose rows have the hash of this card."""
     try:
         card = load_task(task.task)[1]
-    except UsageError:  # a user's card in another folder
+    except UsageError:  # the card of a user is in another folder
         return None, []
     with_card = set(task.rows.loc[task.rows["card"] == card.hash, "contestant"].unique())
     backbones = [name for name, kind in task.kinds.items() if kind == "backbone" and name in with_card]

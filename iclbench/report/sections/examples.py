@@ -1,4 +1,4 @@
-"""Predictions of a few episodes: bands over one input, or completed images."""
+"""Predictions on a few episodes: bands over a one-dimensional input, or completed images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def section(task: Slice) -> Section | None:
 
 
 def _bands(task: Slice, shift: str, examples: pd.DataFrame) -> list[Block]:
-    """Figures of the predictions of the best backbones on every episode, and of all contestants on the first one."""
+    """Figures of the predictions of the best backbones on every episode, and of all contestants on the first
+    episode."""
     if examples["x2"].notna().any():
         return []  # inputs with two dimensions that are not images
     candidates, oracle = all_contestants(task, examples), _oracle(task, examples)
@@ -119,8 +120,8 @@ def _joint_samples(task: Slice, examples: pd.DataFrame) -> list[Block]:
 
 
 def _mismatch_figures(task: Slice, names: Sequence[str], examples: pd.DataFrame) -> list[Block]:
-    """A figure of the predictions of the best backbone that uses related datasets, without any and with those of each
-    process."""
+    """A figure of the predictions of the best backbone that uses related datasets: without related datasets, and with
+    related datasets from each process."""
     rows = examples[examples["shift"].isin(names)]
     with_related = [
         drawn

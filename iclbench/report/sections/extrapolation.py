@@ -54,7 +54,8 @@ def _under_shifts(task: Slice, rows: pd.DataFrame, points: str, stem: str, label
 
 
 def _by_trained_length(task: Slice) -> list[Figure]:
-    """In-distribution figures with a panel for each number of examples in training; empty if it is the same for all."""
+    """In-distribution figures with a panel for each number of examples in training; empty if all runs have the same
+    number."""
     slices = {
         f"trained with {sibling.length} examples": sibling for sibling in task.siblings if sibling.length is not None
     }
@@ -90,8 +91,8 @@ def _shorter_lines(task: Slice, rows: pd.DataFrame) -> str:
 
 
 def _extrapolated_lines(task: Slice) -> pd.DataFrame:
-    """Rows beyond the training length, with columns for the number of examples (`points`) and the distribution
-    (`shifted`)."""
+    """Rows of curves that extend beyond the training length, with columns for the number of examples (`points`) and the
+    distribution (`shifted`)."""
     rows = task.curves_by_run[task.curves_by_run["shift"].isin(list(task.extrapolations))]
     shifts_and_points = [task.extrapolations[str(shift)] for shift in rows["shift"]]
     distributions = [IN_DISTRIBUTION if shift == "none" else shift for shift, _ in shifts_and_points]

@@ -18,13 +18,13 @@ from iclbench.report.figures import heat_map
 from iclbench.report.sections.overview import shade
 
 BEST_BASELINE = "best baseline"
-# Statuses of cells without a score, the first of which is shown.
+# Statuses of cells without a score. If several apply to a cell, the first one is shown.
 MISSING_STATUSES = ("diverged", "failed", "skipped")
 NOT_DIFFERENT = "not significantly different from 0"
 # Panels: models with scores in at least half of the rows, the other models (with only the rows in which they have
 # scores), and baselines.
 _CORE, _FURTHER, _BASELINES = "models", "models on some tasks", "baselines"
-# Number of columns for baselines next to the best one; baselines with scores in the most rows are selected.
+# Number of columns for baselines in addition to the best baseline. Baselines with scores in the most rows are selected.
 _MAX_BASELINES = 5
 _INTRODUCTION = (
     "A score of 0 is as good as guessing: the zero predictor, the mean training image or a Poisson process. A score "
@@ -43,7 +43,8 @@ def section(results: Results) -> Section | None:
 
 
 def trained_contests(contests: Sequence[Contest]) -> list[Contest]:
-    """The contests except those in which only models of other tasks were evaluated, such as the user's tables."""
+    """The contests without those in which all evaluated backbones were trained on other tasks, such as tables of the
+    user."""
     return [contest for contest in contests if not _has_only_other_models(contest.task)]
 
 
@@ -63,7 +64,7 @@ def _preset_blocks(results: Results, preset: str, contests: Sequence[Contest]) -
     rows = [contest.title for contest in contests]
     backbones = ordered_backbones(results, contests, scores)
     core, others = split_by_coverage(scores, backbones)
-    # The best of a selection of baselines is not the best baseline.
+    # If the user selected contestants, the best baseline may not be among them.
     best = [] if len(results.hidden_rows) else [BEST_BASELINE]
     baselines = [*best, *_frequent_baselines(scores)] if scores["kind"].eq("baseline").any() else []
     if BEST_BASELINE in baselines:
@@ -161,7 +162,7 @@ def _trained_backbones(results: Results, contests: Sequence[Contest]) -> set[str
 
 
 def _baseline_scores(scores: pd.DataFrame) -> pd.DataFrame:
-    """The scores of baselines, without guesses and without methods that are given the truth."""
+    """The scores of baselines, without methods that guess and without methods that are given the truth."""
     return scores[
         scores["kind"].eq("baseline") & ~scores["contestant"].isin(GUESSING_BASELINES | BASELINES_GIVEN_TRUTH)
     ]
@@ -215,8 +216,8 @@ def heat_map_cells(
 def _not_different_from_guess(contest: Contest, name: str, high: float) -> bool:
     """Whether a score with an interval that begins below 0 is not significantly different from the score of guessing.
 
-    If both have the same episodes, they are compared by episode, which removes the variance of the difficulty of
-    episodes. Otherwise, `high`, the upper end of the interval, is compared with 0.
+    If the scores of single episodes are known, the comparison is paired by episode, which removes the variance due to
+    the difficulty of episodes. Otherwise, `high`, the upper end of the interval, is compared with 0.
     """
     gap = None if contest.guessing_method is None else contest.difference(name, contest.guessing_method)
     return high >= 0 if gap is None else not gap.is_significant
@@ -285,7 +286,7 @@ def _score_table(
 
 
 def _separation_table(contests: Sequence[Contest], name: str) -> Table | None:
-    """A table that compares the differences between backbones with those between seeds, with a row per contest."""
+    """A table that compares the spread over backbones with the spread over seeds, with a row per contest."""
     rows = [
         {
             "row": contest.title,

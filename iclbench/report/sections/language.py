@@ -13,8 +13,8 @@ from iclbench.report.sections import language_comparisons, language_records, lan
 _INTRODUCTION = (
     "Frozen language models answer queries after demonstrations in their prompt.",
     (
-        "Accuracy: share of right answers. With candidates, the answer is the candidate with the highest summed "
-        "log-probability; without, it is decoded greedily.",
+        "Accuracy: share of correct answers. With candidates, the answer is the candidate with the highest summed "
+        "log-probability; without candidates, the answer is decoded greedily.",
         "Sets of demonstrations: one per seed, with the same queries for all models and methods.",
         "Deep-Thinking (arXiv 2305.13016): the model reads its demonstrations several times and updates its cached "
         "keys and values; one pass is plain in-context learning.",
@@ -69,6 +69,6 @@ def section(results: Results) -> Section | None:
 
 
 def _part(name: str, title: str, blocks: Sequence[Block | None]) -> Section | None:
-    """A part with the blocks that are not None; None if there are none."""
+    """A part with the blocks that are not None; None if all blocks are None."""
     contents = tuple(block for block in blocks if block is not None)
     return Section(f"language-{name}", title, contents) if contents else None

@@ -1,4 +1,5 @@
-"""Comparisons of language models: methods with plain in-context learning, and our accuracies with published ones."""
+"""Comparisons of language models: methods against plain in-context learning, and our accuracies against published
+ones."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _MAX_UNFOLDED_ROWS = 60
 _FIRST_TOKEN = "accuracy_first_token"
 _KEYS = ["task", "contestant", "n_context"]
 _GAINS = (
-    "Accuracy with each method minus that of plain in-context learning on the same queries, with paired 95 % "
+    "Accuracy with each method minus the accuracy of plain in-context learning on the same queries, with paired 95 % "
     "intervals, and both accuracies after demonstrations with shuffled labels."
 )
 
@@ -65,7 +66,8 @@ def gains(language: LanguageResults) -> Table | None:
 
 
 def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """The mean gain of each method with several tasks, over all of its tasks. The column `task` has their number."""
+    """The mean gain of each method with several tasks, over all of its tasks. The column `task` contains the number of
+    tasks."""
     means, n_tasks = [], rows["task"].nunique()
     for contestant, method_rows in rows.groupby("contestant"):
         tasks = sorted(method_rows["task"].unique())
@@ -77,7 +79,7 @@ def _mean_gains(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def published(language: LanguageResults) -> list[Table]:
-    """A table of contestants x tasks with published accuracies, ours first, and a table of their sources."""
+    """A table of contestants x tasks with our accuracies, followed by published ones, and a table of the sources."""
     members = {
         str(name): members_of(str(name), rows, language) for name, rows in language.published_rows.groupby("task")
     }
@@ -126,11 +128,11 @@ def published(language: LanguageResults) -> list[Table]:
 
 
 def _our_scores(language: LanguageResults, name: str, theirs: pd.DataFrame) -> Iterator[tuple[float, pd.DataFrame]]:
-    """Our scores at each published number of demonstrations of a task. If it is missing (NaN), the task's main number
-    is used."""
+    """Our scores at each published number of demonstrations of a task. If the published number is missing (NaN), the
+    task's main number is used."""
     rows = language.scores[(language.scores["kind"] == "backbone") & (language.scores["shift"] == "none")]
     complete, first_token = (rows[rows["metric"] == metric] for metric in (ACCURACY, _FIRST_TOKEN))
-    # The accuracy on the first token is the same if all answers have one token.
+    # The accuracy on the first token is listed only if it differs. It does not differ if all answers have one token.
     paired_scores = first_token.merge(complete, on=_KEYS, suffixes=("", "_complete"))
     differing_contestants = paired_scores.loc[
         paired_scores["value"] != paired_scores["value_complete"], "contestant"
@@ -142,7 +144,7 @@ def _our_scores(language: LanguageResults, name: str, theirs: pd.DataFrame) -> I
 
 
 def _our_data(language: LanguageResults, tasks: Sequence[str]) -> str:
-    """The data of our examples of these tasks; "not stated" if no row names them."""
+    """The data sets of our evaluations of these tasks; "not stated" if no row contains them."""
     rows = language.rows[language.rows["task"].isin(tasks) & language.rows["kind"].ne("published")]
     names = rows["data"].dropna().unique()
     return ", ".join(sorted(map(str, names))) or "not stated"

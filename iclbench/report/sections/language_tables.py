@@ -35,7 +35,8 @@ _HEADERS = {
 
 
 def by_model(language: LanguageResults) -> list[Table]:
-    """A table of tasks x contestants at the number of demonstrations of each task, and one per large family."""
+    """A table of tasks x contestants at the main number of demonstrations of each task, and a table per large
+    family."""
     rows = language.at_main_shots(_backbone_scores(language, ACCURACY))
     rows = rows[rows["shift"] == "none"].assign(column=lambda r: r["contestant"])
     columns = {name: name for name in language.contestants if name in set(rows["column"])}
@@ -157,7 +158,7 @@ def _by_task(
     caption: str,
     folded: bool = False,
 ) -> list[Table]:
-    """A table with a row per task and per mean of a family, and a column per value of `column`; and one per large
+    """A table with a row per task and per mean of a family, and a column per value of `column`; and a table per large
     family.
 
     `columns` maps the values of `column` to headers.

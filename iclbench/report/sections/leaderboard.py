@@ -43,7 +43,7 @@ def paper_tables(task: Slice) -> Iterator[Table]:
     contests = [c for c in normalised.contests(task.results, task.preset) if c.task.id == task.id]
     if not contests:
         return
-    # If the user selected contestants, the table has all of them.
+    # If the user selected contestants, the table contains all of them.
     max_baselines = PAPER_BASELINES if task.results.hidden_rows.empty else None
     frame = pd.concat([_paper_rows(contest, max_baselines) for contest in contests], ignore_index=True)
     question = [Column("row", "question")] * (len(contests) > 1)
@@ -116,7 +116,7 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
     name = metric_of_curves(task, evaluator)
     ranking = leaderboard(task, evaluator, by="auc")
     frame = displayed_columns(ranking).merge(_metric_values(summaries, "auc"), "left", "contestant")
-    # Events have accuracies of their marks, which are not listed.
+    # Event sequences have accuracies of their marks, which are not listed.
     for summary_metric in ("score", *(["accuracy"] if name == "cross_entropy" else [])):
         frame = frame.merge(_metric_values(summaries, summary_metric).drop(columns="run"), "left", "contestant")
     frame, sizes = _with_errors(frame, curves[curves["metric"] == name])
@@ -195,7 +195,7 @@ def cost_column(key: str) -> Column:
 def with_costs(task: Slice, frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the columns of `COST_COLUMNS`: means over runs.
 
-    The cost of an evaluation is that at the smallest number of points. Costs that depend on the machine are those of
+    The cost of an evaluation is taken at the smallest number of points. Costs that depend on the machine are taken from
     the machine with the most runs.
     """
     costs = task.costs

@@ -67,7 +67,7 @@ def curve_table(task: Slice, rows: pd.DataFrame, stem: str, label: str) -> Table
 
 
 def size_limited_contestants(task: Slice, rows: pd.DataFrame) -> list[str]:
-    """The contestants that support fewer examples than these curves have, which are skipped at larger sizes."""
+    """The contestants that support fewer examples than these curves show. They are skipped at larger sizes."""
     failures = task.failed_rows
     at_size = failures["status"].eq("skipped") & failures["n_context"].notna()
     of_curves = failures["shift"].isin(rows["shift"]) & failures["evaluator"].isin(rows["evaluator"])
@@ -75,7 +75,7 @@ def size_limited_contestants(task: Slice, rows: pd.DataFrame) -> list[str]:
 
 
 def thinned_sizes(sizes: list[int]) -> list[int]:
-    """At most `MAX_SIZES` of the sizes, evenly spread, with the first and the last.
+    """At most `MAX_SIZES` of the sizes, evenly spaced, including the first and the last.
 
     >>> thinned_sizes(list(range(21)))
     [0, 3, 6, 9, 11, 14, 17, 20]

@@ -12,7 +12,7 @@ from iclbench.tables.evaluators import DIAGNOSTICS
 
 # Metrics from which scores for the questions `next` and `targets` are computed.
 _SCORED_METRICS = ("squared_error", "log_likelihood", "nll")
-_UNREADABLE = "Files that could not be read as tables (unchanged):"
+_UNREADABLE = "Files that could not be read as tables (they were not changed):"
 
 
 def section(results: Results) -> Section:
@@ -20,7 +20,7 @@ def section(results: Results) -> Section:
     if results.skipped_files:
         blocks.append(Text(_UNREADABLE, results.skipped_files))
     if results.excluded_rows:
-        blocks.append(Text("Rows that are not comparable with the ones shown:", results.excluded_rows))
+        blocks.append(Text("Rows that are not comparable with the rows shown:", results.excluded_rows))
     if results.cells["status"].isin(["failed", "diverged"]).any():
         blocks.append(Text("Cells of the sweep without results are listed under Coverage."))
     if not blocks:
@@ -29,7 +29,7 @@ def section(results: Results) -> Section:
 
 
 def failure_table(results: Results) -> Table | None:
-    """A table of failed and skipped evaluations; None if there are none."""
+    """A table of failed and skipped evaluations; None if no evaluation failed or was skipped."""
     keys = ["task", "preset", "contestant", "run", "shift", "evaluator", "status", "reason"]
     rows = pd.concat([values[values["status"].ne("ok")] for values in (results.rows, results.language.rows)])
     if rows.empty:
@@ -45,21 +45,21 @@ def failure_table(results: Results) -> Table | None:
 
 
 def _missing_table(results: Results) -> Table | None:
-    """A table of results that are not computed yet; None if there are none."""
+    """A table of results that are not computed yet; None if no result is missing."""
     headers = {"task": "task", "preset": "preset", "contestant": "contestant", "what": "missing", "fix": "what to run"}
     frame = pd.DataFrame(missing_results(results), columns=list(headers))
     if frame.empty:
         return None
     caption = (
-        "Results that other models have on the same task, or the same model on other tasks, with the command that "
-        "computes them."
+        "Results that exist for other models on the same task, or for the same model on other tasks, with the command "
+        "that computes them."
     )
     columns = tuple(Column(key, header) for key, header in headers.items())
     return Table("missing", "Results not computed yet", caption, frame, columns)
 
 
 def missing_results(results: Results) -> list[tuple[str, str, str, str, str]]:
-    """Task, preset, contestant, missing result and command of the results that are not computed yet."""
+    """The results that are not computed yet: task, preset, contestant, missing result and command of each."""
     # A task has a slice per training length, and the same result can be missing in several of them.
     return list(dict.fromkeys(missing for task in results.slices for missing in _missing_results_of(task)))
 
@@ -83,11 +83,11 @@ def _in_training(task: Slice) -> pd.Series:
 
 
 def _missing_evaluations(task: Slice, evaluated_rows: pd.DataFrame) -> Iterator[tuple[str, str, str]]:
-    """Contestant, evaluation and command of backbones and baselines that lack rows for a shift at which other
+    """Yield contestant, evaluation and command for each backbone or baseline that lacks rows for a shift on which other
     contestants were evaluated."""
     pairs = set(evaluated_rows[["contestant", "shift"]].drop_duplicates().itertuples(index=False, name=None))
     shifts = sorted({str(shift) for _, shift in pairs})
-    # Guessing and the baselines of a probe (GD++ with another gamma) are not evaluated.
+    # Guessing and the baselines of a probe (GD++ with another gamma) are never evaluated.
     baselines = set(evaluated_rows["contestant"].unique()) - {"chance"}
     diverged_runs = set(task.rows.loc[_in_training(task) & task.rows["status"].eq("failed"), "run"].unique())
     # A method on a backbone (gpt2+deep-thinking) is optional.
@@ -120,9 +120,9 @@ def _missing_summaries(rows: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def _missing_trainings(task: Slice) -> Iterator[tuple[str, str, str]]:
-    """Backbone, "everything" and command of backbones of the preset without rows on this task.
+    """Yield name, the word "everything" and command for each backbone of the preset without rows on this task.
 
-    Backbones in a sweep are omitted, as the section on coverage gives the reasons.
+    Backbones in a sweep are omitted, because the section on coverage gives the reasons.
     """
     backbones = task.results.backbones.get(task.preset, {})
     all_backbones = {name for names in backbones.values() for name in names}

@@ -17,8 +17,8 @@ from iclbench.report.data import Results
 from iclbench.report.figures import dots
 
 _INTRODUCTION = (
-    "Score differences of pairs that were named in a grid card before training. Intervals (Welch) are over training "
-    "seeds, not over episodes, and are missing while a seed is missing."
+    "Score differences of pairs of models that were named in a grid card before training. Welch's intervals are "
+    "computed over training seeds, not over episodes, and are missing while a seed is missing."
 )
 
 
@@ -42,8 +42,8 @@ def scores_by_seed(pair: Pair, contest: Contest) -> pd.DataFrame:
 
 
 def mean_difference(pair: Pair, pair_scores: pd.DataFrame) -> tuple[Difference, float] | None:
-    """The mean score of a minus that of b, with Welch's interval over the seeds, and the p-value of Welch's test; None
-    while a seed is missing."""
+    """The difference between the mean scores of a and b, with Welch's interval over the seeds, and the p-value of
+    Welch's test; None while a seed is missing."""
     if len(pair_scores) < len(pair.seeds):
         return None
     return welch(pair_scores["a"].to_numpy(), pair_scores["b"].to_numpy())
@@ -54,7 +54,7 @@ def compare_pairs(contests: Sequence[Contest], preset: str, pairs: Sequence[Pair
 
     Columns a, b, pair, row, seeds ("2 of 5"), each (the differences, as text), value, low, high and p (empty while a
     seed is missing), verdict, gaps, among_all ("holds" if significant after Holm's correction over the complete pairs).
-    `pairs` defaults to those of the shipped grid cards.
+    `pairs` defaults to the pairs of the shipped grid cards.
     """
     all_pairs = shipped_pairs() if pairs is None else pairs
     rows = pd.DataFrame(_rows(contests, [pair for pair in all_pairs if pair.preset == preset]))
@@ -124,8 +124,8 @@ def _figure(rows: pd.DataFrame, preset: str, results: Results) -> Figure:
     return dots.figure(
         f"named-pairs-{slug(preset)}",
         f"{preset}: named pairs over seeds",
-        f"Score of the first model minus that of the second at preset {preset}, by seed (small dots), and the mean "
-        "with Welch's 95 % interval over seeds (discs).",
+        f"The score of the first model minus the score of the second at preset {preset}, by seed (small dots), and the "
+        "mean with Welch's 95 % interval over seeds (discs).",
         data,
         list(dict.fromkeys(rows["row"])),
         list(dict.fromkeys(rows["pair"])),
@@ -138,8 +138,8 @@ def _table(rows: pd.DataFrame, preset: str) -> Table:
     return Table(
         name=f"named-pairs-{slug(preset)}-numbers",
         title=f"{preset}: named pairs over seeds",
-        caption=f"Score of the first model minus that of the second at preset {preset}, by seed, and the mean with "
-        "Welch's 95 % interval over seeds.",
+        caption=f"The score of the first model minus the score of the second at preset {preset}, by seed, and the mean "
+        "with Welch's 95 % interval over seeds.",
         frame=rows.drop(columns=["gaps", "p"]),
         columns=(
             Column("pair", "pair"),

@@ -32,7 +32,7 @@ def section(results: Results) -> Section | None:
 def scores_by_steps(contest: Contest) -> pd.DataFrame:
     """Scores by contestant and number of training steps, averaged over seeds.
 
-    The columns are those of `over_training.means`, flops (of the training up to these steps) and panel.
+    Columns as in `over_training.means`, and flops (of the training up to these steps) and panel.
     """
     rows = over_training.means(contest)
     if rows.empty:
@@ -187,7 +187,8 @@ def _compute_table(by_contest: dict[str, pd.DataFrame], name: str, preset: str) 
         name=f"{name}-compute",
         title=f"{preset}: equal steps and equal computation",
         caption="Scores after the full run, and after the FLOPs of the cheapest model's full run. Times: the FLOPs of "
-        "a model's full run as a multiple of the cheapest. A dash: the model's shortest run needs more FLOPs.",
+        "a model's full run divided by the FLOPs of the cheapest full run. A dash: the model's shortest run needs "
+        "more FLOPs.",
         frame=pd.concat(frames, ignore_index=True),
         columns=(
             Column("contestant", "model"),

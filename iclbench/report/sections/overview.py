@@ -24,8 +24,8 @@ _SCORE = (
     "images: the mean training image), 1 as good as the best."
 )
 _ACCURACY = (
-    "Accuracy: the share of queries for which the most probable of the allowed labels is right (ICL: the two labels of "
-    "the sequence; IWL: all training labels); higher is better. Guessing scores 1/2 on ICL."
+    "Accuracy: the share of queries for which the most probable of the allowed labels is correct (ICL: the two labels "
+    "of the sequence; IWL: all training labels); higher is better. Guessing scores 1/2 on ICL."
 )
 _CLASSIFICATION_METRICS = (MAIN_ACCURACY, "accuracy", "cross_entropy")
 
@@ -64,12 +64,14 @@ def reading_guide(results: Results) -> Text:
         )
     items.append(
         f"Value and interval: the mean over {range_text} episodes and its 95 % bootstrap interval. With several seeds: "
-        "the mean over seeds, and the range of their intervals."
+        "the mean over seeds, and the envelope of their intervals."
     )
     if has_next:
         items.append(_SCORE)
     return Text(
-        f"All models and baselines have the same prompts; each {question}. How to read the numbers", tuple(items), True
+        f"All models and baselines are evaluated on the same prompts; each {question}. How to read the numbers",
+        tuple(items),
+        True,
     )
 
 

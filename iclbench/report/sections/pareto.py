@@ -21,8 +21,8 @@ from iclbench.tables.means import means_over_seeds
 _ALL = "all tasks"
 _MARK_CAPTION = "Dashed: the Pareto front, with the names of its models."
 _INTRODUCTION = (
-    "A model is on the Pareto front if no other model is both as cheap and as good. Fronts are computed from means "
-    "over seeds, without a test of significance."
+    "A model is on the Pareto front unless another model has at least its score at a lower cost, or a higher score at "
+    "no higher cost. Fronts are computed from means over seeds, without a test of significance."
 )
 
 
@@ -30,8 +30,8 @@ _INTRODUCTION = (
 class Cost:
     """A cost by its phase and metric in the table of costs.
 
-    A `sized` cost is measured after several numbers of points, and the largest one is used. For a cost that depends
-    on the machine, only values from the machine with the most runs are used.
+    A `sized` cost is measured after several numbers of points, of which the largest is used. For a cost that depends on
+    the machine, only values from the machine with the most runs are used.
     """
 
     title: str
@@ -51,7 +51,8 @@ COSTS = (
     Cost("bytes of the state", "condition", "state_bytes", sized=True),
     Cost("parameters", "model", "parameters"),
 )
-# Costs that differ by a smaller factor are not plotted, as the parameters of a preset are nearly equal by design.
+# Costs that differ by a smaller factor are not plotted. The numbers of parameters of a preset are nearly equal by
+# design.
 _MIN_COST_RATIO = 1.2
 
 
@@ -78,7 +79,7 @@ def cost_points(contests: Sequence[Contest], cost: Cost) -> pd.DataFrame:
 def overall_points(by_panel: pd.DataFrame, title: str, show: Callable[[Number], str]) -> pd.DataFrame:
     """Mean scores and geometric mean costs over all tasks, for the backbones in all panels.
 
-    The panels of a task (its tests) are averaged first. The columns are those of `cost_points` without task.
+    The panels of a task (its tests) are averaged first. Columns as in `cost_points`, without task.
     """
     n_panels = by_panel["panel"].nunique()
     by_task = (
@@ -102,7 +103,7 @@ def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
     if metric(cost.metric).depends_on_machine:
         rows = rows_of_one_machine(rows)
     if cost.sized and len(rows):
-        # The largest of the numbers of points that the most contestants have.
+        # The largest of the numbers of points that were measured for the most contestants.
         counts = rows.groupby("n_points")["contestant"].nunique()
         rows = rows[rows["n_points"] == counts[counts == counts.max()].index.max()]
     means = means_over_seeds(rows, ["contestant"]).rename(columns={"value": "cost"})

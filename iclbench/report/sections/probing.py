@@ -36,7 +36,7 @@ def section(task: Slice) -> Section | None:
 
 
 def _score_blocks(task: Slice, shift: str, rows: pd.DataFrame, name: str) -> list[Block]:
-    """Figures and table of a score; those of the squared error include the fitted parameters and gamma."""
+    """The figures and the table of a score. For the squared error, they include the fitted parameters and gamma."""
     scores = rows[rows["metric"] == name]
     sizes = sorted(int(n) for n in scores.loc[scores["axis"] == "layer", "n_context"].unique())
     main_size = task.trained_length if task.trained_length in sizes else sizes[0]
@@ -98,7 +98,7 @@ def _table(task: Slice, shift: str, rows: pd.DataFrame, measure: Metric) -> Tabl
 
 
 def _record(rows: pd.DataFrame, measure: Metric) -> dict[str, object]:
-    """The row of a run with one context size."""
+    """The row of a run at one context size."""
     scores = rows[(rows["evaluator"] == "probe") & (rows["metric"] == measure.name)].sort_values("axis_value")
     by_score = scores.sort_values("value", ascending=measure.lower_is_better, kind="stable")
     last, best = scores.iloc[-1], by_score.iloc[0]

@@ -17,7 +17,7 @@ def section(results: Results) -> Section:
     text = Text(
         f"Written by iclbench {versions} from {plural(len(results.rows) + len(language.rows), 'row')} of values and "
         f"{plural(len(results.costs) + len(language.costs), 'row')} of costs. Numbers with equal hashes of prompt set "
-        "and card are comparable. Figures have four significant digits, and CSV files all digits."
+        "and card are comparable. Figures show four significant digits; CSV files contain all digits."
     )
     table = Table(
         name="provenance",

@@ -1,4 +1,4 @@
-"""Published numbers next to ours."""
+"""Published numbers next to our numbers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from iclbench.report.style import INK, STRONG, Look
 from iclbench.report.titles import ADJUSTED_NOTE, paper, shift_title, source
 from iclbench.tables.evaluators import MAIN_ACCURACY
 
-# Columns that a published number and ours have in common.
+# Columns by which a published number is matched with our number.
 _KEYS = ["contestant", "shift", "test", "metric", "n_context", "n_related"]
 _OTHER_SETTINGS = "Numbers of other presets or data are not expected to agree."
 
 
 def section(task: Slice) -> Section | None:
-    """The published numbers of the task next to ours at this preset, and a line per paper on those without ours."""
+    """The published numbers of the task next to our numbers at this preset, and a line per paper on numbers without a
+    match."""
     numbers = comparison(task)
     if numbers is None:
         return None
@@ -45,7 +46,7 @@ def section(task: Slice) -> Section | None:
 
 
 def all_tasks(results: Results) -> Section | None:
-    """The published numbers of all tasks for which we have a number at any preset, next to ours."""
+    """The published numbers of all tasks that match one of our numbers at any preset, next to our numbers."""
     frames = [rows.assign(task=task.task) for task in results.slices if (rows := comparison(task)) is not None]
     measured_rows = pd.concat(frames, ignore_index=True).dropna(subset="ours") if frames else pd.DataFrame()
     if measured_rows.empty:
@@ -69,7 +70,7 @@ def all_tasks(results: Results) -> Section | None:
 
 
 def _missing_texts(frames: Sequence[pd.DataFrame]) -> tuple[Text, ...]:
-    """A line per paper on its numbers for which no frame has ours; empty if none are missing."""
+    """A text with a line per paper on its numbers without a match in any frame; empty if all numbers have a match."""
     rows = pd.concat(frames, ignore_index=True).assign(paper=lambda all_rows: all_rows["reason"].map(paper))
     keys = ["paper", "task", "published_preset", "published_run", *_KEYS]
     measured = rows.groupby(keys, dropna=False, sort=False)["ours"].count().reset_index()
@@ -187,7 +188,7 @@ def _sources(frame: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _columns(frame: pd.DataFrame) -> tuple[Column, ...]:
-    """The columns of a table of published numbers, without optional ones that are empty."""
+    """The columns of a table of published numbers, without empty optional columns."""
     sources = _sources(frame)
     columns = (
         Column("contestant", "contestant"),

@@ -39,8 +39,8 @@ def _preset_blocks(preset: str, contests: Sequence[Contest]) -> list[Block]:
         Table(
             name=name,
             title=f"{preset}: ranking of models",
-            caption=f"Mean rank and mean score of each model over {plural(tasks, 'task')} of preset {preset}, and on "
-            "how many tasks or tests it is better or worse than the model above."
+            caption=f"Mean rank and mean score of each model over {plural(tasks, 'task')} of preset {preset}, and "
+            "the number of tasks or tests on which it is significantly better or worse than the model above."
             + (not can_differ(tasks, len(frame)))
             * " With so few tasks, no two neighbours can be significantly different (smallest possible p: "
             f"{min(1.0, smallest_p(tasks) * (len(frame) - 1)):.2g}).",
@@ -76,8 +76,8 @@ def _unranked_table(frame: pd.DataFrame, name: str, preset: str) -> Table:
     return Table(
         name=f"{name}-shared",
         title=f"{preset}: other models on shared tasks",
-        caption=f"Place of each model that lacks tasks of preset {preset} among the ranked models, on the tasks that "
-        "all of them have. The neighbour is the model above, or below for the first.",
+        caption=f"Models that lack tasks of preset {preset}: their place among the ranked models, on the tasks that "
+        "they share with all of these. The neighbour is the model above or, for the first place, the model below.",
         frame=frame,
         columns=(
             Column("contestant", "model"),
@@ -107,7 +107,7 @@ def _neighbour_table(contests: Sequence[Contest], order: Sequence[str], name: st
     return Table(
         name=f"{name}-neighbours",
         title=f"{preset}: differences between neighbours by task",
-        caption="Score of each model minus that of the model ranked above it, with paired 95 % intervals over "
+        caption="The score of each model minus the score of the model ranked above it, with paired 95 % intervals over "
         "episodes. A dash: no common episodes.",
         frame=pd.DataFrame(rows).reindex(columns=keys),
         columns=(

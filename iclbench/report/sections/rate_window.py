@@ -1,5 +1,5 @@
 """Windows of learning rates, from the trials of `iclbench tune`: scores by rate, the expected best score of k rates,
-and the order of models at one rate for all."""
+and the order of models if all are trained at one rate."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
         name=f"{task.id}-rate-window",
         title="Best learning rates and their windows",
         caption=f"{rate_scores.metric.label.capitalize()} (mean ± standard deviation over seeds) at the best learning "
-        f"rate, and the window of rates within {WINDOW_TOLERANCE:.0%} of it; < and >: open at the end of the tried "
-        f"rates.{note}",
+        f"rate, and the window of rates whose score differs from it by at most {WINDOW_TOLERANCE:.0%} of the range of "
+        f"all scores; < and >: the window reaches the lowest or the highest tried rate.{note}",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -119,7 +119,7 @@ def _window_table(task: Slice, rate_scores: RateCurves) -> Table:
 
 
 def _window_text(window: list[float], rates: list[float]) -> str:
-    """A window among the tried rates, which is open where it reaches the lowest or highest of them.
+    """A window of rates as text. It is marked as open where it reaches the lowest or the highest of the tried rates.
 
     >>> rates = [3e-4, 1e-3, 3e-3]
     >>> _window_text([1e-3, 3e-3], rates), _window_text([1e-3], rates), _window_text([], rates)
@@ -154,7 +154,7 @@ def _order_blocks(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, .
         name=f"{task.id}-rate-ranks",
         title="Order at one learning rate for all models",
         caption="Place of each model by mean score at its own best rate, and at one rate for all. A dash: a run "
-        "diverged (counts as last).",
+        "diverged (the model counts as last).",
         frame=frame,
         columns=(
             Column("contestant", "contestant"),
@@ -171,7 +171,7 @@ def _order_blocks(task: Slice, rate_scores: RateCurves) -> tuple[Table | Text, .
 
 
 def _first_contestant(ranks: Mapping[str, int | None]) -> str | None:
-    """The contestant with rank 1; None if all diverged."""
+    """The contestant with rank 1; None if all contestants have a diverged run."""
     return next((name for name, rank in ranks.items() if rank == 1), None)
 
 

@@ -33,7 +33,7 @@ MAX_COLUMNS, MAX_ROWS, MAX_FINDINGS = 15, 14, 3
 def section(results: Results) -> Section:
     presets = normalised.presets(results)
     by_preset = {preset: normalised.contests(results, preset) for preset in presets}
-    # The heat map and the findings are those of the preset with the most scores.
+    # The heat map and the findings are about the preset with the most scores.
     preset = max(presets, key=lambda name: sum(len(c.scores) for c in by_preset[name]), default="")
     contests = by_preset.get(preset, [])
     columns, rows = tiles_by_family(results, contests)

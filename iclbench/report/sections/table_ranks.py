@@ -24,7 +24,7 @@ def section(task: Slice) -> Section | None:
     if main is None:
         return None
     blocks: list[Block] = []
-    # The leaderboard of numbers is that of other tasks with targets.
+    # Regression tasks have the leaderboard of the section `targets`.
     if main == "roc_auc":
         blocks.append(_leaderboard(task, rows, main))
     values = table_values(rows.assign(status="ok"), main)

@@ -100,7 +100,7 @@ def other_metrics(measured: Iterable[str]) -> list[str]:
 
 
 def _metric_column(key: str, header: str, show: Callable[[Any], str]) -> Column:
-    """A column with intervals, and with the number of episodes of values on fewer episodes than others."""
+    """A column with intervals, and with the number of episodes for means over fewer episodes than the others."""
     return Column(key, header, show, True, f"{key}_low", f"{key}_high", episodes=f"{key}_episodes")
 
 
