@@ -106,8 +106,8 @@ def drop_other_prompt_sets(values: pd.DataFrame) -> tuple[pd.DataFrame, tuple[st
 
 
 def _drop_other_data(values: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Remove rows of runs that were trained on other data than the evaluated data. Also return a message for each
-    prompt set with removed rows."""
+    """Remove rows of runs whose training data differ from the evaluation data. Also return a message for each prompt
+    set with removed rows."""
     is_other_data = values["trained_data"].notna()
     keys = ["task", "preset", "data", "trained_data", "prompt_set"]
     lines = [

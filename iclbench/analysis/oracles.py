@@ -89,8 +89,8 @@ def beaten_oracles(rows: pd.DataFrame, errors: EpisodeScores) -> list[BeatenOrac
 
 
 def lower_end(gaps: np.ndarray, level: float = _LEVEL) -> float:
-    """The lower end of the confidence interval of the mean lead. If higher, the lower end for leads that are winsorised
-    at their upper quartile."""
+    """The lower end of the confidence interval of the mean lead or, if higher, its lower end after the leads are
+    winsorised at their upper quartile."""
     winsorised = np.minimum(gaps, np.quantile(gaps, _WINSORISED_AT))
     return max(mean_with_interval(scores, level).low for scores in (gaps, winsorised))
 

@@ -1,4 +1,4 @@
-"""Differences between contestants, paired by episode or over seeds, with intervals, tests and ranks with ties."""
+"""Differences between contestants over episodes or seeds, with intervals and tests, and ranks with ties."""
 
 from __future__ import annotations
 

@@ -58,7 +58,8 @@ def can_differ(tasks: int, contestants: int) -> bool:
 
 
 def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
-    """The part of `scores_by_task` that is ranked: some tasks, and the backbones with a score on each of these tasks.
+    """The part of `scores_by_task` that is ranked: a subset of the tasks, and the backbones with a score on each of
+    these tasks.
 
     The tasks are those on which at least half of the backbones have a score. If they are too few for any significant
     difference, the largest group of backbones with enough common tasks is ranked on its common tasks instead.
@@ -78,9 +79,9 @@ def complete_scores(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def unranked_backbones(contests: Sequence[Contest], ranked_backbones: Sequence[str]) -> pd.DataFrame:
-    """The backbones that are not ranked because they lack tasks of the ranking, one per row. A row has the place among
-    the ranked backbones on the tasks that all of them share, and the difference from the backbone above (for the first
-    place, below)."""
+    """The backbones that are not ranked because they lack tasks of the ranking, one per row. A row contains the place
+    of the backbone among the ranked backbones, on the tasks that it shares with all of them, and the difference from
+    the backbone above it (for the first place, below it)."""
     scores, rows = scores_by_task(contests), []
     for name in sorted(set(scores.columns) - set(ranked_backbones)):
         shared_scores = scores.loc[scores[[*ranked_backbones, name]].notna().all(axis=1), [*ranked_backbones, name]]

@@ -54,8 +54,8 @@ class RateCurves:
         return [lr for lr in self.rates if all(lr in scores for scores in self.by_contestant.values())]
 
     def best_rate(self, contestant: str, candidates: Iterable[float] | None = None) -> float | None:
-        """The candidate with the best mean score (default: among all rates); None if a training run diverged at each of
-        them."""
+        """The rate with the best mean score among the candidates (default: all rates); None if a training run diverged
+        at each candidate."""
         scores = self.by_contestant[contestant]
         rates = [lr for lr in (scores if candidates is None else candidates) if scores.get(lr) is not None]
         return min(rates, key=lambda lr: self._sign * scores[lr], default=None)  # type: ignore[operator]
@@ -90,7 +90,7 @@ class RateCurves:
         return fmean(self._sign * min(self._sign * value for value in values) for values in choices)  # type: ignore[operator]
 
     def ranks(self, lr: float | None) -> dict[str, int | None]:
-        """The ranks of contestants at the given rate or, if it is None, at the best rate of each contestant.
+        """The ranks of contestants at the rate `lr` or, if `lr` is None, at the best rate of each contestant.
         Contestants with equal scores share a rank. The rank of a contestant with a diverged run is None."""
         values = {}
         for name, scores in self.by_contestant.items():
@@ -100,7 +100,7 @@ class RateCurves:
         return {name: None if value is None else 1 + order.index(self._sign * value) for name, value in values.items()}
 
     def rank_agreement(self, lr: float) -> float | None:
-        """Kendall's tau between the ranks at the given rate and the ranks at the best rate of each contestant.
+        """Kendall's tau between the ranks at the rate `lr` and the ranks at the best rate of each contestant.
 
         Contestants with a diverged run are last. None for fewer than two contestants, or if all ranks are equal.
         """
@@ -126,8 +126,9 @@ class RateCurves:
 
 
 def rate_curves(trials: pd.DataFrame) -> RateCurves | None:
-    """The comparable trials of one task at one preset: the trials with the most common settings, counted by
-    contestants. Contestants with only one learning rate are omitted. None if no contestant has two rates."""
+    """The comparable trials of one task at one preset. If the trials have several combinations of other settings, the
+    combination with the most contestants is used. Contestants with only one learning rate are omitted. None if no
+    contestant has two rates."""
     settings = trials[_SETTINGS].astype("string").fillna("").agg("|".join, axis=1)
     if settings.empty:
         return None

@@ -133,7 +133,7 @@ def leaderboard(
         evaluator: the question or test.
         shift: the shift of the prompts.
         by: the metric, as in `scores`.
-        partial: whether to use the metric even if contestants lack it.
+        partial: whether to use the metric even if some contestants lack it.
     """
     means = _means(task, evaluator, shift)
     frame = _best_first(means, by if partial else _shared_metric(means, by))

@@ -114,7 +114,7 @@ class Slice:
     """The results of one task at one preset.
 
     Attributes:
-        length: the number of examples in training; None if all runs have the same.
+        length: the number of examples in training; None if all runs have the same number.
     """
 
     results: Results = field(repr=False)
@@ -178,7 +178,7 @@ class Slice:
 
     @cached_property
     def diverged_rows(self) -> pd.DataFrame:
-        """Rows of diverged training runs, except those of contestants that also have finished runs with other settings,
+        """Rows of diverged training runs, except rows of contestants that also have finished runs with other settings,
         such as a lower learning rate."""
         rows = self.rows
         failed_rows = rows[rows["evaluator"].eq("train") & rows["status"].eq("failed")]
@@ -356,7 +356,7 @@ class Slice:
 
 
 def _column_mapping(rows: pd.DataFrame, keys: str, values: str) -> dict[str, Any]:
-    """A mapping from the values of one column to those of another. If a key has several values, the last one is
+    """A mapping from the values of one column to the values of another. If a key has several values, the last one is
     used."""
     distinct = rows[[keys, values]].drop_duplicates()
     return dict(zip(distinct[keys], distinct[values], strict=True))

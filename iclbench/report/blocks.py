@@ -124,7 +124,7 @@ class Panel:
     where: Mapping[str, str] = field(default_factory=dict)
 
 
-# Builds a Vega-Lite specification.
+# A function that builds a Vega-Lite specification.
 SpecificationBuilder = Callable[[], dict[str, Any]]
 
 

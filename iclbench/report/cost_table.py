@@ -12,7 +12,7 @@ MACHINE_KEYS = ["device", "threads"]
 # Values per episode are comparable within the same machine and batch size.
 BATCH_KEYS = [*MACHINE_KEYS, "n_episodes"]
 
-# The phase and metric of each column with one cost per run, and of each column with one cost per run and number of
+# Column -> phase and metric of a cost. `_RUN_COSTS` are costs per run, `_SIZE_COSTS` are costs per run and number of
 # points.
 _RUN_COSTS = {
     "parameters": ("model", "parameters"),

@@ -130,7 +130,7 @@ class Drawer:
 class Script:
     """Vega, Vega-Lite (of this version) and vega-embed as one script.
 
-    The script is prepared in the background, and only once in this process.
+    The script is prepared in the background, and only once per process.
     """
 
     _scripts: ClassVar[dict[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Means over seeds, for all tables, figures and printed tables.
+"""Means over seeds in result tables, figures and printed tables.
 
 A seed repeats a measurement with other random numbers. There are three kinds of seeds:
 

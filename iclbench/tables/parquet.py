@@ -225,7 +225,7 @@ def read_all(
 
 
 def _joined_tables(batch: list[pa.Table]) -> list[pa.Table]:
-    """Join the tables to one table, which takes less memory. Tables whose columns differ in type are returned
+    """Join the tables into one table, which takes less memory. Tables whose columns differ in type are returned
     unchanged."""
     try:
         return [pa.concat_tables(batch, promote_options="permissive").combine_chunks()]

@@ -1,8 +1,8 @@
 """A heat map of scores: a row per family, a column per contestant, and the score in each cell.
 
 Colours range from orange (below 0) through white (0) to blue (1) and dark blue (above 1). Orange and blue differ under
-all common kinds of colour blindness, and cells become darker with the distance from 0. The colour of numbers is black
-or white, the one with the higher contrast to the cell. This contrast is at least 4.5.
+all common kinds of colour blindness, and cells become darker with the distance from 0. Numbers are black or white,
+depending on which colour has the higher contrast with the cell. The contrast is at least 4.5.
 """
 
 from __future__ import annotations

@@ -119,7 +119,8 @@ def machine_table(cells: pd.DataFrame) -> Table:
 
 
 def _libraries(text: str) -> str:
-    """
+    """Names and versions of libraries as text, from JSON.
+
     >>> _libraries('{"torch": "2.13.0", "numpy": "2.1.0"}')
     'numpy 2.1.0, torch 2.13.0'
     """

@@ -57,8 +57,8 @@ def section(results: Results) -> Section | None:
 
 
 def budgets(tasks: list[Slice]) -> pd.DataFrame:
-    """A row per task: the number of backbones, the fewest and most steps, the smallest and largest value of each cost
-    over the backbones (means over runs), and the `ratio` of the largest to the smallest number of parameters."""
+    """A row per task with the number of backbones, the fewest and most steps, the smallest and largest value of each
+    cost over the backbones (means over runs), and the `ratio` of the largest to the smallest number of parameters."""
     rows = []
     for task in tasks:
         row: dict[str, object] = {"task": task.name}
@@ -83,7 +83,7 @@ def budgets(tasks: list[Slice]) -> pd.DataFrame:
 def deviations(tasks: list[Slice]) -> pd.DataFrame:
     """Deviations of the number of parameters from the budget of the card's preset, as a share of the budget.
 
-    A row per backbone and a column per task. Rows of another version of the card are ignored.
+    The frame has a row per backbone and a column per task. Rows of another version of the card are ignored.
     """
     shares: dict[str, dict[str, float]] = {}
     for task in tasks:
@@ -100,7 +100,7 @@ def deviations(tasks: list[Slice]) -> pd.DataFrame:
 
 
 def learning_rates(tasks: list[Slice]) -> pd.DataFrame:
-    """Learning rates: a row per backbone, a column per task.
+    """The learning rates of all backbones, with a row per backbone and a column per task.
 
     The rate is taken from the runs in the results folder or, if they are missing, from the tables of tuned rates or the
     card. It is missing if the rates of the runs differ. Rows of another version of the card are ignored.

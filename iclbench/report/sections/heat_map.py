@@ -118,7 +118,7 @@ def _not_different_text(cells: pd.DataFrame) -> str:
 
 
 def _sparse_backbones(scores: pd.DataFrame) -> set[str]:
-    """The backbones with scores in less than half of the rows."""
+    """The backbones with scores in fewer than half of the rows."""
     rows = scores[scores["kind"] == "backbone"]
     counts = rows.groupby("contestant")["row"].nunique()
     return set(counts.index[counts < rows["row"].nunique() / 2])
@@ -277,7 +277,7 @@ def _score_table(
     return Table(
         name=f"{name}-numbers",
         title=title,
-        caption="Scores, means over seeds, with the best baseline, the predictor that scores 1 and the metric of each "
+        caption="Mean scores over seeds, with the best baseline, the predictor that scores 1 and the metric of each "
         "row. Related datasets are not used. A dash: no score.",
         frame=frame,
         columns=(*columns, Column("one", "scores 1"), Column("metric", "score of")),

@@ -74,7 +74,7 @@ def _header(evaluator: str) -> str:
 
 
 def _published_accuracies(task: Slice) -> pd.DataFrame:
-    """Published accuracies on the tests, of all presets."""
+    """Published accuracies on the tests, from all presets."""
     rows = task.results.rows
     rows = rows[rows["kind"].eq("published") & rows["task"].eq(task.task)]
     rows = rows[rows["metric"].eq(MAIN_ACCURACY) & rows["status"].eq("ok")]
@@ -85,13 +85,14 @@ def _published_accuracies(task: Slice) -> pd.DataFrame:
 
 
 def _peaks(task: Slice) -> pd.DataFrame:
-    """Columns contestant, peak with its interval, peak_step."""
+    """The highest ICL accuracy of each contestant during training: columns contestant, peak, peak_low, peak_high and
+    peak_step."""
     names = {"value": "peak", "low": "peak_low", "high": "peak_high", "axis_value": "peak_step"}
     peaks = accuracies.peaks(accuracies.trajectory(task))
     return peaks[["contestant", *names]].rename(columns=names)
 
 
 def _winner(low: pd.Series, high: pd.Series) -> pd.Series:
-    """The winner, context or weights, on queries for which they disagree, from the interval of the flip accuracy."""
+    """Whether context or weights decide the queries for which they disagree, from the interval of the flip accuracy."""
     winner = pd.Series("neither", index=low.index, dtype="string").where(low.notna() & high.notna())
     return winner.mask((low > 0.5).fillna(False), "context").mask((high < 0.5).fillna(False), "weights")

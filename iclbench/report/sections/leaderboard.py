@@ -145,7 +145,7 @@ def leaderboard_table(task: Slice, evaluator: str, summaries: pd.DataFrame) -> T
 
 
 def _metric_values(summaries: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Columns contestant and run, and the metric `name` with the ends of its interval."""
+    """The values of the metric `name` and the ends of their intervals, with the columns contestant and run."""
     rows = summaries.loc[summaries["metric"] == name, ["contestant", "run", "value", "low", "high"]]
     return rows.rename(columns={"value": name, "low": f"{name}_low", "high": f"{name}_high"})
 

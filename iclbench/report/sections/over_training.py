@@ -90,8 +90,8 @@ def _figure(results: Results, name: str, preset: str, by_contest: dict[str, pd.D
         looks,
         name=name,
         title=f"{preset}: scores over training",
-        caption=f"Score against training FLOPs at preset {preset}, mean and range over seeds, a point for each shorter "
-        "run and for the full run. Scores outside -0.25 to 1.25 are drawn at the edge.",
+        caption=f"Score against training FLOPs at preset {preset}, with mean and range over seeds, and a point for "
+        "each shorter run and for the full run. Scores outside -0.25 to 1.25 are drawn at the edge.",
         alt=f"Scores of {learning.name_list(looks)} against training FLOPs",
     )
 

@@ -113,7 +113,7 @@ def accuracy_table(results: Results) -> Table | None:
 
 
 def _by_task(results: Results, rows: pd.DataFrame) -> pd.DataFrame:
-    """Columns contestant, kind and the value on each task; the best of each kind first."""
+    """A row per contestant with its kind and its value on each task, the best of each kind first."""
     # A contestant that is an oracle on one task and a baseline on another has one row.
     kinds = rows.groupby("contestant")["kind"].agg(lambda k: min(k, key=lambda kind: _KIND_ORDER[kind]))
     wide = rows.pivot_table("value", index="contestant", columns="column")

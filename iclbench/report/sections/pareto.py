@@ -96,7 +96,7 @@ def overall_points(by_panel: pd.DataFrame, title: str, show: Callable[[Number], 
 
 
 def mean_costs(contest: Contest, cost: Cost) -> pd.DataFrame:
-    """Columns contestant and cost: means over runs."""
+    """The mean cost of each contestant over runs, in the columns contestant and cost."""
     rows = contest.task.costs
     rows = rows[(rows["phase"] == cost.phase) & (rows["metric"] == cost.metric) & rows["value"].gt(0)]
     rows = rows[rows["run"].isin(contest.rows["run"])]

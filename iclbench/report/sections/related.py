@@ -64,7 +64,7 @@ def _with_adjusted_likelihoods(
 
 
 def _gain_table(task: Slice) -> Table | None:
-    """A table with a row per contestant and number of related datasets; None if no model uses them."""
+    """A table with a row per contestant and number of related datasets; None if no model uses related datasets."""
     rows = over_all_episodes(task.targets, "log_likelihood")
     largest = rows[rows["shift"] == "none"].groupby("contestant")["n_related"].max()
     n_related = {str(name): int(n) for name, n in largest.items() if n > 0}

@@ -105,7 +105,8 @@ def _metric_column(key: str, header: str, show: Callable[[Any], str]) -> Column:
 
 
 def _by_metric(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
-    """Columns contestant, n_related, and each metric with the ends of its interval and its number of episodes."""
+    """A row per contestant and number of related datasets, with each metric, the ends of its interval and its number of
+    episodes."""
     keys = ["contestant", "n_related"]
     frame = rows[keys].drop_duplicates()
     for name in metrics:
