@@ -1,1 +1,1 @@
-"""Families: distributions over functions, one file each, with their samplers and, where it exists, their oracle."""
+"""Families: distributions over episodes, with their samplers and, where one exists, an exact oracle."""

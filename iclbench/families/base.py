@@ -1,7 +1,7 @@
-"""The base classes of families: parameters, sizes, a sampler, the normaliser of errors and the shifts.
+"""Base classes of families. A family defines parameters, sizes, a sampler, the normaliser of errors and shifts.
 
-A family samples `Episodes` on the generator's device. Most families of the regression papers draw a function and
-evaluate it on random inputs; subclasses of `FunctionFamily` define only these two steps.
+A family samples `Episodes` on the generator's device. Most families of the papers on regression draw a function and
+evaluate it at random inputs. Subclasses of `FunctionFamily` define only these two steps.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ from iclbench.families.shifts import FUNCTION_KINDS, FunctionKind, Inputs, Kinds
 
 Truth = dict[str, Tensor]
 
-# The methods that draw episodes. They run with fixed settings of torch, also in subclasses.
+# Methods that draw episodes. In all subclasses they run under `guarded`, with a fixed global state of torch.
 _DRAW_METHODS = ("sample", "sample_all_related", "sample_prompts")
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A test of a family on special sequences; predictions are limited to the labels in `Episodes.choices`.
+    """A named test of a family on special sequences. Predictions are limited to the labels in `Episodes.choices`.
 
     Attributes:
         chance: the accuracy of guessing among the allowed labels.
-        group_size: number of neighbouring episodes that count as one; a group is right only if all its episodes are.
-        answer_source: source of the right answer: the context (methods fitted on it are then references), only the
-            weights, or either, if the test shows which of two equally good answers a model gives.
+        group_size: number of consecutive episodes that count as one. A group is right only if the answers to all its
+            episodes are right.
+        answer_source: what determines the right answer: `context` (methods that are fitted on the context are then
+            references), `weights` (only training data contain the answer) or `either` (both suggest an answer, and
+            the test shows which of the two a model gives).
     """
 
     chance: float
@@ -52,7 +54,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The mean log-likelihood per target of an oracle over all episodes of a family, and its standard error."""
+    """Expected log-likelihood per target of an oracle over the episodes of a family, with its standard error."""
 
     value: float
     error: float
@@ -65,23 +67,23 @@ class Family(ABC):
         Parameters: the settings that a task card may set.
         y_dim: output dimensions (regression).
         classes: number of classes, None for regression.
-        marks: number of marks of a family of events (`iclbench.core.events`); None for other families.
-        is_stream: whether its elements are tokens or vectors without inputs.
-        reads_images: whether its inputs are images (`x_shape`).
-        time_unit: divisor of the times of a user's events before a model reads them.
-        starts_with_event: whether the observation of a user's sequence starts at its first event, which then does not
-            count as an event.
-        x_shape: how to unfold `x` into an image; None for plain vectors.
+        marks: number of marks if episodes are event sequences (`iclbench.core.events`); None for other families.
+        is_stream: whether episodes are sequences of tokens or vectors without inputs.
+        reads_images: whether the inputs are images (`x_shape`).
+        time_unit: divisor of the times of a user's events; models read the quotients.
+        starts_with_event: whether the observation of a user's sequence starts at its first event. This event then does
+            not count as an event.
+        x_shape: shape of the image into which `x` unfolds; None for plain vectors.
         shift_kinds: the kinds of shift except `points-N`, by name; see `iclbench.families.shifts`.
-        linear_in_x: whether every function is w·x, so gradient descent on w applies.
-        questions: the questions that its episodes support, `next` or `targets`.
-        target_metrics: metrics of all targets of an episode together (`iclbench.core.set_metrics`).
-        data_parameters: the parameters that select the data of episodes; they are also listed in results.
-        learned: the stored facts about the training data (`learn`); if empty, they are computed from the data.
+        linear_in_x: whether every function is w·x, so that gradient descent on w is applicable.
+        questions: the questions that the episodes support, `next` or `targets`.
+        target_metrics: metrics that are computed from all targets of an episode together (`iclbench.core.set_metrics`).
+        data_parameters: the parameters that select the data of episodes. Results also list them.
+        learned: stored facts about the training data (see `learn`); if empty, the facts are computed from the data.
         related_sets: the largest number of related datasets of an episode.
-        related_points: points of the largest related dataset; 0 if not known.
+        related_points: number of points of the largest related dataset; 0 if not known.
         oracles: baselines that are Bayes-optimal for the episodes of this class without a shift. Subclasses do not
-            inherit it, since they draw other episodes (`lists_oracle`).
+            inherit this set, since they draw other episodes (`lists_oracle`).
     """
 
     Parameters: ClassVar[type[BaseSettings]]
@@ -105,7 +107,8 @@ class Family(ABC):
 
     @classmethod
     def lists_oracle(cls, baseline: str) -> bool:
-        """Whether this class itself lists a baseline in `oracles`; a card may name any baseline as its oracle."""
+        """Return whether this class itself lists a baseline in `oracles`. A card may name any baseline as its
+        oracle."""
         return baseline in cls.__dict__.get("oracles", ())
 
     def __init__(self, parameters: Any, data_dir: Path | None = None) -> None:
@@ -119,18 +122,18 @@ class Family(ABC):
 
     @property
     def normaliser(self) -> float:
-        """The divisor of errors: the variance of the noiseless output under the training distribution."""
+        """Divisor of errors: the variance of the noiseless output under the training distribution."""
         return 1.0
 
     @property
     def y_scale(self) -> float:
-        """Standard deviation of one output under the training distribution, the unit of the borders of a bar head. The
-        default shares the normaliser equally among the outputs."""
+        """Standard deviation of one output under the training distribution. It is the unit of the bin borders of a bar
+        head. By default, all outputs have an equal share of the normaliser."""
         return math.sqrt(self.normaliser / self.y_dim)
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the data files that episodes are drawn from; empty if everything comes from the generator."""
+        """Hash of the data files from which episodes are drawn; empty if episodes need no files."""
         return ""
 
     @property
@@ -140,12 +143,13 @@ class Family(ABC):
 
     @property
     def max_prompts(self) -> int | None:
-        """Number of different evaluation episodes; None if it is unlimited. Prompt sets are not larger, since repeated
+        """Number of distinct evaluation episodes; None if it is unlimited. Prompt sets are not larger, since repeated
         episodes do not make a score more precise."""
         return None
 
     def prompt_limit(self, points: int) -> int | None:
-        """`max_prompts` for contexts of this many points, if it depends on them."""
+        """Return the number of distinct evaluation episodes with contexts of `points` points. The default is
+        `max_prompts`."""
         return self.max_prompts
 
     @property
@@ -154,9 +158,9 @@ class Family(ABC):
         return False
 
     def learn(self) -> dict[str, Any]:
-        """Facts of the training data, as plain values: the `fingerprint` and, in some families, units,
-        moments and the number of marks. A run stores them and does not recompute them. Empty for a family that needs
-        no data.
+        """Return facts about the training data as plain values: the `fingerprint` and, in some families, units, moments
+        and the number of marks. A run stores these facts and does not recompute them. A family that needs no data
+        returns an empty dictionary.
 
         Raises:
             DataError: the data cannot be read.
@@ -164,11 +168,12 @@ class Family(ABC):
         return {"fingerprint": self.training_fingerprint} if self.needs_data else {}
 
     def files(self) -> dict[str, str]:
-        """The parameters with `Role.LOCATION` as absolute paths."""
+        """Return the parameters with `Role.LOCATION`, as absolute paths or as names in the data folder."""
         return {}
 
     def check_data(self, learned: Mapping[str, Any] | None = None) -> None:
-        """Raise `DataChangedError` if the data are not those of `learned` (default: `self.learned`)."""
+        """Raise `DataChangedError` if the data differ from the data described by `learned` (default:
+        `self.learned`)."""
         fingerprint = (self.learned if learned is None else learned).get("fingerprint")
         if fingerprint is not None and fingerprint != self.training_fingerprint:
             raise DataChangedError(str(fingerprint), self.training_fingerprint)
@@ -181,18 +186,19 @@ class Family(ABC):
 
     @classmethod
     def parse_class_shift(cls, name: str) -> Shift:
-        """Parse a shift of this class; all families have `none` and `points-N`.
+        """Parse the name of a shift of this class. All families have `none` and `points-N`.
 
         Raises:
-            UsageError: the class has no such kind (the message lists its kinds), or parts do not combine.
+            UsageError: the class has no such kind (the message lists its kinds), or two parts of the name exclude each
+                other.
         """
         return Shift.parse(name, cls.shift_kinds)
 
     def parse_shift(self, name: str) -> Shift:
-        """Parse a shift and check it against the parameters.
+        """Parse the name of a shift and check the shift against the parameters.
 
         Raises:
-            UsageError: as `parse_class_shift`, or a number does not fit the parameters.
+            UsageError: as in `parse_class_shift`, or a number in the name is not valid for the parameters.
         """
         return self.parse_class_shift(name)
 
@@ -200,36 +206,40 @@ class Family(ABC):
         """Raise `UsageError` if no episodes of this many points can be sampled under a parsed shift."""
 
     def noise_to_signal(self, shift: str = "none") -> float:
-        """Variance of the label noise over the prior variance of a weight: the Bayes-optimal ridge penalty if functions
-        are linear in x or in `features`."""
+        """Return the variance of the label noise divided by the prior variance of a weight. This is the Bayes-optimal
+        ridge penalty if functions are linear in x or in `features`."""
         return 0.0
 
     def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
-        """Whether a baseline that is Bayes-optimal for the task is also optimal under a shift, given the shift."""
+        """Return whether a baseline that is Bayes-optimal for the task is also optimal under a shift if it is given the
+        shift."""
         return True
 
     @property
     def hidden_width(self) -> int:
-        """Width of the two-layer network baseline: that of the networks of the task, or 100."""
+        """Hidden width of the two-layer network baseline: the width of the sampled networks if functions are networks,
+        otherwise 100."""
         return 100
 
     def facts(self, shift: str = "none") -> TaskFacts:
-        """Facts of the task that estimators get in addition to the points."""
+        """Return the facts about the task that estimators receive in addition to the points."""
         return TaskFacts(self.noise_to_signal(shift), self.hidden_width, self, shift, self.classes, self.marks)
 
     def held_out(self) -> Family:
-        """The family to evaluate on, with data that training does not use; itself if episodes need no data."""
+        """Return the family for evaluation, with data that training does not use. The default is the family itself."""
         return self
 
     def validation(self) -> Family:
-        """The family to choose learning rates on, without data of the evaluation prompts (`held_out`).
+        """Return the family for choosing learning rates, which does not use the data of the evaluation prompts
+        (`held_out`).
 
-        The default is the family itself: new episodes if they need no data, else the training data. A family without
-        held-out data, like `tabular`, uses the same rows for training, validation and evaluation."""
+        The default is the family itself, with new episodes of the same distribution or the training data. A family
+        without held-out data, like `tabular`, uses the same rows for training, validation and evaluation.
+        """
         return self
 
     def evaluators(self) -> dict[str, Evaluator]:
-        """The tests of this family in addition to evaluation on its own episodes, by name."""
+        """Return the tests of this family by name. They are run in addition to the evaluation on its own episodes."""
         return {}
 
     def check_test(self, evaluator: str) -> None:
@@ -238,7 +248,7 @@ class Family(ABC):
             raise UnknownNameError("evaluator", evaluator, self.evaluators())
 
     def sample_test(self, evaluator: str, episodes: int, generator: torch.Generator) -> Episodes:
-        """Episodes of one of the `evaluators`; families with evaluators override this.
+        """Draw episodes of one of the `evaluators`. Families with evaluators override this method.
 
         Raises:
             UsageError: see `check_test`.
@@ -249,30 +259,33 @@ class Family(ABC):
         )
 
     def ceiling(self, oracle: str, points: int, shift: str = "none") -> Ceiling | None:
-        """The mean score of an oracle over all episodes with contexts of up to `points` points; None if it was not
-        computed. The mean over a frozen prompt set deviates from it by chance."""
+        """Return the expected score of an oracle for contexts of up to `points` points, or None if it has not been
+        computed. The mean over a frozen prompt set deviates from this value by chance."""
         return None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Named subsets of these episodes, by their truth, that are also reported separately."""
+        """Return masks of named subsets of the episodes, defined by their truth. Scores are also reported for each
+        subset."""
         return {}
 
     def clusters(self, episodes: Episodes) -> Int[Tensor, " B"] | None:
-        """The cluster of each episode, for the question `targets`; None if episodes are independent. Intervals of means
-        over episodes of several clusters are for new clusters, and paired comparisons use the means of clusters."""
+        """Return the cluster of each episode (question `targets`), or None if episodes are independent. With several
+        clusters, confidence intervals of means cover the variation over new clusters, and paired comparisons use
+        cluster means."""
         return None
 
     def display_inputs(self) -> Float[Tensor, "points Dx"] | None:
-        """Inputs at which a report draws predictions, like a grid or the pixels of an image; None if it draws none. The
-        values of the function at these inputs are `truth["display"]`, `(B, points, Dy)`, if they are known."""
+        """Return the inputs at which reports plot predictions, like a grid or the pixels of an image, or None for no
+        plot. If the function is known, its values at these inputs are `truth["display"]`, `(B, points, Dy)`."""
         return None
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N features"] | None:
-        """The features in which every function of the family is linear; None if there are none."""
+        """Return the features in which every function of the family is linear, or None if no such features exist."""
         return None
 
     def feature_directions(self) -> Float[Tensor, "features Dx"] | None:
-        """Unit vectors u, where feature j depends only on u_j·x. Reports draw features along them."""
+        """Return unit vectors u such that feature j depends only on u_j·x. Reports plot each feature along its
+        vector."""
         return None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -287,19 +300,19 @@ class Family(ABC):
 
     @guarded
     def sample_all_related(self, request: Request) -> Episodes:
-        """Episodes with the largest number of related datasets, used to measure costs."""
+        """Draw episodes with the largest number of related datasets; used to measure costs."""
         return self.sample(replace(request, related=self.related_sets or None))
 
     @guarded
     def sample_prompts(self, request: Request) -> Episodes:
-        """Frozen episodes for evaluation, with the largest number of related datasets. A family of several kinds of
-        functions may stratify them: means over stratified episodes have the same expectation as over independent
-        ones, and a smaller error."""
+        """Draw the frozen episodes for evaluation, with the largest number of related datasets. A family may stratify
+        them, for example by the kind of function: means over stratified episodes have the same expectation as means
+        over independent episodes, and a smaller standard error."""
         return self.sample_all_related(request)
 
 
 class FunctionParameters(BaseSettings):
-    """Parameters that all function classes share."""
+    """Parameters shared by all function classes."""
 
     dim: Annotated[int, Field(gt=0, le=10_000)] = 20
 
@@ -339,16 +352,16 @@ class FunctionFamily(Family):
         return parsed.part("repeated-query") is None or not self.label_noise(parsed)
 
     def inputs(self, episodes: int, points: int, generator: torch.Generator) -> Float[Tensor, "B N Dx"]:
-        """Inputs of the training distribution; random elements of an episode, like a rotation, are drawn here."""
+        """Draw inputs from the training distribution, including random parameters of an episode such as a rotation."""
         return normal((episodes, points, self.x_dim), generator)
 
     @abstractmethod
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
-        """Draw one function per episode; in a curriculum only the first `active_dims` inputs are not 0."""
+        """Draw one function per episode. In a curriculum, all inputs after the first `active_dims` are 0."""
 
     @abstractmethod
     def apply(self, truth: Truth, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N"]:
-        """The noiseless outputs at x."""
+        """Return the noiseless outputs at x."""
 
     def sample(self, request: Request) -> Episodes:
         episodes, points, generator = request.episodes, request.points, request.generator
@@ -377,7 +390,7 @@ class FunctionFamily(Family):
     def observe(
         self, truth: Truth, x: Float[Tensor, "B N Dx"], generator: torch.Generator, noise: float, scale: float = 1.0
     ) -> Points:
-        """Points with labels: `scale` times the function, plus noise of standard deviation `noise`."""
+        """Return points with the labels `scale` * f(x) plus noise of standard deviation `noise`."""
         y = scale * self.apply(truth, x)
         if noise:
             y = y + noise * normal(y.shape, generator)

@@ -1,10 +1,10 @@
-"""Few-shot classification of vectors: does a model take the label from the context (ICL) or from its weights (IWL)?
+"""Few-shot classification of vectors, which tests in-context learning (ICL) against in-weight learning (IWL).
 
-The items of `bursty` are images, which need an encoder and hours of training. Here they are vectors (Reddy 2024, The
+The items of `bursty` are images, which need an encoder and hours of training. Here, items are vectors (Reddy 2024, The
 mechanistic basis of data dependence and abrupt learning in an in-context classification task, arXiv 2312.03002, section
-2): with few dimensions, a small model learns the task in minutes, and the number of classes decides whether it learns
-in context or in weights. There are K classes with means mu_k ~ N(0, I / D) and L labels; class k has the label
-k mod L. An item of a class is (mu_k + eps z) / sqrt(1 + eps²) with z ~ N(0, I / D).
+2): a small model learns the task in minutes, and the number of classes determines whether it learns in context or in
+weights. There are K classes with means mu_k ~ N(0, I / D) and L labels; class k has the label k mod L. An item of a
+class is (mu_k + eps z) / sqrt(1 + eps²) with z ~ N(0, I / D).
 
 With probability `p_bursty` a training sequence is bursty: its context has `copies` items of each of some classes, in
 random order, and the query is another item of one of these classes. Otherwise the classes of all items are independent.
@@ -17,8 +17,8 @@ Classes are drawn with Zipf weights, p ~ 1/rank^alpha, with replacement. The tes
   right, and the label in the weights is wrong;
 - `iwl`: no item in context has the class of the query.
 
-In the released code, sequences with new classes draw them from 128 classes; here every sequence has its own. Labels are
-vectors there and are read by the backbone's label embedding here.
+Two details differ from the released code. It draws new classes from a set of 128 classes; here, every sequence has its
+own new classes. It represents labels as vectors; here, the backbone embeds the labels.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class BurstyVectorParameters(BaseSettings):
 
 
 class Sequences(NamedTuple):
-    """Sequences of labelled items, the query last.
+    """Sequences of labelled items. The last item of a sequence is the query.
 
     Attributes:
         x: the items.
@@ -82,7 +82,7 @@ class Sequences(NamedTuple):
 class BurstyVectors(Family):
     """Sequences of labelled vectors, some of them bursty, and tests that distinguish ICL from IWL.
 
-    `truth` has the class of every item, the query last; new classes have the number -1.
+    `truth["class"]` contains the class of every item, with the query last. New classes have the number -1.
 
     Args:
         parameters: see `BurstyVectorParameters`.
@@ -143,7 +143,7 @@ class BurstyVectors(Family):
         return self._episodes(sequences)
 
     def _classes(self, device: torch.device) -> tuple[ClassSplit, Float[Tensor, "classes D"]]:
-        """The frequencies of the classes and their means."""
+        """Return the frequencies and the means of the classes."""
         if device not in self._classes_by_device:
             p = self.parameters
             split = ClassSplit.make(p.classes, p.classes, 0, 1, p.alpha, p.split_seed)
@@ -164,8 +164,8 @@ class BurstyVectors(Family):
         split, means = self._classes(generator.device)
         n_labels = self.parameters.labels
         first = split.labels_by_rank[split.zipf((episodes, 1), generator)]
-        # The second class is drawn uniformly from those with another label: Zipf weights would need a normaliser for
-        # every label.
+        # The second class is drawn uniformly from the classes with another label, since Zipf weights would need a
+        # normaliser for every label.
         offset = torch.randint(1, n_labels, (episodes, 1), generator=generator, device=generator.device)
         second_label = (first + offset) % n_labels
         counts = (self.parameters.classes - second_label - 1) // n_labels + 1  # classes of this label
@@ -180,8 +180,8 @@ class BurstyVectors(Family):
         labels: Int[Tensor, "B 2"],
         generator: torch.Generator,
     ) -> Sequences:
-        """Shuffled sequences with the same number of items from two classes with these labels, and a query of either
-        class."""
+        """Return shuffled sequences with an equal number of items from two classes, which have the given labels, and a
+        query from one of these classes."""
         position = random_positions_in_pair(len(labels), generator)
         x = self._items(take(means, position), generator)
         return Sequences(x, take(classes, position), take(labels, position), labels)
@@ -211,7 +211,7 @@ class BurstyVectors(Family):
 
 
 def _with_exchanged_labels(sequences: Sequences) -> Sequences:
-    """Each sequence followed by itself with its two labels exchanged."""
+    """Insert after each sequence a copy in which the two labels are exchanged."""
     x, classes, labels, admitted = (t.repeat_interleave(2, 0) for t in sequences if t is not None)
     is_second = (torch.arange(len(x), device=x.device) % 2 == 1).unsqueeze(1)
     return Sequences(x, classes, torch.where(is_second, admitted.sum(1, keepdim=True) - labels, labels), admitted)

@@ -43,6 +43,6 @@ class Combination(FunctionFamily):
 
 
 def features(x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape 5"]:
-    """The five features phi(x), which are the same for all functions of the family."""
+    """Return the five features phi(x), which are the same for all functions of the family."""
     x1, x2, x3, x4, x5 = x[..., :5].unbind(-1)
     return torch.stack([x1.abs(), x2**2, x3**3, torch.cos(math.pi * x4), torch.exp(0.2 * x5)], -1)

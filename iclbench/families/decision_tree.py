@@ -1,4 +1,4 @@
-"""Random decision trees: full, axis-aligned, every threshold at 0 (Garg et al. 2022)."""
+"""Random decision trees that are full and axis-aligned, with all thresholds at 0 (Garg et al. 2022)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class DecisionTreeParameters(FunctionParameters):
 
 class DecisionTree(FunctionFamily):
     """Trees with 2^depth leaf values ~ N(0, 1) and split coordinates drawn uniformly with replacement. Points with a
-    positive coordinate are in the right subtree. The outputs have variance 1.
+    positive split coordinate are in the right subtree. The outputs have variance 1.
 
-    A curriculum sets inputs to 0 and does not change the splits, as in Garg's code: at a coordinate that is not used
-    yet, every point is in the left subtree, so the trees grow with the dimensions.
+    A curriculum sets inputs to 0 and does not change the splits, as in Garg's code: at a split on a coordinate that is
+    not active yet, every point is in the left subtree. The number of reachable leaves therefore grows with the number
+    of active dimensions.
     """
 
     Parameters = DecisionTreeParameters

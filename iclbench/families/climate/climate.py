@@ -1,16 +1,16 @@
-"""Synthetic temperatures over central Europe, with related datasets of the same weather at other times.
+"""Synthetic temperatures over central Europe, with related datasets that share the kernel of the weather.
 
-This family replaces `iclbench.families.climate.era5` if its files are not available, and has the same axes, patches and
-sizes. Temperatures are a fixed climate over an embedded elevation map plus weather, a Gaussian field whose kernel is
-drawn per episode (`iclbench.families.climate.weather`). Context and targets are points of one field, and every related
-dataset is from another field with the same kernel. So related datasets only give information about the lengthscales in
-space and time and the amplitude, which are log-uniform. The patches of an episode are so distant in time that the
-correlation between their fields would be less than 1e-6, so the fields are drawn independently. All temperatures,
-including the targets, are noisy.
+Use this family if the files of `iclbench.families.climate.era5` are not available; both have the same inputs, patches
+and sizes. A temperature is the sum of a fixed climate, which depends on a built-in elevation map, and weather, a
+Gaussian field whose kernel is drawn per episode (`iclbench.families.climate.weather`). Context and targets are points
+of one field, and every related dataset is from another field with the same kernel. Related datasets therefore give
+information only about the parameters of the kernel: the lengthscales in space and time and the amplitude, which are
+log-uniform. The patches of an episode are so distant in time that the correlation between their fields would be less
+than 1e-6, so the fields are drawn independently. All temperatures, including the targets, are noisy.
 
 Frozen prompts are stratified by the three parameters of the kernel and by context size; training episodes are
-independent. Errors are divided by 1: temperatures are standardised by their mean and their standard deviation without
-noise, over land, from January to June.
+independent. Errors are not divided by a normaliser, since temperatures are standardised: by the mean and standard
+deviation of noiseless temperatures over land from January to June.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _Amplitude = Annotated[float, Field(ge=0.01, le=100)]
 
 
 class ClimateParameters(PatchParameters):
-    """Parameters of the patches, log-uniform ranges of the kernel of the weather, and the noise.
+    """Parameters of the patches, ranges of the log-uniform parameters of the weather kernel, and the noise.
 
     Attributes:
-        space: lengthscale in kilometres.
-        time: lengthscale in hours.
-        amplitude: standard deviation of the weather in kelvin.
+        space: range of the lengthscale in kilometres.
+        time: range of the lengthscale in hours.
+        amplitude: range of the standard deviation of the weather in kelvin.
         noise: standard deviation of the noise in kelvin.
     """
 
@@ -92,17 +92,18 @@ class Climate(Patches):
 
     @cached_property
     def y_moments(self) -> tuple[float, float]:
-        """Mean and standard deviation of noiseless temperatures on land, with the mean variance of the weather."""
+        """Mean and standard deviation of noiseless temperatures on land. The variance of the weather is its mean over
+        the range of amplitudes."""
         hours = STEP_HOURS * torch.arange(steps_until(7, self.year), dtype=torch.float64)
         grid = (hours[:, None, None], latitudes()[:, None], longitudes(), self.elevation)
         expected = climate(torch.stack(torch.broadcast_tensors(*grid), -1))[:, self.elevation.isfinite()]
         low, high = self.parameters.amplitude
-        # The mean square of a log-uniform number.
+        # The expected square of a log-uniform amplitude.
         weather_variance = (high**2 - low**2) / (2 * math.log(high / low)) if high > low else low**2
         return float(expected.mean()), math.sqrt(float(expected.var(correction=0)) + weather_variance)
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Prompts stratified by the kernel of the weather and by context size."""
+        """Draw prompts that are stratified by the parameters of the weather kernel and by context size."""
         stratified_family = copy(self)
         stratified_family.stratified = True
         return stratified_family.sample_all_related(request)

@@ -4,9 +4,10 @@ The map is a plain of 200 m plus ridges minus troughs. A ridge or trough is a se
 
     height exp(-d² / (2 width²)),   d: distance from the segment in km.
 
-Valleys cut through the ridges: the sum of the ridges is multiplied by 1 + 0.3 sin(2 pi e / 160) sin(2 pi n / 130), with
-e and n the kilometres east and north of 42 N, 8 E. Negative heights are sea. The segments approximate the Alps, the
-Carpathians and the other ranges and seas of the region, with heights as in half-degree cells, at most 2.9 km.
+Valleys cut through the ridges: the sum of the ridges is multiplied by 1 + 0.3 sin(2 pi e / 160) sin(2 pi n / 130),
+where e and n are the distances in km to the east and north of 42 N, 8 E. Cells with negative heights are sea. The
+segments approximate the Alps, the Carpathians and the other ranges and seas of the region, with heights like averages
+over half-degree cells, at most 2.9 km.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from iclbench.families.climate.region import KM_PER_LATITUDE, KM_PER_LONGITUDE, 
 
 # Height of the plain in metres.
 PLAIN = 200.0
-# From (latitude, longitude) to (latitude, longitude): height in metres, width in kilometres.
+# Start and end of each segment as (latitude, longitude), height in metres and width in kilometres.
 _RIDGES = (
     ((44.2, 7.0), (46.0, 7.5), 1600.0, 65.0),  # western Alps
     ((46.2, 8.0), (47.1, 13.0), 1900.0, 60.0),  # central Alps
@@ -43,7 +44,8 @@ _TROUGHS = (
 
 
 def embedded_elevation() -> Float[Tensor, "22 40"]:
-    """Elevation in metres at the cell centres of the region, south to north and west to east; NaN for sea."""
+    """Return the elevation in metres at the cell centres of the region, from south to north and west to east; NaN for
+    sea."""
     north = KM_PER_LATITUDE * (latitudes() - SOUTH).unsqueeze(1)
     east = KM_PER_LONGITUDE * (longitudes() - WEST).unsqueeze(0)
     ridges, troughs = (
@@ -63,7 +65,7 @@ def _profile(
     north: Float[Tensor, "22 1"],
     east: Float[Tensor, "1 40"],
 ) -> Float[Tensor, "22 40"]:
-    """The profile of one segment at the cell centres."""
+    """Return the profile of one segment at the cell centres."""
     (latitude, longitude), (end_latitude, end_longitude) = start, end
     north, east = north - KM_PER_LATITUDE * (latitude - SOUTH), east - KM_PER_LONGITUDE * (longitude - WEST)
     along_north = KM_PER_LATITUDE * (end_latitude - latitude)

@@ -1,9 +1,9 @@
 """Temperatures of ERA5 over central Europe from the user's netCDF files (ICICL-TNP, section 5.3 and appendix G.3).
 
-The files are those of WFDE5 for one year (`iclbench.families.climate.wfde5`), which the paper cites for ERA5. Patches,
-sizes and inputs are those of `iclbench.families.climate.patches`. As in the paper, the patches of an episode do not
-overlap in time. Episodes for training are from January to June and those for evaluation from July to December; learning
-rates are chosen on the first half.
+The files contain one year of WFDE5 (`iclbench.families.climate.wfde5`), the dataset that the paper cites for ERA5.
+Patches, sizes and inputs are defined in `iclbench.families.climate.patches`. As in the paper, the patches of an episode
+do not overlap in time. Episodes for training are from January to June and those for evaluation from July to December;
+learning rates are chosen on episodes from January to June.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from iclbench.families.climate.wfde5 import load_region
 
 
 class ERA5Parameters(PatchParameters):
-    """Parameters of the patches, and the files.
+    """Parameters of the patches and location of the files.
 
     Attributes:
         year: the year of the files.
-        path: the folder of the files: a name in the data folder or a path from the current folder.
+        path: the folder of the files: a name in the data folder or a path relative to the current folder.
     """
 
     year: Annotated[int, Field(ge=1979, le=2100)] = YEAR
@@ -41,10 +41,10 @@ class ERA5(Patches):
 
     Args:
         parameters: see `ERA5Parameters`.
-        data_dir: the parent of the folder of the files.
+        data_dir: the data folder.
 
     Raises:
-        DataError: on first use, see `iclbench.families.climate.wfde5.load_region`.
+        DataError: on first use of the data; see `iclbench.families.climate.wfde5.load_region`.
     """
 
     Parameters = ERA5Parameters
@@ -68,7 +68,7 @@ class ERA5(Patches):
         return data_fingerprint(self._data("cpu").numpy().tobytes())
 
     def files(self) -> dict[str, str]:
-        """The folder as a path below the data folder or as an absolute path."""
+        """Return the folder: unchanged if it is relative to the data folder, otherwise as an absolute path."""
         path, folder = Path(self.parameters.path), self._folder
         return {"path": self.parameters.path if folder != path else str(path.absolute())}
 
@@ -93,7 +93,7 @@ class ERA5(Patches):
         return kelvin.double().flatten(2), {}
 
     def _data(self, device: torch.device | str) -> Float[Tensor, "fields 22 40"]:
-        """The elevation, followed by the temperatures at every step of the year."""
+        """Return the elevation, followed by the temperatures at every step of the year."""
         if "cpu" not in self._data_by_device:
             self._data_by_device["cpu"] = torch.from_numpy(load_region(self._folder, self.year))
         if str(device) not in self._data_by_device:
@@ -102,7 +102,7 @@ class ERA5(Patches):
 
     @property
     def _folder(self) -> Path:
-        """The folder `path` below the data folder or, if only that exists, below the current folder."""
+        """The folder `path` in the data folder, or in the current folder if it exists only there."""
         path = Path(self.parameters.path)
         in_data_dir = path if self.data_dir is None else self.data_dir / path
         return path if path.is_dir() and not in_data_dir.is_dir() else in_data_dir

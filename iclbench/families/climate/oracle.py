@@ -1,6 +1,6 @@
 """The ceiling of the synthetic climate: the exact posterior given the climate and the true kernel of the weather.
 
-Related datasets are other samples of the weather, which give no information if its kernel is known.
+Related datasets are other samples of the weather. They give no information if the kernel is known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from iclbench.families.family_predictor import FamilyPredictor
 
 @dataclass(frozen=True)
 class WeatherState(State):
-    """The context, the kernel of the weather of every episode, and the first step of its patch."""
+    """The context, the kernel of the weather of every episode, and the first step of every patch."""
 
     context: Points
     weather: Weather
@@ -55,8 +55,9 @@ class ClimateOracle(FamilyPredictor[NoSettings], Oracle):
     def posterior(
         self, state: WeatherState, x: Float[Tensor, "B Q 4"]
     ) -> tuple[Float[Tensor, "B Q"], Float[Tensor, "B Q Q"]]:
-        """Joint mean and covariance of the noisy, standardised temperatures at `x`, in float64 (Rasmussen and Williams
-        2006, equations 2.23 and 2.24). Masked points are ignored; without points the result is the prior."""
+        """Return the joint mean and covariance of the noisy, standardised temperatures at `x`, in float64 (Rasmussen
+        and Williams 2006, equations 2.23 and 2.24). Masked points are ignored. Without points, the result is the
+        prior."""
         scale, weather = self.family.scale.to(x.device), state.weather
         noise = self.family.parameters.noise**2
         context_x, target_x = (self.family.to_coordinates(t, state.start) for t in (state.context.x, x))
@@ -72,6 +73,6 @@ class ClimateOracle(FamilyPredictor[NoSettings], Oracle):
         cross, y = solved[..., :-1], solved[..., -1:]
         mean = climate(target_x) + (cross.mT @ y).squeeze(-1)
         covariance = weather.covariance(target_x, target_x) - cross.mT @ cross
-        # Rounding errors can make the variance of the field negative if points are close.
+        # Rounding errors can make the variance of the field negative if a target is close to context points.
         covariance.diagonal(dim1=1, dim2=2).clamp_(min=0).add_(noise)
         return (mean - scale.y_mean) / scale.y_std, covariance / scale.y_std**2

@@ -1,24 +1,24 @@
-"""Patches of a region in space and time as episodes (ICICL-TNP, section 5.3 and appendix G.3).
+"""Episodes that are patches of a region in space and time (ICICL-TNP, section 5.3 and appendix G.3).
 
 A patch has 10 x 10 cells of half a degree at three times with steps of six hours. It has at most N = 300 points, and
 fewer if some of its cells are sea. x = (time, latitude, longitude, elevation) and y = temperature. The context has
 N_c ~ U{N/100 .. N/3} of the N points of the patch; the other points, or `targets` random ones of them, are targets.
 
-Related datasets are the same cells at other times. The paper is inconsistent about their sizes: U{N/3 .. N} in its
-appendix G.3, which is the default, and U{N/100 .. N/5} in its section 5.3 (`related_sizes = "section"`).
+Related datasets contain the same cells at other times. The paper is inconsistent about their sizes: its appendix G.3
+has U{N/3 .. N}, which is the default, and its section 5.3 has U{N/100 .. N/5} (`related_sizes = "section"`).
 
-Patches with land in less than half of their cells are not drawn; this is not specified in the paper. As in the paper,
+Only patches with land in at least half of their cells are drawn; the paper does not specify this. As in the paper,
 training uses January to June and evaluation July to December. The shift `january-june` evaluates on the training
 months.
 
-Temperature is standardised by its mean and standard deviation over the land of the region from January to June,
-latitude and longitude by those of all cells of the region, and elevation by those of cells on land. There are two
-clocks:
+All inputs and outputs are standardised by a mean and a standard deviation. For temperature, they are computed over the
+land of the region from January to June; for latitude and longitude, over all cells of the region; for elevation, over
+cells on land. There are two definitions of the input time (`clock`):
 
 - `patch`: hours since the beginning of the patch, standardised over its times: -1.22, 0 and 1.22;
 - `training`: hours since the beginning of the year, standardised over January to June, as the text of the paper says.
-  Six hours are then 0.005, so a network can hardly distinguish noon from midnight. Training times are in -1.73 to 1.73,
-  evaluation times in 1.73 to 5.25. The paper does not specify the clock of its published numbers.
+  Six hours are then 0.005, so a network can hardly distinguish noon from midnight. Training times are from -1.73 to
+  1.73 and evaluation times from 1.73 to 5.25. The paper does not specify which clock its published results use.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ _QUARTERS = ("january-march", "april-june", "july-september", "october-december"
 
 
 class PatchParameters(BaseSettings):
-    """Sizes of patches and the scale of time.
+    """Sizes of patches and definition of the input time.
 
     Attributes:
-        cells: cells of a patch along latitude and along longitude.
-        times: times of a patch, in steps of six hours.
-        targets: largest number of targets, drawn from the points that are not context; 0: all of them.
+        cells: number of cells of a patch along latitude and along longitude.
+        times: number of times of a patch, in steps of six hours.
+        targets: largest number of targets, which are drawn from the points outside the context; 0 selects all of them.
         max_related: the largest number of related datasets.
-        related_sizes: points of a related dataset: U{N/3 .. N} (`appendix`, as in appendix G.3 of the paper) or
-            U{N/100 .. N/5} (`section`, as in its section 5.3).
-        clock: origin and standardisation of time.
+        related_sizes: number of points of a related dataset: U{N/3 .. N} (`appendix`, as in appendix G.3 of the paper)
+            or U{N/100 .. N/5} (`section`, as in section 5.3).
+        clock: origin and standardisation of the input time, `patch` or `training`.
     """
 
     cells: Annotated[int, Field(ge=3, le=ROWS)] = 10
@@ -69,12 +69,12 @@ class PatchParameters(BaseSettings):
 
     @property
     def max_points(self) -> int:
-        """Points of a patch without sea."""
+        """Number of points of a patch without sea."""
         return self.cells**2 * self.times
 
     @property
     def min_points(self) -> int:
-        """Points of a patch with the smallest allowed number of cells on land."""
+        """Number of points of a patch with the smallest allowed number of cells on land."""
         return -(-(self.cells**2) // 2) * self.times
 
 
@@ -89,7 +89,7 @@ class GridIndices:
 
     @classmethod
     def of(cls, corner: Int[Tensor, "B 2"], start: Int[Tensor, "B S"], cells: int, times: int) -> GridIndices:
-        """The indices of patches with the given first row and column per episode and first step per set."""
+        """Return the indices of patches, given the first row and column per episode and the first step per set."""
         offsets = torch.arange(max(cells, times), device=start.device)
         row, column = corner[:, :, None, None, None, None].unbind(1)
         step = start[:, :, None, None, None] + offsets[:times, None, None]
@@ -138,7 +138,7 @@ class Patches(Family):
     def temperatures(
         self, grid_indices: GridIndices, coordinates: Float[Tensor, "B S P 4"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S P"], dict[str, Tensor]]:
-        """Temperatures in float64, with arbitrary values at sea, and the truth of the episodes.
+        """Return temperatures in float64, with arbitrary values at sea, and the truth of the episodes.
 
         Args:
             grid_indices: indices of the points.
@@ -151,7 +151,7 @@ class Patches(Family):
         return 4
 
     def held_out(self) -> Patches:
-        """The same task on July to December."""
+        """Return the same task with episodes from July to December."""
         patches = copy(self)
         patches._is_held_out = True
         return patches
@@ -167,7 +167,7 @@ class Patches(Family):
         return shift
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Episodes by the quarter of the year in which their context begins."""
+        """Group episodes by the quarter of the year in which their context begins."""
         start = episodes.truth["start"][:, 0]
         ends = [steps_until(month, self.year) for month in (1, 4, 7, 10, 13)]
         quarters = zip(_QUARTERS, ends, ends[1:], strict=False)
@@ -231,15 +231,16 @@ class Patches(Family):
         )
 
     def uniform(self, numbers: int, episodes: int, generator: torch.Generator) -> Float[Tensor, "numbers B"]:
-        """Uniform numbers in [0, 1) for every episode, stratified over the episodes of frozen prompts."""
+        """Draw uniform numbers in [0, 1) for every episode. For frozen prompts they are stratified over the
+        episodes."""
         if self.stratified:
             groups = torch.zeros(episodes, dtype=torch.long, device=generator.device)
             return torch.stack([stratified_uniform(groups, generator) for _ in range(numbers)])
         return torch.rand((numbers, episodes), generator=generator, device=generator.device, dtype=torch.float64)
 
     def _starts(self, episodes: int, shift: Shift, generator: torch.Generator) -> Int[Tensor, "B S"]:
-        """First steps of context and related datasets, each uniform over the steps that are far enough from the
-        previous ones."""
+        """Draw the first steps of context and related datasets, each uniformly from the steps that are far enough from
+        all previous ones."""
         half = steps_until(7, self.year)
         in_second_half = self._is_held_out and not shift.part("january-june")
         first, end = (half, steps_until(13, self.year)) if in_second_half else (0, half)
@@ -252,8 +253,8 @@ class Patches(Family):
         return torch.cat(starts, 1)
 
     def _coordinates(self, grid_indices: GridIndices) -> tuple[Float[Tensor, "B S P 4"], Bool[Tensor, "B P"]]:
-        """Hours, degrees and metres of the points of every patch, in float64, and whether they are on land. Elevation
-        is 0 at sea."""
+        """Return the coordinates of the points of every patch (hours, degrees and metres, in float64) and whether each
+        point is on land. Elevation is 0 at sea."""
         device = grid_indices.step.device
         elevation = self.elevation.to(device)[grid_indices.row, grid_indices.column].double()
         axes = (
@@ -266,7 +267,8 @@ class Patches(Family):
         return coordinates, elevation.isfinite().flatten(1).repeat(1, self.parameters.times)
 
     def _split(self, patches: Points, points: int, shift: Shift, generator: torch.Generator) -> tuple[Points, Points]:
-        """The first points of every patch as context, and the following points as targets."""
+        """Split every patch into context and targets: its first points are the context, and the following points are
+        targets."""
         counts, parameters = patches.counts, self.parameters
         high = (counts // 3).clamp(max=points)
         low = torch.minimum(_hundredth(counts), high)
@@ -278,7 +280,7 @@ class Patches(Family):
         return context, _span(patches, sizes, counts - sizes, max_targets)
 
     def _related(self, patches: Points, count: int | None, generator: torch.Generator) -> Points | None:
-        """Related datasets, always `max_related` of them; those after the first `count` (default: a random number) are
+        """Return `max_related` related datasets. All datasets after the first `count` (default: a random number) are
         masked."""
         sets = self.related_sets
         if not sets:
@@ -299,24 +301,25 @@ _Count = TypeVar("_Count", int, Tensor)
 
 
 def _hundredth(counts: _Count) -> _Count:
-    """N/100, but at least 1."""
+    """Return N/100, but at least 1."""
     return counts // 100 + (counts < 100)
 
 
 def _related_size_range(sizes: str, counts: _Count) -> tuple[_Count, _Count]:
-    """The sizes of the smallest and largest related dataset of patches with `counts` points."""
+    """Return the smallest and largest size of a related dataset for patches with `counts` points."""
     return (counts // 3, counts) if sizes == "appendix" else (_hundredth(counts), counts // 5)
 
 
 def _shuffle(points: Points, generator: torch.Generator) -> Points:
-    """The points of every set in random order, masked points last."""
+    """Shuffle the points of every set and move masked points to the end."""
     order = torch.rand(points.mask.shape, generator=generator, device=generator.device) + ~points.mask
     flat = points.map(lambda t: t.flatten(0, 1))
     return flat.map(lambda t: take(t, order.flatten(0, 1).argsort(1)).unflatten(0, order.shape[:2]))
 
 
 def _span(points: Points, start: Int[Tensor, " B"], sizes: Int[Tensor, " B"], width: int) -> Points:
-    """`width` points per episode from position `start`. The first `sizes` of them are valid; masked values are 0."""
+    """Return `width` points per episode, starting at position `start`. Only the first `sizes` points are valid; the
+    values of masked points are 0."""
     steps = torch.arange(width, device=start.device)
     mask = steps < sizes.unsqueeze(1)
     window = points.map(lambda t: take(t, (start.unsqueeze(1) + steps).clamp(max=points.count - 1)))

@@ -1,7 +1,8 @@
-"""The region, its grid, and the standardisation of inputs and outputs.
+"""The region of the climate families, its grid, and the standardisation of inputs and outputs.
 
-The region is 42 to 53 N and 8 to 28 E (ICICL-TNP, section 5.3) in cells of half a degree with the centres of WFDE5:
-42.25, 42.75, ..., 52.75 N and 8.25, ..., 27.75 E. Times are steps of six hours from 1 January, 00 UTC.
+The region is 42 to 53 N and 8 to 28 E (ICICL-TNP, section 5.3) in cells of half a degree with the same centres as
+WFDE5: 42.25, 42.75, ..., 52.75 N and 8.25, ..., 27.75 E. Times are counted in steps of six hours from 1 January, 00
+UTC.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ ROWS, COLUMNS = 22, 40
 SPACING = 0.5
 STEP_HOURS = 6
 YEAR = 2019
-# Kilometres in a degree of latitude, and of longitude at 47.5 N, the middle of the region.
+# Kilometres per degree of latitude, and per degree of longitude at 47.5 N, the middle of the region.
 KM_PER_LATITUDE = 111.2
 KM_PER_LONGITUDE = KM_PER_LATITUDE * math.cos(math.radians(47.5))
 
 
 def latitudes() -> Float[Tensor, "22"]:
-    """Cell centres in degrees, from the south."""
+    """Return the latitudes of the cell centres in degrees, from south to north."""
     return SOUTH + SPACING * (torch.arange(ROWS, dtype=torch.float64) + 0.5)
 
 
 def longitudes() -> Float[Tensor, "40"]:
-    """Cell centres in degrees, from the west."""
+    """Return the longitudes of the cell centres in degrees, from west to east."""
     return WEST + SPACING * (torch.arange(COLUMNS, dtype=torch.float64) + 0.5)
 
 
 def steps_until(month: int, year: int) -> int:
-    """Number of six-hourly steps from the beginning of the year to that of a month; month 13 is the end of the year."""
+    """Return the number of six-hour steps from the beginning of a year to the beginning of a month. Month 13 begins at
+    the end of the year."""
     days = (31, 28 + isleap(year), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
     return sum(days[: month - 1]) * 24 // STEP_HOURS
 
@@ -60,8 +62,8 @@ class Scale(TensorRecord):
 
     @classmethod
     def of(cls, steps: int, elevation: Float[Tensor, "22 40"], y_mean: float, y_std: float) -> Scale:
-        """The moments of the first `steps` six-hourly times (a single time is not scaled), of the coordinates of all
-        cells, and of the elevation of cells on land."""
+        """Compute the moments of the first `steps` six-hour times (a single time is not scaled), of the coordinates of
+        all cells, and of the elevation of cells on land."""
         hours = STEP_HOURS * torch.arange(steps, dtype=torch.float64)
         inputs = (hours, latitudes(), longitudes(), elevation[elevation.isfinite()].double())
         std = torch.stack([t.std(correction=0) for t in inputs])
@@ -70,17 +72,17 @@ class Scale(TensorRecord):
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Scale:
-        """The scale with the numbers that `values` returns."""
+        """Create the scale from the result of `values`."""
         return cls(**{name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()})
 
     def values(self) -> dict[str, Any]:
-        """The scale as plain numbers."""
+        """Return the scale as plain numbers."""
         return {name: tensor.tolist() for name, tensor in self.tensors().items()}
 
     def to_inputs(self, coordinates: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
-        """Standardised inputs from hours, degrees and metres."""
+        """Convert hours, degrees and metres to standardised inputs."""
         return (coordinates - self.x_mean) / self.x_std
 
     def to_coordinates(self, x: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
-        """Hours, degrees and metres from standardised inputs, in float64."""
+        """Convert standardised inputs to hours, degrees and metres, in float64."""
         return x.double() * self.x_std + self.x_mean

@@ -1,6 +1,6 @@
 """The synthetic temperature: a fixed climate plus weather, a Gaussian field in space and time.
 
-In degrees Celsius, at t hours after the beginning of the year (UTC), latitude, longitude and elevation z in metres:
+The temperature in degrees Celsius, with t in hours since the beginning of the year (UTC) and elevation z in metres, is
 
     14 - 0.7 (latitude - 47.5)                      at sea level, lower in the north
     - 11 cos(2 pi (t / 24 - 20) / 365)              yearly cycle, coldest on 21 January
@@ -8,9 +8,10 @@ In degrees Celsius, at t hours after the beginning of the year (UTC), latitude, 
     - 6.5 z / 1000                                  the lapse rate of the standard atmosphere
     + f(t, latitude, longitude) + noise
 
-f has mean 0 and the kernel amplitude² exp(-dt² / (2 time²)) exp(-(dn² + de²) / (2 space²)), with dn and de in
-kilometres (with the length of a degree of longitude at 47.5 N). On a grid the kernel is a product of three kernels of
-one coordinate each, so that multiplications by three small Cholesky factors give an exact sample.
+f has mean 0 and the kernel amplitude² exp(-dt² / (2 time²)) exp(-(dn² + de²) / (2 space²)), where dn and de are
+distances to the north and east in kilometres (for all latitudes, with the length of a degree of longitude at 47.5 N).
+On a grid, the kernel is a product of three kernels with one coordinate each, so multiplications by three small Cholesky
+factors give an exact sample.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from torch import Tensor
 from iclbench.core.records import TensorRecord
 from iclbench.families.climate.region import KM_PER_LATITUDE, KM_PER_LONGITUDE, SPACING, STEP_HOURS
 
-# Added to the diagonal of the kernel of each coordinate, whose smallest eigenvalues are below rounding errors.
-# The noise is a million times larger.
+# Added to the diagonal of the kernel of each coordinate, whose smallest eigenvalues are below rounding errors. With
+# default parameters, the variance of the noise is more than a million times larger.
 _JITTER = 1e-9
 _DAYS = 365
 
 
 def climate(coordinates: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B"]:
-    """The expected temperature in degrees Celsius, given hours, latitude, longitude and elevation."""
+    """Return the expected temperature in degrees Celsius, given hours, latitude, longitude and elevation."""
     hours, latitude, longitude, elevation = coordinates.unbind(-1)
     yearly_cycle = -11 * torch.cos(2 * math.pi * (hours / 24 - 20) / _DAYS)
     daily_cycle = 4 * torch.cos(2 * math.pi * (hours + longitude / 15 - 15) / 24)
@@ -54,8 +55,8 @@ class Weather(TensorRecord):
     amplitude: Float[Tensor, " B"]
 
     def draw(self, normals: Float[Tensor, "B S T R C"]) -> Float[Tensor, "B S T R C"]:
-        """S independent fields per episode on T times, R latitudes and C longitudes of adjacent cells, given standard
-        normal numbers."""
+        """Transform standard normal numbers into S independent fields per episode, at T times, R latitudes and C
+        longitudes of adjacent cells."""
         *_, times, rows, columns = normals.shape
         time = _factor(STEP_HOURS * torch.arange(times, device=normals.device) / self.time.unsqueeze(1))
         north, east = (
@@ -68,7 +69,8 @@ class Weather(TensorRecord):
         return self.amplitude.view(-1, 1, 1, 1, 1) * fields
 
     def covariance(self, a: Float[Tensor, "B N 4"], b: Float[Tensor, "B M 4"]) -> Float[Tensor, "B N M"]:
-        """Covariance of f between two sets of hours, latitude, longitude and elevation (which is not used)."""
+        """Return the covariance of f between two sets of coordinates: hours, latitude, longitude and elevation, which
+        is not used."""
         lengthscales = torch.stack([self.time, self.space / KM_PER_LATITUDE, self.space / KM_PER_LONGITUDE], -1)
         lengthscales = lengthscales.unsqueeze(1)
         a, b = a[..., :3] / lengthscales, b[..., :3] / lengthscales
@@ -79,7 +81,7 @@ class Weather(TensorRecord):
 
 
 def _factor(x: Float[Tensor, "B N"]) -> Float[Tensor, "B N N"]:
-    """Cholesky factors of exp(-(x - x')² / 2)."""
+    """Return the Cholesky factors of exp(-(x - x')² / 2)."""
     kernel = torch.exp(-0.5 * (x.unsqueeze(2) - x.unsqueeze(1)).square())
     kernel.diagonal(dim1=1, dim2=2).add_(_JITTER)
     return torch.linalg.cholesky(kernel)

@@ -1,11 +1,11 @@
-"""Temperatures of WFDE5 (Cucchi et al. 2020): ERA5 on a grid of half a degree, corrected by observations, over land.
+"""Reader of WFDE5 temperatures (Cucchi et al. 2020): ERA5 over land on a half-degree grid, corrected by observations.
 
-The Climate Data Store offers netCDF files: one per month, `Tair_WFDE5_CRU_201901_v2.1.nc`, with the variable `Tair`
-(time, lat, lon) in K for every hour, and one with the elevation of the cells, `ASurf_WFDE5_CRU_v2.1.nc`, with `ASurf`
-(lat, lon) in m. Both variables are missing over sea. Files may cover the world or an area around the region, have
-latitudes in either order, and have every hour or every sixth hour.
+The Climate Data Store offers netCDF files: one per month, like `Tair_WFDE5_CRU_201901_v2.1.nc`, with the variable
+`Tair` (time, lat, lon) in K for every hour, and one with the elevation of the cells, `ASurf_WFDE5_CRU_v2.1.nc`, with
+the variable `ASurf` (lat, lon) in m. Both variables are missing over sea. Files may cover the world or an area around
+the region, may have latitudes in either order, and may contain every hour or every sixth hour.
 
-Reading is slow, so the region is cached in a file (`iclbench.families.images.array_cache`).
+Reading the files is slow, so the region is cached in one file (`iclbench.families.images.array_cache`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SOURCE = (
     "WFDE5 in the Climate Data Store (doi.org/10.24381/cds.20d54e34): near-surface air temperature and grid-point "
     "altitude, reference data set CRU"
 )
-# Range of near-surface temperatures on Earth in K.
+# Range of near-surface temperatures on Earth in K. Values outside this range have another unit.
 _COLDEST, _HOTTEST = 150.0, 350.0
-# Larger values are missing, even if the file does not declare the fill value of WFDE5, 1e20.
+# Larger values count as missing, even if a file does not declare 1e20, the fill value of WFDE5.
 _FILL_THRESHOLD = 1e19
 
 
@@ -57,7 +57,7 @@ def load_region(folder: Path, year: int) -> Float32[np.ndarray, "fields 22 40"]:
 
 
 def _files(folder: Path, year: int) -> list[Path]:
-    """The file with the elevation, and the files of the twelve months."""
+    """Return the paths of the elevation file and of the twelve monthly files."""
     patterns = ["ASurf_WFDE5_CRU_v*.nc", *(f"Tair_WFDE5_CRU_{year}{month:02}_v*.nc" for month in range(1, 13))]
     matches = [sorted(folder.glob(pattern)) for pattern in patterns]
     missing = [pattern.replace("*", "2.1") for pattern, paths in zip(patterns, matches, strict=True) if not paths]
@@ -107,7 +107,7 @@ def _read_arrays(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22
 
 
 def _read_month(path: Path, year: int, month: int) -> Float64[np.ndarray, "steps 22 40"]:
-    """Every sixth hour of a month."""
+    """Read the temperatures at every sixth hour of a month."""
     first, end = (steps_until(m, year) for m in (month, month + 1))
     times = np.datetime64(f"{year}-01-01T00", "h") + STEP_HOURS * np.arange(first, end)
     with _open_variable(path, "Tair", ("time", "lat", "lon"), "K") as array:
@@ -131,15 +131,15 @@ def _time_text(year: int, step: int) -> str:
 
 @contextmanager
 def _open_variable(path: Path, name: str, dims: tuple[str, ...], unit: str) -> Iterator[DataArray]:
-    """A variable of a file, whose values are read on access."""
+    """Open a variable of a file. Its values are read on access."""
     import h5py
     import xarray
 
     try:
-        # For files on which this fails, h5netcdf would also print a traceback when its incomplete object is deleted.
+        # Read an attribute with h5py first: h5netcdf would print a traceback for a file on which this fails.
         with h5py.File(path) as file:
             file.attrs.get("_nc3_strict")
-        # Without indices only attributes are read, regardless of the length of the axes.
+        # Without default indexes, only attributes are read at this point, regardless of the length of the axes.
         with xarray.open_dataset(path, engine="h5netcdf", create_default_indexes=False) as dataset:
             yield _check_variable(dataset, path, name, dims, unit)
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, OverflowError) as error:
@@ -167,10 +167,10 @@ def _check_variable(dataset: Dataset, path: Path, name: str, dims: tuple[str, ..
 
 
 def _read_region(array: DataArray, path: Path) -> Float64[np.ndarray, "*steps 22 40"]:
-    """The values in the region, south to north and west to east; NaN if they are missing."""
+    """Read the values in the region, from south to north and west to east; missing values are NaN."""
     rows = _cell_indices(array["lat"].values, latitudes().numpy(), "latitude", path)
     columns = _cell_indices(array["lon"].values, longitudes().numpy(), "longitude", path)
-    # Read a contiguous part of the file, then reorder it.
+    # A contiguous part of the file is read and then reordered, since this is faster than reading single cells.
     south, west = rows.min(), columns.min()
     region = array.isel(lat=slice(south, rows.max() + 1), lon=slice(west, columns.max() + 1))
     limits.check(8 * region.size, f"{path}: the region takes")
@@ -184,7 +184,7 @@ def _cell_indices(
     name: str,
     path: Path,
 ) -> np.ndarray:
-    """Indices of the cell centres along an axis of a file."""
+    """Return the indices of the cell centres along an axis of a file."""
     spacing = float(np.median(np.abs(np.diff(axis)))) if len(axis) > 1 else 0.0
     if abs(spacing - SPACING) > 1e-3:
         raise DataError(

@@ -1,17 +1,18 @@
-"""The attainable ceiling of the synthetic point processes: predictions given the events so far and the distribution of
+"""The attainable ceiling of the synthetic point processes: predictions given the past events and the distribution of
 processes.
 
-`oracle-events` has access to the process, so models that infer it cannot reach its score. This predictor has access
-only to the distribution of processes. It samples many processes, weights each with the likelihood of the events so far,
-and predicts their mixture. Up to the error of the finite sample, no model that infers the process has a better mean
-score. Markov chains of marks are not sampled, since the posterior of their rows is known (Dirichlet).
+`oracle-events` has access to the process, so a model that infers the process from events cannot reach its score. This
+predictor has access only to the distribution of processes. It samples many processes, weights each with the likelihood
+of the past events, and predicts their mixture. Up to the error of the finite sample, no model that infers the process
+has a better expected score. Markov chains of marks are not sampled, since the posterior of their rows is known
+(Dirichlet).
 
-For sequences of the length of the tasks the sample is sufficient: doubling the number of processes changes the mean
-score of 33 events by less than 0.001 nats, as does using 512 components instead of 64. Over 2,000 new sequences of
-33 events, central 50 % and 90 % intervals contain 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over
-sequences). This does not hold within one kind of process, since the kind is also inferred: the 50 % intervals contain
-0.48 of the gaps of Poisson and 0.53 of the gaps of renewal processes. In longer sequences fewer of the sampled
-processes are likely, and after a few hundred events almost none.
+For sequences as long as those of the tasks, the sample is large enough: doubling the number of processes, or using 512
+components instead of 64, changes the mean score of 33 events by less than 0.001 nats. Over 2,000 new sequences of 33
+events, central 50 % and 90 % intervals contain 0.503 ± 0.002 and 0.901 ± 0.001 of the gaps (standard errors over
+sequences). The coverage is not exact within one kind of process, since the kind is also inferred: the 50 % intervals
+contain 0.48 of the gaps of Poisson and 0.53 of the gaps of renewal processes. In longer sequences, fewer of the sampled
+processes are likely; after a few hundred events, almost none are.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from iclbench.families.events.processes import HAWKES, POISSON, RENEWAL, SELF_CO
 from iclbench.families.family_predictor import FamilyPredictor
 
 _LOG_2PI = math.log(2 * math.pi)
-# Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
+# Largest number of array entries per batch of episodes. It limits memory and fits into the processor's cache.
 _MAX_ENTRIES = 500_000
 # Divisors of the number of sampled processes: kinds with fewer parameters than Hawkes processes need fewer samples.
 _DIVISORS = {"hawkes": 1, "self-correcting": 2, "renewal": 32, "poisson": 32}
@@ -52,7 +53,7 @@ class BayesEventsSettings(BaseSettings):
 
 
 class BayesEvents(FamilyPredictor[BayesEventsSettings]):
-    """The posterior predictive distribution over all processes; raises `UsageError` for other families."""
+    """The posterior predictive distribution, averaged over all processes; raises `UsageError` for other families."""
 
     Settings = BayesEventsSettings
     family_class, family_name = PointProcess, "point-process"
@@ -88,12 +89,12 @@ class BayesEvents(FamilyPredictor[BayesEventsSettings]):
         return processes[order], log_weights[order]
 
     def _predict(self, points: Points, lengths: list[int]) -> SampledEvent:
-        """Predictions after the given numbers of events; the processes are reweighted after every event."""
+        """Predict the next event after the given numbers of events. The processes are reweighted after every event."""
         processes, weights = self._candidates[0].to(points.y.device), self._candidates[1].to(points.y.device)
         rows_by_kind = {kind: processes.kind == kind for kind in processes.kind.unique().tolist()}
         processes_by_kind = {kind: processes[rows] for kind, rows in rows_by_kind.items()}
         valid = points.mask & (points.y[..., MARK] >= 0)
-        # The shortest gap of the scaled times of a shift.
+        # The shortest gap after the shift has scaled the times.
         shortest_gap = SHORTEST_GAP * self.family.parse_shift(self.facts.shift).value("time-scale", 1.0)
         gaps = points.y[..., GAP].double().clamp(min=shortest_gap).masked_fill(~valid, 1)
         marks = marks_of(points.y).masked_fill(~valid, 0)
@@ -142,7 +143,7 @@ def _gap_log_density(
     count: Float[Tensor, "B 1"],
     gap: Float[Tensor, "B 1"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap under processes of a kind whose marks are independent of the times."""
+    """Return the log-density of a gap under processes of a kind whose marks are independent of the times."""
     if kind == POISSON:
         return processes.rate.log() - processes.rate * gap
     if kind == RENEWAL:
@@ -160,16 +161,16 @@ def _hawkes_log_density(
     gap: Float[Tensor, "B 1"],
     mark: Int[Tensor, " B"],
 ) -> Float[Tensor, "B S"]:
-    """Log-density of a gap and a mark under Hawkes processes, whose excitation is multiplied by `decay_factor` over the
-    gap."""
+    """Return the log-density of a gap and a mark under Hawkes processes. Over the gap, their excitation is multiplied
+    by `decay_factor`."""
     episode = torch.arange(len(mark), device=mark.device)
     rate = processes.base.T[mark] + excitation.movedim(2, 1)[episode, mark] * decay_factor
     return rate.log() - processes.base.sum(-1) * gap - excitation.sum(-1) * (1 - decay_factor) / processes.decay
 
 
 def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], mark_count: int) -> Float[Tensor, "B N_and_1 K"]:
-    """Probabilities of the next mark of a Markov chain after 0, 1, ..., N events. Its rows have a Dirichlet prior with
-    all parameters 1, so counts of the marks that followed the last mark are increased by 1."""
+    """Return the probabilities of the next mark of a Markov chain after 0, 1, ..., N events. The rows of the chain have
+    a Dirichlet prior with all parameters 1, so 1 is added to the counts of the marks that followed the last mark."""
     last_mark = last_marks(marks.new_full((len(marks),), NO_MARK), marks, valid)
     is_earlier = torch.ones(last_mark.shape[1], marks.shape[1], dtype=torch.bool, device=marks.device).tril(-1)
     follows_last_mark = (
@@ -183,16 +184,16 @@ def _next_marks(marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"], mark_coun
 
 
 def _order_by_parameter(processes: Processes) -> Int[Tensor, " S"]:
-    """Indices that sort the processes by kind and one of their parameters. `_resample` selects processes at regular
-    distances, so neighbours should be similar."""
+    """Return indices that sort the processes by kind and one of their parameters. `_resample` selects processes at
+    equal steps of the cumulative weights, so neighbours should be similar."""
     keys = [processes.rate, processes.sigma, processes.trend, processes.base.sum(-1)]
     order = torch.stack(keys, 1).gather(1, processes.kind.unsqueeze(1)).squeeze(1).argsort()
     return order[processes.kind[order].argsort(stable=True)]
 
 
 def _resample(weights: Float[Tensor, "B S"], count: int) -> Int[Tensor, "B M"]:
-    """`count` indices below S in proportion to the weights, at the midpoints of `count` equal parts of the cumulative
-    weights (Kitagawa 1996, stratified resampling, without random numbers)."""
+    """Select `count` indices below S in proportion to the weights: those at the midpoints of `count` equal parts of the
+    cumulative weights (Kitagawa 1996, stratified resampling without random numbers)."""
     midpoints = (torch.arange(count, dtype=weights.dtype, device=weights.device) + 0.5) / count
     cumulative = weights.cumsum(-1)
     return torch.searchsorted(cumulative, midpoints * cumulative[:, -1:]).clamp(max=weights.shape[-1] - 1)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float64, Int64
 from iclbench.core.errors import DataError
 from iclbench.core.hashing import data_fingerprint
 
-# A file with more marks is refused, since its column of marks probably has other numbers.
+# A file with more marks is refused, since its marks are probably other numbers.
 MAX_MARKS = 100_000
 
 _FIX_TIES = "keep the first of these events, or spread them over a step of the clock: -o task.ties=keep-first or spread"
@@ -33,7 +33,7 @@ class EventData:
         counts: number of events of every sequence, 0 for a window without events.
         open_intervals: time of observation after the last event of every sequence; NaN if it ends with this event.
         mark_count: number of marks K.
-        location_of: a function from the number of an event to its position in the file, in words.
+        location_of: a function that describes the position in the file of an event, given its number.
         event_numbers: numbers of the events, counted over all sequences of the file.
         sequence_numbers: numbers of the sequences in the file.
     """
@@ -57,7 +57,7 @@ class EventData:
         location_of: Callable[[int], str],
         open_intervals: Float64[np.ndarray, " sequences"] | None = None,
     ) -> EventData:
-        """All events of a file.
+        """Create the data of all events of a file.
 
         Raises:
             DataError: a time or a gap is not finite.
@@ -77,7 +77,8 @@ class EventData:
 
     @cached_property
     def first_event(self) -> Int64[np.ndarray, " sequences"]:
-        """Index of the first event of every sequence, or its position for sequences without events."""
+        """Index of the first event of every sequence. For a sequence without events, it is the index of the next
+        event."""
         return np.cumsum(self.counts) - self.counts
 
     @cached_property
@@ -94,22 +95,22 @@ class EventData:
         return data_fingerprint(f"{self.mark_count} {len(self)}", *(array.tobytes() for array in arrays))
 
     def from_first_event(self) -> EventData:
-        """The sequences observed from their first event, which is then not an event. Sequences without events, and
-        those that end with their first event, are removed."""
+        """Return the sequences observed from their first event, which then does not count as an event. Sequences
+        without events, and sequences that end with their first event, are removed."""
         nonempty = self.select(np.flatnonzero(self.counts > 0))
         return nonempty._remove_events(nonempty.is_first)
 
     def resolve_ties(self, ties: str) -> EventData:
-        """These sequences with increasing times.
+        """Return these sequences with strictly increasing times.
 
         Args:
             ties: treatment of events at the same time or at the start of the observation. `refuse` raises an error.
                 `keep-first` retains the first event of each time, and none at the start; sequences that then have
                 neither events nor an open interval are removed. `spread` moves m such events to equal distances within
-                one step of the clock, the smallest gap of the file, in their order.
+                one step of the clock (the smallest positive gap of the file) and preserves their order.
 
         Raises:
-            DataError: times decrease, or there are ties and they are refused.
+            DataError: times decrease, or events are tied and `ties` is `refuse`.
         """
         self._raise_if_any(self.gaps < 0, "the gap to {before} is {gap:g}; times must increase")
         is_tied = self.gaps == 0
@@ -139,7 +140,7 @@ class EventData:
             )
 
     def _raise_if_any(self, is_wrong: Bool[np.ndarray, " events"], message: str) -> None:
-        """Raise `DataError` with the position of the first wrong event, if there is one."""
+        """Raise `DataError` with the position of the first wrong event if any event is wrong."""
         wrong_events = np.flatnonzero(is_wrong)
         if not len(wrong_events):
             return
@@ -155,8 +156,8 @@ class EventData:
         raise DataError(f"{self.location_of(int(self.event_numbers[event]))}: {text}{start_advice}")
 
     def _remove_events(self, is_removed: Bool[np.ndarray, " events"]) -> EventData:
-        """These sequences without some events. Removed events have gaps of 0 or are the new start of the
-        observation."""
+        """Return these sequences without the marked events. The other gaps do not change, since removed events have
+        gaps of 0 or become the start of the observation."""
         cumulative = np.concatenate([[0], np.cumsum(~is_removed)])
         counts = cumulative[self.first_event + self.counts] - cumulative[self.first_event]
         is_observed = (counts > 0) | ~np.isnan(self.open_intervals)
@@ -171,14 +172,14 @@ class EventData:
         )
 
     def _spread_ties(self, is_tied: Bool[np.ndarray, " events"]) -> EventData:
-        """These sequences with tied events at equal distances within one step of the clock."""
+        """Return these sequences with tied events at equal distances within one step of the clock."""
         step = self.gaps[~is_tied].min(initial=np.inf)
         if not np.isfinite(step):
             raise DataError(
                 f"{self.location_of(int(self.event_numbers[0]))}: all events are at the same time, so the step of the "
                 "clock is not known; use -o task.ties=keep-first"
             )
-        # First events start a group, which includes the start of the observation if they are tied to it.
+        # A first event starts a group. If it is tied to the start of the observation, the group includes the start.
         starts_group = ~is_tied | self.is_first
         group = np.cumsum(starts_group) - 1
         group_start = np.flatnonzero(starts_group)
@@ -197,7 +198,7 @@ class EventData:
         )
 
     def select(self, sequences: Int64[np.ndarray, " sequences"]) -> EventData:
-        """The given sequences in the given order."""
+        """Return the given sequences in the given order."""
         counts = self.counts[sequences]
         start = np.cumsum(counts) - counts
         events = np.repeat(self.first_event[sequences] - start, counts) + np.arange(counts.sum())
@@ -214,7 +215,7 @@ class EventData:
     def windows(self, max_events: int) -> EventData:
         """Split sequences into consecutive windows of at most `max_events` events. The observation of a window starts
         at the last event of the window before."""
-        # The open interval is in the last window, without events if all earlier windows are full.
+        # The open interval is in the last window, which has no events if all earlier windows are full.
         window_counts = np.where(
             np.isnan(self.open_intervals), -(-self.counts // max_events), self.counts // max_events + 1
         )
@@ -228,17 +229,17 @@ class EventData:
 
     @property
     def mean_gap(self) -> float:
-        """Total time of observation, including open intervals, over the number of events: the inverse of the maximum
-        likelihood rate of a Poisson process."""
+        """Total time of observation, including open intervals, divided by the number of events. It is the inverse of
+        the maximum-likelihood rate of a Poisson process."""
         return float((self.gaps.sum() + np.nansum(self.open_intervals)) / len(self.gaps))
 
     @property
     def mean_first_gap(self) -> float:
-        """Total time to first events, including windows without events, over the number of first events."""
+        """Total time to first events, including windows without events, divided by the number of first events."""
         is_first, is_empty = self.is_first, self.counts == 0
         return float((self.gaps[is_first].sum() + np.nansum(self.open_intervals[is_empty])) / is_first.sum())
 
     def times(self) -> Float64[np.ndarray, " events"]:
-        """The time of every event since the start of its sequence."""
+        """Return the time of every event since the start of its sequence."""
         gaps = np.split(self.gaps, self.first_event[1:])
         return np.concatenate([np.cumsum(sequence) for sequence in gaps]) if len(self) else self.gaps

@@ -1,11 +1,12 @@
 """Multivariate Hawkes processes with exponential kernels: exact samples, and the excitation after every event.
 
 Mark i has the intensity base_i + X_i(t). An event of mark j adds branching_ij * decay to X_i, which decays as
-exp(-decay t): `branching_ij` is the expected number of children of mark i per event of mark j.
+exp(-decay t). So `branching_ij` is the expected number of children of mark i per event of mark j.
 
 Between events, the process is the sum of two independent Poisson processes, one with the constant rate of the bases and
-one with the decaying rate X. The next event is the earlier of their first points, both in closed form (Dassios and
-Zhao 2013, exact simulation of Hawkes processes with exponentially decaying intensity). No rejection is needed.
+one with the decaying rate X. The next event is the earlier of their first points, which are both sampled in closed form
+(Dassios and Zhao 2013, exact simulation of Hawkes processes with exponentially decaying intensity). No rejection is
+needed.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torch import Tensor
 
 
 def spectral_radius(matrix: Float[Tensor, "B K K"]) -> Float[Tensor, " B"]:
-    """The largest absolute eigenvalue, computed on the CPU, which is faster for many small matrices."""
+    """Return the largest absolute eigenvalue. It is computed on the CPU, which is faster for many small matrices."""
     return torch.linalg.eigvals(matrix.cpu()).abs().amax(-1).to(matrix.device)
 
 
 def jumps(
     branching: Float[Tensor, "B K K"], decay: Float[Tensor, " B"], marks: Int[Tensor, "B N"]
 ) -> Float[Tensor, "B N K"]:
-    """The increases of the intensities of all marks by events of the given marks."""
+    """Return the increases of the intensities of all marks at events of the given marks."""
     columns = branching.mT.gather(1, marks.unsqueeze(-1).expand(-1, -1, branching.shape[-1]))
     return columns * decay[:, None, None]
 
@@ -39,7 +40,7 @@ def sample(
     """Sample gaps and marks of the first N events of all episodes.
 
     Args:
-        base: rates without events.
+        base: rates without excitation.
         branching: expected numbers of children by mark of the child (row) and of the parent (column).
         decay: decay of the kernels.
         excitation: X at time 0; 0 if there are no earlier events.
@@ -49,7 +50,7 @@ def sample(
     gaps, marks = [], []
     for (base_draw, past_draw), uniform in zip(exponentials.permute(1, 2, 0), uniforms.unbind(1), strict=True):
         base_gap = base_draw / base.sum(-1)
-        # The decaying rate may have no point, since its integral is only X / decay.
+        # The process with the decaying rate may have no point, since the integral of its rate is only X / decay.
         past_gap = -torch.log1p(-(decay * past_draw / excitation.sum(-1)).clamp(max=1)) / decay
         gap = torch.minimum(base_gap, past_gap)
         excitation = excitation * torch.exp(-decay * gap).unsqueeze(-1)
@@ -61,7 +62,7 @@ def sample(
 
 
 def sample_index(weights: Float[Tensor, "B K"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """One index per row, with probabilities proportional to the weights."""
+    """Return one index per row, with probabilities proportional to the weights."""
     cumulative = weights.cumsum(-1)
     return (uniform.unsqueeze(-1) * cumulative[:, -1:] >= cumulative).sum(-1).clamp(max=weights.shape[-1] - 1)
 
@@ -74,10 +75,11 @@ def excitations(
     marks: Int[Tensor, "B N"],
     valid: Bool[Tensor, "B N"],
 ) -> Float[Tensor, "B N+1 K"]:
-    """X after each of the first 0, 1, ..., N events; invalid events are ignored.
+    """Return X after the first 0, 1, ..., N events. Invalid events are ignored.
 
-    The recurrence X_n = a_n X_(n-1) + b_n with a_n = exp(-decay gap_n) and b_n the jump is evaluated by a parallel scan
-    with log N steps. Factors are at most 1 and never divisors, so it is as stable as the recurrence.
+    The recurrence X_n = a_n X_(n-1) + b_n, where a_n = exp(-decay gap_n) and b_n is the jump, is evaluated by a
+    parallel scan with log N steps. Factors are at most 1 and the scan never divides by them, so it is as stable as the
+    recurrence.
     """
     factors = torch.exp(-decay.unsqueeze(1) * gaps).masked_fill(~valid, 1).unsqueeze(-1)
     increases = jumps(branching, decay, marks).masked_fill(~valid.unsqueeze(-1), 0)
@@ -99,7 +101,7 @@ def excitation_of_past(
     past: Float[Tensor, " B"],
     generator: torch.Generator,
 ) -> Float[Tensor, "B K"]:
-    """X at time 0 of processes that start without events at time -`past`.
+    """Sample X at time 0 of processes that start without events at time -`past`.
 
     Events are sampled by generations (Hawkes and Oakes 1974): immigrants are Poisson processes with the base rates, and
     an event of mark j has Poisson(branching_ij) children of mark i, each after an exponential time. The spectral radius
@@ -124,7 +126,7 @@ def excitation_of_past(
 
 
 def _rows_and_columns(counts: Float[Tensor, "R K"]) -> tuple[Int[Tensor, " E"], Int[Tensor, " E"]]:
-    """Row and column of every event, given the numbers of events per row and column."""
+    """Return the row and column of every event, given the number of events per row and column."""
     cells = torch.arange(counts.numel(), device=counts.device)
     cell = cells.repeat_interleave(counts.flatten().long())
     return cell // counts.shape[-1], cell % counts.shape[-1]

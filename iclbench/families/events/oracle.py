@@ -1,7 +1,7 @@
 """The ceiling of the synthetic point processes: the exact distribution of the next event given the true parameters.
 
-The oracle has access to the kind and the parameters of every episode (`iclbench.families.events.processes`) and only
-reads the history. Shifts that change the process change these parameters.
+The oracle has access to the kind and the parameters of every episode (`iclbench.families.events.processes`), so it
+reads the context only as the history of the process. Under a shift, it has access to the shifted parameters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class History(State):
         return cls(zeros, zeros, torch.full_like(processes.kind, NO_MARK), processes.excitation)
 
     def prefixes(self, processes: Processes, events: Points) -> History:
-        """N + 1 histories per episode, `(B, N + 1)`: this history followed by the first 0, 1, ..., N events."""
+        """Return N + 1 histories per episode, `(B, N + 1)`: this history followed by the first 0, 1, ..., N events."""
         valid = events.mask & (events.y[..., MARK] != NO_MARK)
         gaps, marks = (t.masked_fill(~valid, 0) for t in (events.y[..., GAP].double(), marks_of(events.y)))
         zeros = torch.zeros_like(self.mark).unsqueeze(1)
@@ -71,7 +71,8 @@ class ProcessState(State):
 
 
 class EventOracle(FamilyPredictor[NoSettings], Oracle):
-    """The next gap and mark given the history and the true parameters; raises `UsageError` for other families."""
+    """The distribution of the next gap and mark given the history and the true parameters; raises `UsageError` for
+    other families."""
 
     family_class, family_name = PointProcess, "point-process"
     order = "causal"
@@ -95,7 +96,7 @@ class EventOracle(FamilyPredictor[NoSettings], Oracle):
         return self.update(ProcessState(processes, History.empty(processes)), context)
 
     def query(self, state: ProcessState, x: Float[Tensor, "B Q 0"]) -> MixedEvent:
-        """The same prediction for every query, since events have no x."""
+        """Return the same prediction for every query, since events have no x."""
         histories = state.history.map(lambda t: t.unsqueeze(1))
         answer = _next_event_after(state.processes, histories).to(dtype=x.dtype)
         return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
@@ -115,7 +116,8 @@ class EventOracle(FamilyPredictor[NoSettings], Oracle):
 def last_marks(
     initial: Int[Tensor, " B"], marks: Int[Tensor, "B N"], valid: Bool[Tensor, "B N"]
 ) -> Int[Tensor, "B N_and_1"]:
-    """The mark of the last valid event among the first 0, 1, ..., N events; `initial` if there is none."""
+    """Return the mark of the last valid event among the first 0, 1, ..., N events, or `initial` if none of them is
+    valid."""
     positions = torch.arange(1, marks.shape[1] + 1, device=marks.device).expand_as(marks).masked_fill(~valid, 0)
     return torch.cat([initial.unsqueeze(1), marks], 1).gather(1, F.pad(positions, (1, 0)).cummax(1).values)
 
@@ -127,7 +129,7 @@ def next_event(
     excitation: Float[Tensor, "*P K"],
     marks: Float[Tensor, "*#P K"],
 ) -> MixedEvent:
-    """The distribution of the next event, in float64, for processes and histories whose shapes broadcast.
+    """Return the distribution of the next event, in float64, for processes and histories whose shapes broadcast.
 
     Args:
         processes: the processes.
@@ -154,7 +156,7 @@ def next_event(
 
 
 def _next_event_after(processes: Processes, histories: History) -> MixedEvent:
-    """The distribution of the next event after P histories per episode, `(B, P)`."""
+    """Return the distribution of the next event after P histories per episode, `(B, P)`."""
     broadcast_processes = processes.map(lambda t: t.unsqueeze(1))
     episode = torch.arange(len(broadcast_processes.kind), device=broadcast_processes.kind.device).unsqueeze(1)
     uniform = torch.full_like(broadcast_processes.base, 1 / broadcast_processes.base.shape[-1])

@@ -80,13 +80,13 @@ class PackedSequences:
         return cls(torch.from_numpy(y), *(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays))
 
     def to(self, device: torch.device) -> PackedSequences:
-        """The sequences on a device."""
+        """Return the sequences on a device."""
         return PackedSequences(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def first_points(
         self, sequences: Int[Tensor, " B"], points: int
     ) -> tuple[Float[Tensor, "B N 3"], Bool[Tensor, "B N"], Bool[Tensor, "B N"]]:
-        """The first `points` points of these sequences, whether they are valid, and whether they are events.
+        """Return the first `points` points of these sequences, whether they are valid, and whether they are events.
 
         If the observation continues after the last event of a sequence, the next point is the open interval, with the
         mark -1 and the time of its end. Invalid points have the gap 1, since the density of a gap of 0 and the

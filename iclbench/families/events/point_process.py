@@ -1,21 +1,21 @@
 """Synthetic point processes of four kinds, with marks: Poisson, renewal, self-correcting and Hawkes.
 
 An episode is one sequence of events. Its kind is drawn uniformly from `kinds`, and its parameters are drawn from
-ranges. Models have to infer both from the events. For the kinds see `iclbench.families.events.processes`.
+ranges. Models have to infer both from the events. The kinds are defined in `iclbench.families.events.processes`.
 
 Rates (`rate`, `base`) and the decay of Hawkes kernels are log-uniform; all other ranges are uniform. Gaps of renewal
-processes have mean 1. Rows of Markov chains of marks have a Dirichlet distribution with all parameters 1. The matrix of
-a Hawkes process has unit exponential entries, scaled to a uniform spectral radius.
+processes have mean 1. Rows of Markov chains of marks have a Dirichlet distribution with all parameters 1. The branching
+matrix of a Hawkes process has exponential entries and is scaled to a uniformly drawn spectral radius.
 
-The observation starts at time 0 without earlier events. A Hawkes process approaches its stationary rates
-(I - A)^-1 base slowly: at a spectral radius rho of 0.5 and a decay of 0.42 to 0.55, the first 20 time units have 9 to
-12 % fewer events. Over a time T the missing share is about rho / ((1 - rho) decay T), which is the exact limit for one
-mark. With `burn_in` the process starts 20 / (decay (1 - rho)) earlier. Its earlier events are not part of the episode,
-but the truth contains their excitation.
+The observation starts at time 0 without earlier events. A Hawkes process with branching matrix A approaches its
+stationary rates (I - A)^-1 base slowly: at a spectral radius rho of 0.5 and a decay of 0.42 to 0.55, the first 20 time
+units have 9 to 12 % fewer events than the stationary process. Over a time T, the missing share is about rho / ((1 -
+rho) decay T), which is the exact limit for one mark. With `burn_in`, the process starts 20 / (decay (1 - rho)) time
+units before the observation. Its earlier events are not part of the episode, but the truth contains their excitation.
 
 Frozen prompts are stratified within each block that is drawn at once: the counts of the kinds differ by at most one,
-and each of n equal intervals of the ranges of `rate`, `sigma`, `trend`, `alpha`, `radius` and `decay` has one of the n
-episodes of a kind. Training episodes are independent.
+and if a kind has n episodes, each of n equally likely intervals of `rate`, `sigma`, `trend`, `alpha`, `radius` and
+`decay` contains one of them. Training episodes are independent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Radius = Annotated[float, Field(ge=0, le=0.95)]
 _Value = TypeVar("_Value")
 Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 
-# Ranges of the values of shifts.
+# Limits of the values of the shifts `time-scale-C` and `branching-R`.
 TIME_SCALES, LARGEST_RADIUS = (1e-6, 1e6), 10.0
 
 EVENT_SHIFT_KINDS = {
@@ -135,18 +135,18 @@ class PointProcess(Family):
         return shift
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Episodes by kind."""
+        """Group episodes by kind."""
         return {name: episodes.truth["kind"] == index for index, name in enumerate(KINDS)}
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Prompts stratified by kind and parameters."""
+        """Draw prompts that are stratified by kind and parameters."""
         stratified_family = copy(self)
         stratified_family.stratified = True
         return stratified_family.sample_all_related(request)
 
     def sample(self, request: Request) -> Episodes:
         shift = self.parse_shift(request.shift)
-        # Processes are drawn before their events, so that they do not depend on the length of the sequences.
+        # All processes are drawn before any event, so that they do not depend on the length of the sequences.
         processes = self._draw_processes(request.episodes, shift, request.generator)
         gaps, marks = processes.sample(request.points, request.generator)
         scale = shift.value("time-scale", 1.0)
@@ -158,8 +158,8 @@ class PointProcess(Family):
     def assumed_processes(
         self, shift: str, counts: Mapping[str, int], generator: torch.Generator
     ) -> tuple[Processes, Float[Tensor, " S"]]:
-        """A stratified sample of the distribution of processes under a shift: `counts` processes of each kind, and
-        their log weights."""
+        """Return a stratified sample of the distribution of processes under a shift: `counts` processes of each kind,
+        and their log weights."""
         parsed = self.parse_shift(shift)
         kinds, parts, log_weights = self._kinds(parsed), [], []
         for kind in kinds:
@@ -171,7 +171,7 @@ class PointProcess(Family):
         return cat(parts).with_time_scale(parsed.value("time-scale", 1.0)), torch.cat(log_weights)
 
     def _kinds(self, shift: Shift) -> tuple[str, ...]:
-        """The kinds of processes under a shift."""
+        """Return the kinds of processes under a shift."""
         if shift.part("branching"):
             return ("hawkes",)
         single_kind = tuple(kind for kind in KINDS if shift.part(f"only-{kind}"))

@@ -1,6 +1,6 @@
-"""The processes of episodes: kinds, parameters and samples of gaps and marks.
+"""Point processes of episodes: kinds, parameters and sampling of gaps and marks.
 
-The kinds, with t the time since the start of the observation, are:
+The kinds are as follows, where t is the time since the start of the observation:
 
 - `poisson`: events at a constant rate;
 - `renewal`: independent log-normal gaps;
@@ -27,13 +27,13 @@ POISSON, RENEWAL, SELF_CORRECTING, HAWKES = range(4)
 # The shortest gap, before times are scaled. It prevents gaps of 0, which have no logarithm. At a rate of 1, one in 1e9
 # gaps is shorter.
 SHORTEST_GAP = 1e-9
-# The smallest exponential number. It prevents divisions of 0 by an excitation of 0.
+# Lower bound of the sampled exponential numbers. It prevents divisions of 0 by an excitation of 0.
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Processes(TensorRecord):
-    """The process of every episode, `(B,)` or `(B, 1)`, in float64. Parameters of other kinds are not used.
+    """The process of every episode, `(B,)` or `(B, 1)`, in float64. A process ignores the parameters of other kinds.
 
     Attributes:
         kind: index in `KINDS`.
@@ -59,13 +59,13 @@ class Processes(TensorRecord):
     excitation: Float[Tensor, "*B K"]
 
     def with_time_scale(self, factor: float) -> Processes:
-        """The same processes with all times multiplied by `factor`."""
+        """Return the same processes with all times multiplied by `factor`."""
         names = ("rate", "trend", "initial", "base", "decay", "excitation")
         rates = {name: getattr(self, name) / factor for name in names}
         return replace(self, location=self.location + torch.tensor(factor).double().log(), **rates)
 
     def with_past(self, past: Float[Tensor, " B"], generator: torch.Generator) -> Processes:
-        """The same processes, except that those of kind `hawkes` start at time -`past`."""
+        """Return the same processes, but with Hawkes processes that start at time -`past`."""
         subset, excitation = self[self.kind == HAWKES], self.excitation.clone()
         excitation[self.kind == HAWKES] = hawkes.excitation_of_past(
             subset.base, subset.branching, subset.decay, past[self.kind == HAWKES], generator
@@ -75,7 +75,7 @@ class Processes(TensorRecord):
     def sample(self, points: int, generator: torch.Generator) -> tuple[Float[Tensor, "B N"], Int[Tensor, "B N"]]:
         """Sample gaps and marks of the first `points` events of every process, in float64.
 
-        The number of random numbers does not depend on the kinds.
+        The number of drawn random numbers does not depend on the kinds.
         """
         blank = self.rate.new_empty(len(self.rate), points)
         exponentials = blank.new_empty(*blank.shape, 2).exponential_(generator=generator).clamp(min=_TINY)
@@ -101,7 +101,7 @@ class Processes(TensorRecord):
 
 
 def _self_correcting_gaps(processes: Processes, waits: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:
-    """Gaps over which the integral of the intensity equals `waits`.
+    """Return the gaps over which the integral of the intensity equals `waits`.
 
     Within a gap the intensity grows as exp(trend s), so its integral is its initial value times
     (exp(trend gap) - 1) / trend.

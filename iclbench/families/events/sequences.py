@@ -1,18 +1,18 @@
 """Event sequences from the user's files: prediction of the time and mark of the next event.
 
-A file has many sequences. As in the released code of Meta TPP (Bae et al. 2023), an episode consists of the first
-`points` events of one sequence, with padding after shorter sequences. For the formats see
-`iclbench.families.events.readers`. Three fifths of the sequences are training data, one fifth is used to choose
-learning rates, and one fifth for evaluation. Training draws sequences with replacement. Prompts are the sequences in a
-fixed random order; no sequence is repeated before all have been used.
+A file contains many sequences; `iclbench.families.events.readers` describes the formats. As in the released code of
+Meta TPP (Bae et al. 2023), an episode consists of the first `points` events of one sequence, with padding after shorter
+sequences. Three fifths of the sequences are training data, one fifth is used to choose learning rates, and one fifth is
+used for evaluation. Training draws sequences with replacement. Prompts are the sequences in a fixed random order; no
+sequence is repeated before all have been used.
 
-Parameters that affect results are recorded in every run:
+The following parameters affect results and are recorded in every run:
 
-- `ties`: real clocks have finite steps, so events can have the same time, and a density at a gap of 0 has no upper
-  limit. Published code adds a number to every gap (Meta TPP 1e-12, neural flows 1e-8) or sets a minimum (Shchur et al.
-  2020: 1e-10), and its likelihoods depend on that number. The Wikipedia sequences of Shchur et al. lack the events of
-  the JODIE file that have the time of the previous event; `keep-first` does the same. By default such events are
-  refused; the error names the first one.
+- `ties`: real clocks have finite steps, so events can have the same time. A density at a gap of 0 has no upper limit.
+  Published code adds a number to every gap (Meta TPP 1e-12, neural flows 1e-8) or sets a minimum (Shchur et al. 2020:
+  1e-10), and the reported likelihoods depend on that number. The Wikipedia sequences of Shchur et al. lack the events
+  of the JODIE file that have the time of the previous event; `keep-first` removes the same events. By default, such
+  events are refused, and the error names the first one.
 - `start`: the observation starts at time 0 of the file, or at the first event of a sequence, which then does not count
   as an event. The parameter is required if first events are so late that times look like dates
   (`_MAX_FIRST_GAP_RATIO`).
@@ -62,13 +62,13 @@ class EventParameters(BaseSettings):
         marks: number of marks K (default: the number in the file).
         start: start of the observation of a sequence: time 0 (`zero`), or its first event, which then does not count as
             an event and whose mark is not used (`first`). By default it is time 0, and late first events are refused.
-        ties: treatment of events at the same time, see `EventData.resolve_ties`.
-        split: `seeded`: parts are in a random order of the sequences; `file`: training, validation and evaluation
-            sequences follow each other in the order of the file, as in the released code of Meta TPP.
+        ties: treatment of events at the same time; see `EventData.resolve_ties`.
+        split: order in which sequences are divided into training, validation and evaluation parts: a random order
+            (`seeded`) or, as in the released code of Meta TPP, the order of the file (`file`).
         split_seed: seed of the random order of sequences and of the order of prompts.
-        time_scale: divisor of times; `mean-gap`: the mean gap of the training sequences.
+        time_scale: divisor of times; `mean-gap` is the mean gap of the training sequences.
         max_events: longer sequences are split into windows of at most this number of events, each observed from the
-            last event of the window before (default: no windows; episodes have the first events).
+            last event of the window before (default: no windows; an episode has only the first events of a sequence).
     """
 
     path: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00-\x1f]*$"), Role.LOCATION] = ""
@@ -84,11 +84,11 @@ class EventParameters(BaseSettings):
 
 
 class Events(Family):
-    """Event sequences of a file. An episode is the beginning of one of them, all equally likely.
+    """Event sequences of a file. An episode is the beginning of one sequence; all sequences are equally likely.
 
     Args:
         parameters: see `EventParameters`.
-        data_dir: the folder that holds `events/`.
+        data_dir: the folder that contains `events/`.
 
     Raises:
         DataError: on first use, if the file is missing or cannot be read as sequences.
@@ -105,11 +105,11 @@ class Events(Family):
         self._cache: dict[str, Any] = {}  # shared with the families of the other parts
 
     def held_out(self) -> Events:
-        """The same task on the evaluation sequences; loaded data are shared."""
+        """Return the same task on the evaluation sequences. Both families share the loaded data."""
         return self._with_part("test")
 
     def validation(self) -> Events:
-        """The same task on the validation sequences, which neither training nor prompts use."""
+        """Return the same task on the validation sequences, which are used neither for training nor for prompts."""
         return self._with_part("validation")
 
     def _with_part(self, part: Part) -> Events:
@@ -123,7 +123,7 @@ class Events(Family):
 
     @property
     def marks(self) -> int:  # type: ignore[override]
-        """Number of marks K: that of the parameters, of the training data, or of the file."""
+        """Number of marks K, from the first available source: the parameters, the training data or the file."""
         return self.parameters.marks or self.learned.get("marks") or self.file.mark_count
 
     @property
@@ -142,7 +142,7 @@ class Events(Family):
         return super().learn() | {"marks": self.file.mark_count, "time_unit": self.time_unit}
 
     def files(self) -> dict[str, str]:
-        """The file by its name in the data folder, or by its absolute path."""
+        """Return the file: its name if it is in the data folder, otherwise its absolute path."""
         path, folder = self._path, None if self.data_dir is None else self.data_dir / "events"
         return {"path": path.name if folder is not None and path.parent == folder else str(path.absolute())}
 
@@ -162,7 +162,7 @@ class Events(Family):
         return self._cache["file"]
 
     def _sequences(self, part: Part) -> EventData:
-        """The sequences of a part in the units of the file."""
+        """Return the sequences of a part, with times in the units of the file."""
         if part not in self._cache:
             data = self.file
             if data.mark_count > self.marks:
@@ -203,7 +203,7 @@ class Events(Family):
         return self.parameters.start == "first"
 
     def facts(self, shift: str = "none") -> TaskFacts:
-        """The facts with the mean gaps of the training sequences, in the unit of the episodes."""
+        """Return the facts with the mean gaps of the training sequences, in the unit of the episodes."""
         training, unit = self._sequences("train"), self.time_unit
         return replace(
             super().facts(shift), mean_gap=training.mean_gap / unit, mean_first_gap=training.mean_first_gap / unit
@@ -226,13 +226,13 @@ class Events(Family):
         return self._cache[device_key]
 
     def sample(self, request: Request) -> Episodes:
-        """Sequences drawn with replacement."""
+        """Draw sequences with replacement."""
         packed, device = self._packed_sequences(request.generator.device), request.generator.device
         sequences = torch.randint(len(packed), (request.episodes,), generator=request.generator, device=device)
         return self._episodes(packed, sequences, request)
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Sequences in a fixed random order, after those of earlier requests."""
+        """Return the next sequences in a fixed random order, after those of earlier requests."""
         packed, device = self._packed_sequences(request.generator.device), request.generator.device
         order = torch.randperm(len(packed), generator=stream(self.parameters.split_seed, "prompts")).to(device)
         sequences = order[(request.before + torch.arange(request.episodes, device=device)) % len(packed)]
@@ -247,8 +247,8 @@ class Events(Family):
 
 
 def _find_file(data_dir: Path | None, name: str) -> Path:
-    """The file of this name in the data folder or, if it does not exist, at this path; without a name the only file in
-    the data folder."""
+    """Return the file of this name in the data folder or, if it does not exist, the file at this path. Without a name,
+    return the only file in the data folder."""
     advice = "name the file of your sequences (.npz, .jsonl or .csv): -o task.path=my.jsonl"
     folder = None if data_dir is None else data_dir / "events"
     if name:

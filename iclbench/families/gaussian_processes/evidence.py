@@ -1,16 +1,18 @@
 """Log evidence of data under thousands of kernels at once, without covariance matrices.
 
-The prior over kernels (`KernelPrior`) is approximated by a finite set of nodes with prior weights. RBF lengthscales are
-uniform in log l. Periodic lengthscales are uniform in the frequency 2 pi / l, where the prior density is proportional
+The prior over kernels (`KernelPrior`) is approximated by a finite set of nodes with prior weights. RBF nodes are
+equidistant in log l. Periodic nodes are equidistant in the frequency 2 pi / l, where the prior density is proportional
 to l. The frequency needs a fine grid, since 128 points on [-4, 4] determine it to about 0.006.
 
-At every node the kernel is a cosine series (`kernels`), W W' with 2K + 1 columns, so that with noise variance s²
+At every node, the kernel is a cosine series (`kernels`), so the kernel matrix is W W', where W has 2K + 1 columns. With
+noise variance s²,
 
     log N(y; 0, W W' + s² I) = -1/2 [ y'y/s² - |L⁻¹ W'y|²/s⁴ + 2 log det L + N log(2 pi s²) ],   L L' = I + W'W/s²
 
-(Woodbury). Products of cosines and sines are sums of them, so W'W needs only sum_n exp(i m w x_n) for m = 0, ..., 2K.
-For periodic nodes all m w are multiples t of one frequency: with t = a A + b and exp(i t x) = exp(i a A x) exp(i b x),
-these sums are one product of two small matrices. For RBF nodes, which are far fewer, they are a running product over m.
+(Woodbury). Products of cosines and sines are sums of cosines and sines, so W'W needs only sum_n exp(i m w x_n) for m =
+0, ..., 2K. For periodic nodes, all m w are multiples t of one frequency: with t = a A + b and exp(i t x) = exp(i a A x)
+exp(i b x), these sums are one product of two small matrices. RBF nodes are far fewer, and their sums are computed with
+a running product over m.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class Nodes:
 
     @classmethod
     def of(cls, prior: KernelPrior, rbf_count: int, step: float) -> Nodes:
-        """About `rbf_count` RBF nodes, equidistant in log l, and periodic nodes at distances `step` in 2 pi / l."""
+        """Create about `rbf_count` RBF nodes, equidistant in log l, and periodic nodes with the spacing `step` in 2 pi
+        / l."""
         if not prior.log_range:
             step = 2 * math.pi / prior.shortest_lengthscale
         kernels, lengthscales, weights = [], [], []
@@ -84,7 +87,7 @@ _WeightedLengthscales = tuple[Float[Tensor, " S"], Float[Tensor, " S"]]
 
 
 def _rbf_lengthscales(low: float, high: float, rbf_count: int, prior: KernelPrior) -> _WeightedLengthscales:
-    """Lengthscales at the centres of cells of equal prior mass, and that mass."""
+    """Return lengthscales at the centres of cells with equal prior mass, and the mass of each cell."""
     share = math.log(high / low) / prior.log_range if prior.log_range else 1.0
     count = math.ceil(rbf_count * share) if high > low else 1
     midpoints = (torch.arange(count, dtype=torch.float64) + 0.5) / count
@@ -92,7 +95,8 @@ def _rbf_lengthscales(low: float, high: float, rbf_count: int, prior: KernelPrio
 
 
 def _periodic_lengthscales(low: float, high: float, step: float) -> _WeightedLengthscales:
-    """Lengthscales whose frequencies are multiples of `step`, and the prior mass of their cells up to a factor."""
+    """Return lengthscales whose frequencies are multiples of `step`, and the prior mass of their cells up to a
+    factor."""
     lowest, highest = 2 * math.pi / high / step, 2 * math.pi / low / step
     multiple = torch.arange(round(highest), round(lowest) - 1, -1, dtype=torch.float64).clamp_min(1)
     if len(multiple) == 1:
@@ -119,7 +123,7 @@ class Evidence:
         self._multiples = nodes.multiple.split(len(self._periodic_blocks[0].power)) if self._periodic_blocks else ()
 
     def __call__(self, x: Float[Tensor, " N"], y: Float[Tensor, " N"]) -> Float[Tensor, " S"]:
-        """The log evidence of `y` at `x`; raises `UsageError` if two inputs are further apart than `span`."""
+        """Return the log evidence of `y` at `x`; raise `UsageError` if two inputs are further apart than `span`."""
         if not len(x):
             return torch.zeros_like(self._nodes.log_prior)
         if (width := float(x.max() - x.min())) > self.span:
@@ -151,7 +155,8 @@ class Evidence:
 
 
 def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
-    """Blocks of consecutive nodes of one type of kernel, each with one number of terms."""
+    """Yield the series of all nodes with one type of kernel in blocks of consecutive nodes. Within a block, all series
+    have the same number of terms."""
     lengthscales = nodes.lengthscale[nodes.kernel == kernel]
     while len(lengthscales):
         terms = series_terms(kernel, float(lengthscales[0]), span)
@@ -163,7 +168,7 @@ def _blocks(kernel: int, nodes: Nodes, span: float) -> Iterator[CosineSeries]:
 def _running_sums(
     series: CosineSeries, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
 ) -> tuple[Complex[Tensor, "S M"], Complex[Tensor, "S M"]]:
-    """sum_n exp(i m w x_n), and the same weighted by y_n, for m = 0, ..., 2K and every frequency w of a series."""
+    """Return sum_n exp(i m w x_n) and sum_n y_n exp(i m w x_n) for m = 0, ..., 2K and every frequency w of a series."""
     rotation = torch.polar(torch.ones((), dtype=torch.float64), series.frequency[:, None] * x)
     columns = torch.stack([torch.ones_like(y), y], 1).to(rotation.dtype)
     power = torch.ones_like(rotation)
@@ -178,7 +183,7 @@ def _running_sums(
 def _sums_of_multiples(
     step: float, max_multiple: int, x: Float[Tensor, " N"], y: Float[Tensor, " N"]
 ) -> Complex[Tensor, "2 M"]:
-    """sum_n exp(i t step x_n), and the same weighted by y_n, for t from 0 to at least `max_multiple`."""
+    """Return sum_n exp(i t step x_n) and sum_n y_n exp(i t step x_n) for t from 0 to at least `max_multiple`."""
     size = math.isqrt(max_multiple) + 1
     unit = torch.ones((), dtype=torch.float64)
     coarse_rotations = torch.polar(unit, torch.arange(size)[:, None] * (size * step * x))
@@ -189,7 +194,8 @@ def _sums_of_multiples(
 def _gram(
     power: Float[Tensor, "S terms"], sums: Complex[Tensor, "S M"], weighted_sums: Complex[Tensor, "S M"]
 ) -> tuple[Float[Tensor, "S R R"], Float[Tensor, "S R"]]:
-    """W'W and W'y, where the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their powers."""
+    """Return W'W and W'y, where the columns of W are cosines 0, ..., K and sines 1, ..., K times the roots of their
+    powers."""
     terms = power.shape[1] - 1
     first, second, sign = _product_indices(terms)
     parts = torch.cat([sums.real, sums.imag], 1)
@@ -204,10 +210,12 @@ def _gram(
 
 @cache
 def _product_indices(terms: int) -> tuple[Int[Tensor, " entries"], Int[Tensor, " entries"], Float[Tensor, " entries"]]:
-    """Indices of the two sums whose combination is twice the product of columns k and m, and the sign of the second.
+    """Return the indices of the two sums whose combination is twice the product of columns k and m, and the sign of the
+    second sum.
 
-    With C_n and S_n for the sums of cosines and sines, twice cos k cos m is C_|k-m| + C_(k+m), twice sin k sin m is
-    C_|k-m| - C_(k+m), and twice cos k sin m is S_(k+m) + sign(m - k) S_|k-m|. The S follow the C.
+    Let C_n and S_n be the sums of cosines and sines. Twice cos k cos m is C_|k-m| + C_(k+m), twice sin k sin m is
+    C_|k-m| - C_(k+m), and twice cos k sin m is S_(k+m) + sign(m - k) S_|k-m|. In the array of sums, all S_n follow all
+    C_n.
     """
     order = torch.cat([torch.arange(terms + 1), torch.arange(1, terms + 1)])
     is_sine = torch.arange(len(order)) > terms

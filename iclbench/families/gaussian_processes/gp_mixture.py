@@ -1,16 +1,17 @@
 """Gaussian processes with two kinds of kernel and related datasets (ICICL-TNP, section 5.1 and appendix G.1).
 
-Every episode has a kernel (RBF or periodic) and a log-uniform lengthscale. Context and targets are one function of that
-process, and every related dataset is another function of it. All outputs, including the targets, have noise of standard
-deviation 0.2 by default.
+Every episode has a kernel (RBF or periodic) and a log-uniform lengthscale. Context and targets are points of one
+function of this process, and every related dataset has points of another function of the same process. All outputs,
+including the targets, have noise of standard deviation 0.2 by default.
 
 Functions are sampled with the cosine series of the kernels (`kernels`), in float64 and without covariance matrices.
-Kernel, context and targets are drawn first, then the largest number of related datasets. So for a given seed the number
-of requested datasets does not change the function and the first datasets.
+Kernel, context and targets are drawn first, then the largest number of related datasets. So, for a given seed, the
+function and the first related datasets do not depend on the number of requested datasets.
 
 Frozen prompts are stratified by kernel and, within each kernel, by log l and by context size: both kernels are equally
-frequent, and each of n equal intervals has one of the n lengthscales or sizes of a kernel. This halves the deviation of
-the ceiling of 256 episodes from its mean over the task. Training episodes are independent.
+frequent, and if a kernel has n episodes, each of n equal intervals contains one of their lengthscales and one of their
+sizes. This halves the deviation of the ceiling of 256 episodes from its expected value. Training episodes are
+independent.
 
 The authors draw one kernel, one context size and one number of related datasets per batch of 16. Here they are drawn
 per episode, or per batch with `per_batch = true`. Errors are divided by 1, the variance of the noiseless process, so
@@ -48,7 +49,8 @@ Edge = Annotated[float, Field(ge=-1000, le=1000)]
 # The processes of the related datasets in the mismatch probe (appendix G.1.1), by name.
 RELATED_PROCESSES = {"same": (PERIODIC, 1.85), "rbf": (RBF, 0.52), "near": (PERIODIC, 1.76), "far": (PERIODIC, 0.28)}
 MISMATCH_SHIFTS = {f"mismatch-{name}": process for name, process in RELATED_PROCESSES.items()}
-# Other lengthscales than in training, one kernel for all episodes, or related datasets of another process.
+# These shifts have other lengthscales than in training, one kernel for all episodes, or related datasets of another
+# process.
 GP_SHIFT_KINDS = {
     "ood-lengthscale": Kind(("the kernel",)),
     **{kernel: Kind(("the kernel",), Number()) for kernel in KERNELS},
@@ -88,7 +90,7 @@ class GPParameters(BaseSettings):
 
 @dataclass(frozen=True)
 class KernelPrior:
-    """A distribution of kernels: equally likely types, and log l uniform over disjoint intervals.
+    """A distribution over kernels: all types are equally likely, and log l is uniform over disjoint intervals.
 
     Attributes:
         kernels: indices of the types in `KERNELS`.
@@ -114,9 +116,9 @@ class KernelPrior:
     def draw(
         self, count: int, generator: torch.Generator, stratified: bool = False
     ) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-        """Kernels and lengthscales of `count` processes. If `stratified`, the counts of the kernels differ by at most
-        one, and the lengthscales of each kernel are stratified in log l. Otherwise the number of random numbers does
-        not depend on the prior."""
+        """Draw the kernels and lengthscales of `count` processes. If `stratified`, the counts of the kernels differ by
+        at most one, and the lengthscales of each kernel are stratified in log l. Otherwise the number of random numbers
+        does not depend on the prior."""
         if stratified:
             kernel_position = stratified_uniform(
                 torch.zeros(count, dtype=torch.long, device=generator.device), generator
@@ -147,7 +149,7 @@ class Process:
 
     @classmethod
     def constant(cls, episodes: int, kernel: int, lengthscale: float, device: torch.device) -> Process:
-        """The same kernel for all episodes."""
+        """Return the same kernel for all episodes."""
         scales = torch.full((episodes,), lengthscale, dtype=torch.float64, device=device)
         return cls(torch.full((episodes,), kernel, device=device), scales, lengthscale)
 
@@ -155,7 +157,7 @@ class Process:
 class GPMixture(Family):
     """Functions of a Gaussian process whose kernel is drawn per episode, with related datasets of the same kernel.
 
-    The `points` of a request are the largest context. Under `points-N` every context has exactly N points.
+    `points` of a request is the largest context size. Under `points-N`, every context has exactly N points.
     """
 
     Parameters = GPParameters
@@ -191,7 +193,7 @@ class GPMixture(Family):
         return shift
 
     def prior(self, shift: str = "none") -> KernelPrior:
-        """The distribution of the kernel of the context under a shift."""
+        """Return the distribution of the kernel of the context under a shift."""
         parsed = self.parse_shift(shift)
         if parsed.part(*MISMATCH_SHIFTS):
             return KernelPrior.single_kernel(PERIODIC, 1.85)
@@ -202,9 +204,9 @@ class GPMixture(Family):
         return KernelPrior(tuple(KERNELS.index(name) for name in self.parameters.kernels), intervals)
 
     def assumed_prior(self, shift: str = "none") -> KernelPrior:
-        """The distribution of kernels that a predictor without access to the kernel assumes: that of the shift. If the
-        shift has a single kernel, it is the distribution of the task or, for lengthscales outside its range, that of
-        `ood-lengthscale`."""
+        """Return the distribution of kernels that a predictor without access to the kernel assumes: the distribution
+        under the shift. If the shift has a single kernel, the predictor assumes the distribution of the task or, for a
+        lengthscale outside the range of the task, the distribution of `ood-lengthscale`."""
         prior = self.prior(shift)
         if prior.log_range:
             return prior
@@ -212,13 +214,13 @@ class GPMixture(Family):
         return self.prior("none" if low <= prior.shortest_lengthscale <= high else "ood-lengthscale")
 
     def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
-        """An oracle that infers the kernel is optimal only if it assumes the true distribution of kernels. Under shifts
-        to a single kernel, like `mismatch-*`, it assumes another distribution, and most of their related datasets
-        mislead it."""
+        """Return whether an oracle is optimal under a shift. An oracle that infers the kernel is optimal only if it
+        assumes the true distribution of kernels. Under shifts to a single kernel, like `mismatch-*`, it assumes another
+        distribution, and the related datasets of most of these shifts mislead it."""
         return oracle == "oracle-kernel" or self.assumed_prior(shift) == self.prior(shift)
 
     def held_out(self) -> GPMixture:
-        """The same task without `per_batch`, since confidence intervals assume independent kernels."""
+        """Return the same task without `per_batch`, since confidence intervals assume independent kernels."""
         if not self.parameters.per_batch:
             return self
         return GPMixture(self.parameters.model_copy(update={"per_batch": False}), self.data_dir)
@@ -227,7 +229,7 @@ class GPMixture(Family):
         return self.held_out()
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Prompts stratified by kernel, lengthscale and context size."""
+        """Draw prompts that are stratified by kernel, lengthscale and context size."""
         stratified_family = copy(self)
         stratified_family.stratified = True
         return stratified_family.sample_all_related(request)
@@ -238,7 +240,7 @@ class GPMixture(Family):
         return CEILINGS.get((points, shift)) if oracle == "oracle-kernel" and parameters == defaults else None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Episodes by kernel."""
+        """Group episodes by kernel."""
         return {name: episodes.truth["kernel"] == index for index, name in enumerate(KERNELS)}
 
     def display_inputs(self) -> Float[Tensor, "points 1"]:
@@ -280,12 +282,12 @@ class GPMixture(Family):
     def _related(
         self, process: Process, draw_count: int, count: int | None, generator: torch.Generator
     ) -> Points | None:
-        """The largest number of related datasets; those after the first `count` (default: a random number) are
-        masked."""
+        """Return the largest number of related datasets. All datasets after the first `count` (default: a random
+        number) are masked."""
         sets, (low, high), episodes = self.related_sets, self.parameters.related_points, len(process.kernel)
         if not sets:
             return None
-        if count == 0:  # no random numbers are needed after the related datasets
+        if count == 0:  # these draws can be skipped, since no other draws follow them
             blank = torch.zeros((episodes, sets, high, 1), device=generator.device)
             return Points(blank, blank, torch.zeros(blank.shape[:-1], dtype=torch.bool, device=blank.device))
         related_counts = _integers((draw_count, 1), 0, sets, generator).expand(episodes, 1)
@@ -300,8 +302,8 @@ class GPMixture(Family):
     def _functions(
         self, process: Process, x: Float[Tensor, "B S N"], is_present: Bool[Tensor, "B S"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B S N"], Float[Tensor, "B S"]]:
-        """Values of S functions of every process, in float64, and the means of periodic functions over a period. Both
-        are 0 where `is_present` is false, but random numbers are drawn for all functions."""
+        """Return the values of S functions of every process, in float64, and the means of periodic functions over a
+        period. Both are 0 where `is_present` is false, but random numbers are drawn for all functions."""
         terms = [series_terms(kernel, process.shortest_lengthscale, self.span) for kernel in (RBF, PERIODIC)]
         shape = (*is_present.shape, 1 + max(terms), 2)
         normals = torch.randn(shape, generator=generator, device=x.device, dtype=torch.float64)
@@ -317,7 +319,7 @@ class GPMixture(Family):
         return values, means
 
     def _observe(self, x: Float[Tensor, "B S N"], values: Float[Tensor, "B S N"], generator: torch.Generator) -> Points:
-        """Points with noisy outputs."""
+        """Return points with noisy outputs."""
         noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=values.dtype)
         y = (values + self.parameters.noise * noise).float()
         return Points.full(x.unsqueeze(-1), y.unsqueeze(-1))
@@ -329,11 +331,11 @@ def _uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: torc
 
 
 def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Generator) -> Tensor:
-    """Uniform integers from `low` to `high`, both included."""
+    """Draw uniform integers from `low` to `high`, both included."""
     return torch.randint(low, high + 1, shape, generator=generator, device=generator.device)
 
 
 def _first_points(points: Points, sizes: Int[Tensor, "*B"]) -> Points:
-    """The first `sizes` points of every set; the other points are 0 and masked."""
+    """Return the points with all but the first `sizes` points of every set masked and set to 0."""
     mask = torch.arange(points.count, device=sizes.device) < sizes.unsqueeze(-1)
     return Points(points.x * mask.unsqueeze(-1), points.y * mask.unsqueeze(-1), mask)

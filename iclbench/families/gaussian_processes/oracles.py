@@ -3,10 +3,11 @@
 `oracle-kernel` has access to the kernel of every episode and returns the exact posterior, which related datasets cannot
 improve. `oracle-bayes` has access only to the distribution of kernels and infers the kernel from context and related
 datasets: it averages the posteriors under a grid of kernels, the nodes (`evidence.Nodes`), with the nodes' posterior
-weights. On average no predictor has a better density, and no Gaussian head is better than the Gaussian with its mean
-and variance. Under shifts to a single kernel it still assumes a distribution (`GPMixture.assumed_prior`), and the
-related datasets of most `mismatch-*` shifts mislead it, so it is only a baseline there (`GPMixture.is_oracle_optimal`).
-`periodic-mean` also has access to the kernel, but uses only the mean of periodic functions.
+weights. In expectation, no predictor has a better log-density, and no Gaussian head is better than the Gaussian with
+the mean and variance of this mixture. Under shifts to a single kernel, `oracle-bayes` still assumes a distribution
+(`GPMixture.assumed_prior`), and the related datasets of most `mismatch-*` shifts mislead it, so it is only a baseline
+under these shifts (`GPMixture.is_oracle_optimal`). `periodic-mean` also has access to the kernel, but predicts only the
+mean of periodic functions.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ class MeanState(KernelState):
 class PeriodicMean(OracleKernel):
     """`oracle-kernel` for RBF functions; for periodic functions it predicts the true mean over a period.
 
-    Models that have learned smooth functions but not periods score similarly. On periodic functions its mean score is
-    -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214, with p_0 the variance of the mean (`kernels.mean_variance`).
+    Models that have learned smooth functions but not periods score similarly. On periodic functions, the mean score of
+    this predictor is -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214, where p_0 is the variance of the mean
+    (`kernels.mean_variance`).
     """
 
     def condition(self, context: Points, related: Points | None = None) -> MeanState:
@@ -103,7 +105,7 @@ class PeriodicMean(OracleKernel):
         return MeanState(state.context, state.kernel, state.lengthscale, self.truth["mean"])
 
     def query(self, state: MeanState, x: Float[Tensor, "B Q 1"]) -> JointGaussian:  # type: ignore[override]
-        """The posterior for RBF functions; for periodic functions independent outputs around the mean."""
+        """Return the posterior for RBF functions, and independent outputs around the mean for periodic functions."""
         rbf_prediction = super().query(state, x)
         is_periodic = (state.kernel == PERIODIC)[:, None, None]
         mean, std = state.mean[:, None, None], math.sqrt(1 - mean_variance() + self.noise**2)
@@ -124,7 +126,7 @@ class BayesSettings(BaseSettings):
         rbf_nodes: approximate number of RBF kernels, whose lengthscales l are equidistant in log l.
         spacing: largest distance between neighbouring periodic kernels in 2 pi / l.
         components: largest number of periodic kernels in a prediction.
-        episodes: number of episodes that are evaluated, the first of a prompt set; 0: all of them.
+        episodes: number of evaluated episodes, from the start of the prompt set; 0 selects all of them.
     """
 
     rbf_nodes: PositiveInt = 400
@@ -134,7 +136,7 @@ class BayesSettings(BaseSettings):
 
 
 class OracleBayes(_GPOracle[BayesSettings]):
-    """The posterior predictive distribution over all kernels given context and related datasets."""
+    """The posterior predictive distribution given context and related datasets, averaged over all kernels."""
 
     Settings = BayesSettings
     heads = ("mixture",)
@@ -149,7 +151,8 @@ class OracleBayes(_GPOracle[BayesSettings]):
     def predict_by_related(
         self, context: Points, x_target: Float[Tensor, "B Q 1"], related: Points | None, counts: Sequence[int]
     ) -> Iterator[Mixture]:
-        """Predictions with the first `counts` related datasets; the evidence of every dataset is computed once."""
+        """Yield a prediction with the first n related datasets for every n in `counts`, which must not decrease. The
+        evidence of every dataset is computed once."""
         log_weights = self._nodes.log_prior + self._evidence_of(context)
         next_set = 0
         for count in counts:
@@ -166,7 +169,8 @@ class OracleBayes(_GPOracle[BayesSettings]):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """The exact joint score: the evidence of context and targets over that of the context."""
+        """Return the exact joint score per target. The joint density is the evidence of context and targets divided by
+        the evidence of the context."""
         context_log_weights = self._posterior(context, related)
         joint_evidence = self._evidence_of(context.append(replace(targets, mask=targets.mask & scored)))
         joint_log_weights = context_log_weights - self._evidence_of(context) + joint_evidence
@@ -181,7 +185,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         generator: torch.Generator,
         related: Points | None = None,
     ) -> Float[Tensor, "n B Q 1"]:
-        """Draw a kernel from its posterior, then outputs from their posterior under it."""
+        """Draw a kernel from its posterior, then outputs from their posterior under this kernel."""
         weights = self._posterior(context, related).softmax(1)
         episodes = []
         for b, node in enumerate(torch.multinomial(weights, n, replacement=True, generator=generator)):
@@ -194,7 +198,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         return torch.stack(episodes, 1).unsqueeze(-1).to(x_target.dtype)
 
     def _posterior(self, context: Points, related: Points | None) -> Float[Tensor, "B S"]:
-        """Unnormalised posterior log weights of the nodes."""
+        """Return the unnormalised posterior log weights of the nodes."""
         log_weights = self._nodes.log_prior + self._evidence_of(context)
         if related is not None:
             for index in range(related.mask.shape[1]):
@@ -211,12 +215,12 @@ class OracleBayes(_GPOracle[BayesSettings]):
 
     @cached_property
     def _evidence_by_data(self) -> dict[bytes, Float[Tensor, "B S"]]:
-        """The evidence of recent datasets, which is needed for every number of related datasets and for joint
-        scores."""
+        """Cache with the evidence of recent datasets, which is needed for every number of related datasets and for
+        joint scores."""
         return {}
 
     def _evidence_of(self, points: Points) -> Float[Tensor, "B S"]:
-        """The log evidence of one dataset per episode at every node."""
+        """Return the log evidence of one dataset per episode at every node."""
         key = b"".join(t.cpu().numpy().tobytes() for t in points.tensors().values())
         if key not in self._evidence_by_data:
             datasets = zip(points.x[..., 0], points.y[..., 0], points.mask, strict=True)
@@ -227,7 +231,7 @@ class OracleBayes(_GPOracle[BayesSettings]):
         return self._evidence_by_data[key]
 
     def _predict(self, log_weights: Float[Tensor, "B S"], context: Points, x: Float[Tensor, "B Q 1"]) -> Mixture:
-        """A mixture with one component per node, padded with components of logit -inf."""
+        """Return a mixture with one component per node, padded with components that have the logit -inf."""
         components = [self._components(w) for w in log_weights]
         shape = (*x.shape[:2], max(len(node) for node, _ in components))
         logits, means, stds = x.new_full(shape, -torch.inf), x.new_zeros(shape), x.new_ones(shape)
@@ -243,17 +247,17 @@ class OracleBayes(_GPOracle[BayesSettings]):
     def _posterior_under(
         self, nodes: Int[Tensor, " K"], context: Points, x: Float[Tensor, "Q 1"]
     ) -> tuple[Float[Tensor, "K Q"], Float[Tensor, "K Q"]]:
-        """The posterior of one episode under each of these nodes."""
+        """Return the posterior means and standard deviations of one episode under each of these nodes."""
         copies = context.map(lambda t: t.expand(len(nodes), *t.shape))
         kernel, lengthscale = self._nodes.kernel[nodes], self._nodes.lengthscale[nodes]
         return posterior(kernel, lengthscale, copies, x.expand(len(nodes), *x.shape), self.noise)
 
     def _components(self, log_weights: Float[Tensor, " S"]) -> tuple[Int[Tensor, " K"], Float[Tensor, " K"]]:
-        """The nodes of the prediction and their log weights.
+        """Return the nodes of the prediction and their log weights.
 
         Nodes with weights below `MAX_DROPPED_MASS` / S are dropped. If more than `components` periodic nodes remain,
-        groups of neighbours are replaced by the node at their centre of mass. The posterior is then so broad that they
-        are similar.
+        groups of neighbours are replaced by the node at their centre of mass. The posterior is then so broad that the
+        nodes of a group predict similar outputs.
         """
         nodes = (log_weights > math.log(MAX_DROPPED_MASS / len(log_weights))).nonzero().squeeze(1)
         periodic_nodes = nodes[self._nodes.kernel[nodes] == PERIODIC]

@@ -17,8 +17,8 @@ def posterior(
     x: Float[Tensor, "S Q 1"],
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"]]:
-    """Marginal means and standard deviations of the noisy outputs at `x`, in float64. Masked points are ignored;
-    without points the result is the prior."""
+    """Return the marginal means and standard deviations of the noisy outputs at `x`, in float64. Masked points are
+    ignored. Without points, the result is the prior."""
     mean, reduction = _mean_and_reduction(kernel, lengthscale, context, x, noise)
     variance = (1 + noise**2 - reduction.square().sum(1)).clamp_min(noise**2)
     return mean, variance.sqrt()
@@ -31,7 +31,7 @@ def joint_posterior(
     x: Float[Tensor, "S Q 1"],
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q Q"]]:
-    """Mean of the noisy outputs and the Cholesky factor of their covariance; see `posterior`."""
+    """Return the mean of the noisy outputs and the Cholesky factor of their covariance; see `posterior`."""
     mean, reduction = _mean_and_reduction(kernel, lengthscale, context, x, noise)
     posterior_covariance = covariance(kernel, lengthscale, x, x) - reduction.mT @ reduction
     posterior_covariance.diagonal(dim1=1, dim2=2).add_(noise**2)
@@ -45,7 +45,7 @@ def _mean_and_reduction(
     x: Float[Tensor, "S Q 1"],
     noise: float,
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S N Q"]]:
-    """Means at `x`, and V such that V'V is the reduction of the covariance by the context."""
+    """Return the means at `x`, and V such that V'V is the reduction of the covariance by the context."""
     valid = context.mask.double()
     gram = covariance(kernel, lengthscale, context.x, context.x) * valid[:, :, None] * valid[:, None, :]
     # Masked points are independent of all other points.

@@ -1,1 +1,2 @@
-"""Images: completion from some pixels, bursty few-shot classification, and the data sets."""
+"""Image families: completion of images from some of their pixels, bursty few-shot classification, and image
+datasets."""

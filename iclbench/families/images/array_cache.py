@@ -1,7 +1,7 @@
 """A file cache for arrays that take long to compute, in the user's cache folder or, if that fails, next to the data.
 
 The name of a file includes a hash of the source of the array, so cached arrays are never out of date. An array is
-recomputed if its file cannot be read, and not cached if no file can be written.
+recomputed if its file cannot be read, and it is not cached if no file can be written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from iclbench.core.files import atomic
 
 
 def cached_array(name: str, data_folder: Path, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array that is cached as `name`. If it is not cached yet, it is computed and, if possible, cached.
+    """Return the array that is cached as `name`. If it is not cached yet, it is computed and, if possible, cached.
 
     Args:
         name: file name, without a folder.
@@ -46,7 +46,7 @@ def cached_array(name: str, data_folder: Path, compute: Callable[[], np.ndarray]
 
 
 def _read_cached(path: Path) -> np.ndarray:
-    """The array in a file. Its size is checked, since another program may have written the file.
+    """Read the array in a file. Its size is checked, since another program may have written the file.
 
     Raises:
         ValueError: the size differs from the header or exceeds the limit. Damaged files also raise the errors of

@@ -1,4 +1,4 @@
-"""Bursty few-shot classification: does a model take the label from the context (ICL) or from its weights (IWL)?
+"""Bursty few-shot classification, which tests in-context learning (ICL) against in-weight learning (IWL).
 
 A sequence has eight labelled characters and a query (Chan et al. 2022, arXiv 2205.05055; CoQE, section 5.2). With
 probability `p_bursty` a training sequence is bursty: its context has `SHOTS` images of each of two classes and further
@@ -9,24 +9,24 @@ fixed (see `iclbench.families.images.bursty_draws` for the split). Contexts of f
 The tests have eight images in context:
 
 - `icl`: four images of each of two held-out classes, with two labels assigned at random. The labels (`icl_labels`) are
-  0 and 1 (`first`), those of the two rarest or two most common classes, two random training labels per sequence, or a
-  list of two;
+  0 and 1 (`first`), the labels of the two rarest or the two most common classes (`rarest`, `common`), two random
+  training labels per sequence (`random`), or a list of two labels;
 - `icl_paired`: each `icl` sequence is followed by the same sequence with the labels exchanged. The pair counts as one
   episode and is right only if both answers are, so similarity to the trained classes of these labels does not help;
 - `flip`: as `icl`, with two trained classes drawn with the Zipf weights, whose trained labels are exchanged. The label
   in the context is right, and the label in the weights is wrong;
-- `iwl`: no context image has the class of the query. The query is drawn with the Zipf weights, the context with the
-  same weights from the other classes. In `iwl_macro`, `iwl_common` and `iwl_rare` the class of the query is uniform
-  over all, the common and the rare training classes. In `iwl_new_drawings` the query is a drawing that is not among
-  the `train_drawings` training drawings of its class.
+- `iwl`: no context image has the class of the query. The class of the query is drawn with the Zipf weights, and the
+  classes of the context are drawn with the same weights from the other classes. In `iwl_macro`, `iwl_common` and
+  `iwl_rare`, the class of the query is uniform over all, the common or the rare training classes. In
+  `iwl_new_drawings`, the query is a drawing that is not among the `train_drawings` training drawings of its class.
 
 With `anchor_compat`, sequences are sampled as in the code of the two papers (`datasets/data_generators.py` of
 google-deepmind/emergent_in_context_learning), which differs from the default in three ways. The two classes of a
-sequence are drawn with replacement: with ten held-out classes, every tenth `icl` sequence has one class under two
+sequence are drawn with replacement: with ten held-out classes, one in ten `icl` sequences has a single class with two
 labels, which limits the accuracy to 0.95; at alpha = 2, 40 % of the bursty sequences have six images of one class. The
-drawings of the two further images of a bursty sequence are chosen independently of the other seven and can repeat one
-of them. Labels are in the order of the ranks, the rarest class first, so labels 0 and 1 of `icl` are those of the two
-rarest classes.
+drawings of the two further images of a bursty sequence are chosen independently of the other seven drawings and can
+repeat one of them. Labels are in the order of the ranks, from the rarest class to the most common, so labels 0 and 1 of
+`icl` belong to the two rarest classes.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ SHOTS = 3
 
 
 class Sequences(NamedTuple):
-    """Classes, labels and drawings of sequences, the query last.
+    """Classes, labels and drawings of sequences. The last image of a sequence is the query.
 
     Attributes:
         classes: index of each image's class in the split; in training, this is also its label.
         labels: label of each image in the sequence.
-        drawings: index of each drawing in its class.
+        drawings: index of each image's drawing in its class.
         choices: the allowed labels.
     """
 
@@ -79,11 +79,11 @@ class Sequences(NamedTuple):
 class Bursty(Family):
     """Sequences of labelled characters, some of them bursty, and tests that distinguish ICL from IWL.
 
-    `truth` has the class in the data and the drawing of every image, the query last.
+    `truth` contains the class in the data and the index of the drawing for every image, with the query last.
 
     Args:
         parameters: see `BurstyParameters`.
-        data_dir: the folder that holds `omniglot/`; not needed for procedural glyphs.
+        data_dir: the folder that contains `omniglot/`; not needed for procedural glyphs.
 
     Raises:
         DataError: on first use, if the archives are missing, incomplete or damaged.
@@ -109,7 +109,7 @@ class Bursty(Family):
         return int(self.parameters.image_size**2)
 
     def validation(self) -> Bursty:
-        """The same task with other held-out characters, which the evaluation prompts do not use.
+        """Return the same task with other held-out characters, which the evaluation prompts do not use.
 
         Raises:
             UsageError: Omniglot does not have enough unused characters.
@@ -148,7 +148,7 @@ class Bursty(Family):
         return procedural_characters(self._procedural_classes, p.image_size, p.jitter)
 
     def split(self, device: torch.device | str = "cpu") -> ClassSplit:
-        """The rare, common and held-out classes and their frequencies."""
+        """Return the rare, common and held-out classes and their frequencies."""
         device = torch.device(device)
         if device not in self._splits:
             self._splits[device] = self._splits[torch.device("cpu")].to(device)
@@ -169,8 +169,8 @@ class Bursty(Family):
         split, shots, anchor = self.split(generator.device), min(SHOTS, points // 2), self.parameters.anchor_compat
         pair = self._pair(episodes, generator, are_different=not anchor)
         further_ranks = split.zipf((episodes, points - 2 * shots), generator)
-        # Classes depend on ranks modulo the number of classes, but drawings are distinct only among equal ranks. So
-        # after the number of classes is added, the classes are the same and their drawings can repeat those of the
+        # Classes depend on ranks modulo the number of classes, but drawings are distinct only among equal ranks. Adding
+        # the number of classes therefore does not change the classes, but allows their drawings to repeat those of the
         # pair.
         further_ranks = further_ranks + split.n_training * anchor
         context = shuffle(torch.cat([pair.repeat_interleave(shots, 1), further_ranks], 1), generator)
@@ -197,7 +197,8 @@ class Bursty(Family):
             case "icl_paired":
                 sequences = self._with_exchanged_labels(self._icl(pair_count(episodes), generator))
             case "flip":
-                # Two different classes: the trained label of a single class would be right for context and weights.
+                # The two classes differ, since the trained label of a single class would be right both in context and
+                # in weights.
                 pair = self.split(generator.device).labels_by_rank[self._pair(episodes, generator, are_different=True)]
                 sequences = self._two_class_sequences(pair, pair.flip(1), self.parameters.train_drawings, generator)
             case _:
@@ -205,7 +206,7 @@ class Bursty(Family):
         return self._episodes(sequences)
 
     def _pair(self, episodes: int, generator: torch.Generator, are_different: bool) -> Int[Tensor, "B 2"]:
-        """Two ranks of training classes for every sequence, which may be equal if not `are_different`."""
+        """Draw two ranks of training classes for every sequence. The ranks may be equal if `are_different` is false."""
         split = self.split(generator.device)
         ranks = split.zipf((episodes, 1), generator)
         other_ranks = split.zipf_except(ranks, generator) if are_different else split.zipf((episodes, 1), generator)
@@ -231,8 +232,8 @@ class Bursty(Family):
     def _two_class_sequences(
         self, pair: Int[Tensor, "B 2"], labels: Int[Tensor, "B 2"], drawings: int, generator: torch.Generator
     ) -> Sequences:
-        """Shuffled sequences with the same number of images from two classes with these labels, and a query of either
-        class."""
+        """Return shuffled sequences with an equal number of images from two classes, which have the given labels, and a
+        query from one of these classes."""
         pair_index = random_positions_in_pair(len(pair), generator)
         classes = pair.gather(1, pair_index)
         choices = torch.zeros((len(pair), self.parameters.classes), dtype=torch.bool, device=pair.device)
@@ -241,7 +242,7 @@ class Bursty(Family):
 
     @staticmethod
     def _with_exchanged_labels(sequences: Sequences) -> Sequences:
-        """Each sequence followed by itself with its two labels exchanged."""
+        """Insert after each sequence a copy in which the two labels are exchanged."""
         doubled = Sequences(*(t.repeat_interleave(2, 0) for t in sequences))
         label_sums = doubled.choices.nonzero()[:, 1].reshape(-1, 2).sum(1, keepdim=True)
         is_second = (torch.arange(len(label_sums), device=label_sums.device) % 2 == 1).unsqueeze(1)
@@ -268,7 +269,8 @@ class Bursty(Family):
         return sequences
 
     def _with_trained_labels(self, ranks: Int[Tensor, "B T"], generator: torch.Generator) -> Sequences:
-        """Images of training classes with their trained labels; ranks are taken modulo the number of these classes."""
+        """Return images of training classes with their trained labels. Ranks are taken modulo the number of these
+        classes."""
         split = self.split(generator.device)
         classes = split.labels_by_rank[ranks % split.n_training]
         choices = torch.arange(self.parameters.classes, device=classes.device) < split.n_training

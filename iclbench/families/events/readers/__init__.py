@@ -25,7 +25,7 @@ def read_events(
             absolute).
 
     Raises:
-        DataError: the file cannot be read as sequences of events; the message has the position.
+        DataError: the file cannot be read as sequences of events. The message contains the position of the error.
     """
     file_format = format_name or SUFFIXES.get(path.suffix.lower())
     if file_format is None:

@@ -5,8 +5,8 @@
 
 As in the published files, the header has fewer names than the rows have fields; fields after the time are not read.
 Sequences are in the order of the first events of their users. Marks are in the order of the first events of their
-items, unless the items are the numbers 0, 1, ..., which are then the marks (Mooc: 97, Reddit: 984). For all users,
-times count from the time 0 of the file, when its recording began.
+items, unless the items are the numbers 0, 1, ..., which are then the marks (97 in Mooc, 984 in Reddit). For all users,
+times count from time 0 of the file, the start of the recording.
 
 A user can have several events at the same time, since clocks count seconds; see the parameter `ties`
 (`iclbench.families.events.sequences`).
@@ -84,7 +84,7 @@ def _check_header(path: Path, line: int, fields: list[str]) -> None:
 
 
 def _event(location: str, fields: list[str]) -> tuple[str, str, float]:
-    """User, item and time of a row."""
+    """Return the user, item and time of a row."""
     if len(fields) < 3:
         raise DataError(
             f"{location}: expected at least user, item and time, got {len(fields)} fields", code="bad-syntax"
@@ -102,7 +102,7 @@ def _event(location: str, fields: list[str]) -> tuple[str, str, float]:
 
 
 def _item_marks(items: dict[str, int]) -> np.ndarray:
-    """The marks of the items, which are in the order of their first events."""
+    """Return the marks of the items, given the items in the order of their first events."""
     if set(items) == {str(index) for index in range(len(items))}:
         return np.array([int(item) for item in items])
     return np.arange(len(items))

@@ -1,8 +1,8 @@
-"""One sequence per line, as JSON: `{"times": [0.5, 1.25], "marks": [0, 2], "end": 3.0}`.
+"""Reader of JSON files with one sequence per line: `{"times": [0.5, 1.25], "marks": [0, 2], "end": 3.0}`.
 
-Times are absolute and count from the start of the observation; marks are 0-based. If no line has `marks`, there is
-one mark. `end`, the end of the observation, is optional. Sequences with `end` can have no events. Other keys are
-errors, since they are usually misspelled.
+Times are absolute and count from the start of the observation; marks are 0-based. If no line has `marks`, there is one
+mark. `end`, the end of the observation, is required for a sequence without events and optional otherwise. Other keys
+are errors, since they are usually misspelled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def read(path: Path, marks: int | None) -> EventData:
     """Read the sequences of a file; `marks` is the number of marks K (default: the largest mark plus 1).
 
     Raises:
-        DataError: the file has another format; the message has the line and the event, both from 1.
+        DataError: the file has another format. The message names the line and the event, both counted from 1.
     """
     gaps, sequence_marks, lines, counts, open_intervals = [], [], [], [], []
     marks_expected: bool | None = None
@@ -88,7 +88,7 @@ def _record(location: str, text: str) -> dict[str, Any]:
 
 
 def _times(location: str, values: Any) -> np.ndarray:
-    """A list of finite numbers as an array."""
+    """Convert a list of finite numbers to an array."""
     if not isinstance(values, list):
         raise DataError(f'{location}: "times" is not a list of numbers; write [...]', code="bad-syntax")
     for index, value in enumerate(values):
@@ -126,7 +126,7 @@ def _marks(location: str, values: Any, events: int, mark_count: int | None) -> n
 
 
 def _open_interval(location: str, record: dict[str, Any], times: np.ndarray) -> float:
-    """The time of observation after the last event; NaN if the observation ends with this event."""
+    """Return the time of observation after the last event, or NaN if the observation ends with this event."""
     if "end" not in record:
         return math.nan
     end = _finite_number(f'{location}, "end"', record["end"])

@@ -15,7 +15,7 @@ EVENT_BYTES = 128
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbers (from 1) and contents of the lines that are not blank, without line ends and byte order mark.
+    """Yield the number (from 1) and the content of every line that is not blank, without line ends and byte order mark.
 
     Raises:
         DataError: the file cannot be read, a line is too long, or all lines are blank.
@@ -38,7 +38,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def decode_line(path: Path, number: int, line: bytes) -> str:
-    """The text of a line; raises `DataError` if it is not UTF-8."""
+    """Decode a line; raise `DataError` if it is not UTF-8."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError:

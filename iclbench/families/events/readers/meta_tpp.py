@@ -1,8 +1,8 @@
-"""The `.npz` files of Meta TPP (Bae et al. 2023): `times`, `marks` and `masks`, all `(sequences, longest)`.
+"""Reader of the `.npz` files of Meta TPP (Bae et al. 2023): `times`, `marks` and `masks`, all `(sequences, longest)`.
 
 `times` are gaps, `marks` are 1-based with 0 for padding, and `masks` are 1 for events. As in the released code, a file
-without `marks` has one mark, and in a file without `masks` the positions with mark 0 are padding. Object arrays, which
-that code loads as pickles, can run arbitrary code and are refused.
+without `marks` has one mark, and in a file without `masks` the positions with mark 0 are padding. Object arrays are
+refused: the released code loads them as pickles, which can run arbitrary code.
 
 Some published files of this format contain absolute times instead of gaps: Mooc, Reddit and Wikipedia were first
 released with other code, and its users reported times that only increase (`mbilos/neural-flows-experiments`, issue 5).
@@ -27,7 +27,7 @@ from iclbench.core.formats import as_one_line
 from iclbench.families.events.event_data import MAX_MARKS, EventData
 
 ARRAYS = ("times", "marks", "masks")
-# Times with at least this number of increases and no decrease are not gaps.
+# `times` that increase at least this often and never decrease are probably not gaps.
 _MIN_INCREASES = 100
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
 
@@ -64,7 +64,7 @@ def read(path: Path, marks: int | None, times: str | None) -> EventData:
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file, all of the shape of `times`."""
+    """Read the arrays of a file, which all have the shape of `times`."""
     try:
         with limits.open_file(path) as file:
             arrays = _unpack(path, file)
@@ -96,7 +96,7 @@ def _unpack(path: Path, file: IO[bytes]) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of numbers, whose size is given in its header."""
+    """Read an array of numbers. The size in its header is checked before the values are read."""
     with archive.open(f"{name}.npy") as member:
         version = np.lib.format.read_magic(member)
         readers: dict[Any, Callable[..., Any]] = {
@@ -121,7 +121,7 @@ def _array(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
 
 
 def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Whether each position is an event; events must precede all padding of their row."""
+    """Return whether each position is an event. In every row, events must precede all padding."""
     has_mark = arrays["marks"] != 0 if "marks" in arrays else np.ones(arrays["times"].shape, dtype=bool)
     if "masks" not in arrays:
         mask = has_mark
@@ -141,7 +141,7 @@ def _mask(path: Path, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, mark_count: int | None) -> np.ndarray:
-    """The marks as integers starting from 1; 0 is padding."""
+    """Return the marks as integers starting from 1; 0 is padding."""
     if "marks" not in arrays:
         return mask.astype(np.int64)
     marks = arrays["marks"].astype(np.float64)
@@ -154,7 +154,7 @@ def _marks(path: Path, arrays: dict[str, np.ndarray], mask: np.ndarray, mark_cou
 
 
 def _raise_if_any(path: Path, name: str, array: np.ndarray, is_wrong: np.ndarray, problem: str) -> None:
-    """Raise `DataError` for the first wrong value, if there is one."""
+    """Raise `DataError` for the first wrong value if any value is wrong."""
     if is_wrong.any():
         row, column = np.argwhere(is_wrong)[0]
         raise DataError(f"{path}, {name}[{row}, {column}] is {array[row, column]}, {problem}")
