@@ -25,8 +25,8 @@ google-deepmind/emergent_in_context_learning), which differs from the default in
 sequence are drawn with replacement: with ten held-out classes, one in ten `icl` sequences has a single class with two
 labels, which limits the accuracy to 0.95; at alpha = 2, 40 % of the bursty sequences have six images of one class. The
 drawings of the two further images of a bursty sequence are chosen independently of the other seven drawings and can
-repeat one of them. Labels are in the order of the ranks, from the rarest class to the most common, so labels 0 and 1 of
-`icl` belong to the two rarest classes.
+repeat one of them. Labels are ordered by rank, from the rarest class to the most common, so labels 0 and 1 of `icl`
+belong to the two rarest classes.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 Labels are positions in a seeded permutation of the classes of the data: rare classes first, then common classes, then
 held-out classes, which have no label in training. Ranks order the training classes by frequency. The common classes
-come first, and both groups are in random order, so labels 0 and 1 are rare classes of any rank. With `by_label`, as in
-the code of Chan et al., classes are ranked from the last label to the first, so labels 0 and 1 are the two rarest.
+come first, and both groups are in random order, so the rare classes with labels 0 and 1 can have any rank among the
+rare classes. With `by_label`, as in the code of Chan et al., classes are ranked from the last label to the first, so
+labels 0 and 1 belong to the two rarest classes.
 
-Weights are integers, so excluding one rank from a draw is exact: a number below the total weight of the other
-ranks is shifted past the excluded one. No rejection is needed.
+Weights are integers, so excluding one rank from a draw is exact: a number below the total weight of the other ranks is
+shifted past the excluded rank. No rejection is needed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class ClassSplit(TensorRecord):
     """The classes of a task and their frequencies in training.
 
     Attributes:
-        data_classes: the class of the data for each label, `(classes,)`; the last `holdout` are held out.
-        labels_by_rank: the label of every rank, `(training,)`, the most frequent first.
+        data_classes: the class in the data for each label, `(classes,)`; the last `holdout` classes are held out.
+        labels_by_rank: the label of every rank, `(training,)`, with the most frequent class first.
         cumulative_weights: the cumulative weights of the ranks, `(training,)`.
         common: number of common classes, which are the first ranks.
     """
@@ -76,12 +77,12 @@ class ClassSplit(TensorRecord):
         return len(self.data_classes) - self.n_training
 
     def zipf(self, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "..."]:
-        """Independent random ranks."""
+        """Draw independent ranks in proportion to their weights."""
         numbers = _random_below(self.cumulative_weights[-1].expand(shape), generator)
         return torch.searchsorted(self.cumulative_weights, numbers, right=True)
 
     def zipf_except(self, excluded: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
-        """Independent random ranks, each different from the rank in `excluded`."""
+        """Draw independent ranks, each different from the rank at the same position of `excluded`."""
         end = self.cumulative_weights[excluded]
         start = torch.where(excluded > 0, self.cumulative_weights[(excluded - 1).clamp(min=0)], 0)
         number = _random_below(self.cumulative_weights[-1] - (end - start), generator)
@@ -89,10 +90,10 @@ class ClassSplit(TensorRecord):
 
 
 def distinct_drawings(classes: Int[Tensor, "B T"], drawings: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """The drawing number of each image in every sequence, the query last. Images of one class have different drawings.
+    """Draw the drawing number of each image in every sequence, so that images of one class have different drawings.
 
-    `classes` is used only to find images of the same class. If a class occurs more often than it has drawings, drawings
-    repeat, but not the drawing of the query.
+    The query is the last image. `classes` is used only to find images of the same class. If a class occurs more often
+    than it has drawings, drawings repeat, except the drawing of the query.
     """
     # The query comes first, so that its drawing can be excluded if drawings repeat.
     query_first = classes.roll(1, 1)
@@ -115,26 +116,26 @@ def shuffle(t: Int[Tensor, "B N"], generator: torch.Generator) -> Int[Tensor, "B
 
 
 def random_bits(episodes: int, generator: torch.Generator) -> Int[Tensor, "B 1"]:
-    """Random bits, one per episode."""
+    """Draw one random bit per episode."""
     return torch.randint(2, (episodes, 1), generator=generator, device=generator.device)
 
 
 def two_labels(episodes: int, labels: int, generator: torch.Generator) -> Int[Tensor, "B 2"]:
-    """Two different random labels for every episode."""
+    """Draw two different labels for every episode."""
     first = torch.randint(labels, (episodes, 1), generator=generator, device=generator.device)
     offset = torch.randint(1, labels, (episodes, 1), generator=generator, device=generator.device)
     return torch.cat([first, (first + offset) % labels], 1)
 
 
 def random_positions_in_pair(episodes: int, generator: torch.Generator) -> Int[Tensor, "B T"]:
-    """The class of every item of a test as its position in a pair of classes, 0 or 1. Both are equally frequent in the
-    context, in random order; that of the query, which is the last item, is random."""
+    """Draw the class of every item of a test as a position in a pair of classes, 0 or 1. In the context, both positions
+    are equally frequent and in random order. The last item is the query, whose position is random."""
     positions = (torch.arange(TEST_CONTEXT, device=generator.device) % 2).expand(episodes, TEST_CONTEXT)
     return torch.cat([shuffle(positions, generator), random_bits(episodes, generator)], 1)
 
 
 def pair_count(episodes: int) -> int:
-    """The number of pairs of episodes of the test `icl_paired`.
+    """Return the number of pairs of episodes of the test `icl_paired`.
 
     Raises:
         UsageError: the number of episodes is odd.
@@ -147,6 +148,6 @@ def pair_count(episodes: int) -> int:
 
 
 def _random_below(limit: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
-    """Uniform integers from 0 to `limit` - 1."""
+    """Draw uniform integers from 0 to `limit` - 1."""
     uniform = torch.rand(limit.shape, generator=generator, device=limit.device, dtype=torch.float64)
     return (uniform * limit).long()

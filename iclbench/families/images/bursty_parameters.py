@@ -22,8 +22,8 @@ def _check_labels(value: object) -> object:
 
 
 class BurstyParameters(BaseSettings):
-    """Parameters of bursty sequences: `classes` includes `holdout` and `common`; `jitter` is for procedural glyphs;
-    `split_seed` determines the rare, common and held-out classes and their labels."""
+    """Parameters of bursty sequences: `classes` includes `holdout` and `common`; `jitter` applies only to procedural
+    glyphs; `split_seed` determines the rare, common and held-out classes and their labels."""
 
     glyphs: Literal["procedural", "omniglot"] = "procedural"
     image_size: Annotated[int, Field(ge=8, le=SIZE)] = 28

@@ -2,9 +2,9 @@
 `list_eval_partition.txt`.
 
 Images are prepared as in the released code of TNP (Nguyen and Grover 2022) and CMAB (Feng et al. 2023), the two papers
-with published numbers. The complete image of 178 x 218 pixels is resized to size x size by Pillow's `resize` (bicubic
-and antialiased in the versions 8.4 and 9.4 of that code). Partitions 0 and 1 are training data, partition 2 is
-evaluation data. Every image is decoded once per process, when it is first drawn.
+with published results. The complete image of 178 x 218 pixels is resized to size x size by Pillow's `resize` (bicubic
+and antialiased in versions 8.4 and 9.4, which their code uses). Partitions 0 and 1 are training data, and partition 2
+is evaluation data. Every image is decoded once per process, when it is first drawn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALIGNED = (178, 218)
 
 _SOURCE = "CelebA (mmlab.ie.cuhk.edu.hk/projects/CelebA.html)"
 _ADVICE = f"the folder 'celeba' must contain img_align_celeba/*.jpg and list_eval_partition.txt of {_SOURCE}"
-# In the data set, 0 is the training partition, 1 validation and 2 test.
+# In the list of the dataset, 0 is the training partition, 1 the validation partition and 2 the test partition.
 _PARTITIONS = {"train": ("0", "1"), "test": ("2",)}
 
 
@@ -63,13 +63,14 @@ class CelebA(ImageSet):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the names and sizes of the files, since reading 200,000 images takes minutes."""
+        """Hash of the names and sizes of the files. Pixels are not hashed, since reading 200,000 images takes
+        minutes."""
         sizes = ((path.name, path.stat().st_size if path.is_file() else 0) for path in self._paths)
         return data_fingerprint(*(f"{name} {size}\n" for name, size in sizes))
 
 
 def _names(folder: Path, partitions: Sequence[str]) -> list[str]:
-    """File names of the images of these partitions."""
+    """Return the file names of the images of these partitions."""
     path = folder / "list_eval_partition.txt"
     try:
         rows = [line.split() for line in limits.read_bytes(path).decode("ascii").splitlines()]

@@ -29,7 +29,7 @@ class CharacterSet:
         self._images = {torch.device("cpu"): torch.from_numpy(rows)}
 
     def read(self, classes: Int[Tensor, "*n"], drawings: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels"]:
-        """These drawings of these classes, each flattened row by row, on the device of `classes`."""
+        """Return these drawings of these classes, each flattened row by row, on the device of `classes`."""
         if classes.device not in self._images:
             self._images[classes.device] = self._images[torch.device("cpu")].to(classes.device)
         # Selecting rows by one index is several times faster than indexing by classes and drawings.
@@ -44,15 +44,15 @@ class CharacterSet:
 
 @lru_cache(maxsize=4)
 def procedural_characters(classes: int, size: int, jitter: float) -> CharacterSet:
-    """The first `classes` procedural characters, 20 drawings of each."""
+    """Return the first `classes` procedural characters, with 20 drawings each."""
     return CharacterSet(glyphs(0, classes, DRAWINGS, size, jitter=jitter))
 
 
 def omniglot_characters(data_dir: Path | None, size: int) -> CharacterSet:
-    """All 1,623 characters of real Omniglot from `data_dir`/omniglot.
+    """Return all 1,623 characters of real Omniglot from `data_dir`/omniglot.
 
     Raises:
-        DataError: the data folder is missing, or the data set is missing, incomplete or damaged.
+        DataError: the data folder is missing, or the dataset is missing, incomplete or damaged.
     """
     if data_dir is None:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The baseline that predicts pixels by the Gaussian distribution of the training images given the context."""
+"""A baseline that fits a Gaussian to the training images and predicts pixels by its distribution given the context."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from iclbench.families.images.image_completion import ImageCompletion, image_fam
 
 
 class GaussianImageSettings(BaseSettings):
-    """Settings of `gaussian-image`: `floor`, the standard deviation of independent noise on every pixel and so the
-    smallest standard deviation of a prediction, as in the head of the compared models."""
+    """Settings of `gaussian-image`: `floor` is the standard deviation of independent noise on every pixel. It is
+    therefore the smallest standard deviation of a prediction, as in the head of the compared models."""
 
     floor: PositiveFloat = 0.1
 
@@ -29,7 +29,7 @@ class Posterior(NamedTuple):
 
     Attributes:
         mean: posterior means.
-        std: posterior standard deviations, with the noise.
+        std: posterior standard deviations, including the noise.
         log_evidence: log-density of the context, up to a constant that depends only on its size.
     """
 
@@ -81,11 +81,11 @@ def condition(
     context: Points,
     x_target: Float[Tensor, "B Q 2"],
 ) -> Posterior:
-    """The posterior at target pixels under a Gaussian prior of images with independent noise on every pixel.
+    """Return the posterior at target pixels under a Gaussian prior of images with independent noise on every pixel.
 
     Args:
         family: the family, which maps coordinates to pixels.
-        mean, covariance: moments of the V values of an image; the outputs of a pixel are adjacent.
+        mean, covariance: moments of the V values of an image, in which the outputs of a pixel are adjacent.
         noise: standard deviation of the noise.
         context: observed pixels.
         x_target: coordinates of the target pixels.
@@ -109,13 +109,13 @@ def condition(
 
 
 def _value_indices(family: ImageCompletion, x: Float[Tensor, "B N 2"], outputs: int) -> Tensor:
-    """Indices of all values of the pixels at these coordinates, `(B, N · outputs)`."""
+    """Return the indices of all values of the pixels at these coordinates, `(B, N · outputs)`."""
     return (family.pixel_at(x).unsqueeze(-1) * outputs + torch.arange(outputs, device=x.device)).flatten(1)
 
 
 def _masked_covariance(
     covariance: Float[Tensor, "V V"], observed: Tensor, mask: Bool[Tensor, "B N"], noise: float
 ) -> Float[Tensor, "B N N"]:
-    """Covariance of the observed values; masked values are independent of all others and have variance 1."""
+    """Return the covariance of the observed values. Masked values are independent of all others and have variance 1."""
     blocks = covariance[observed.unsqueeze(2), observed.unsqueeze(1)] * (mask.unsqueeze(2) & mask.unsqueeze(1))
     return blocks + torch.diag_embed(torch.where(mask, noise**2, 1.0).to(covariance))

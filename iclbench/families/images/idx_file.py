@@ -1,4 +1,5 @@
-"""The idx format of MNIST and EMNIST: two zero bytes, the type, the number of dimensions, their sizes, the values."""
+"""Reader of the idx format of MNIST and EMNIST: two zero bytes, the type, the number of dimensions, their sizes, and
+the values."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ def read_idx(folder: Path, name: str, dimensions: int, source: str) -> UInt8[np.
     """Read `folder/name.gz` or `folder/name`.
 
     Args:
-        folder: the data set's folder.
-        name: the file's official name, without `.gz`.
+        folder: the folder of the dataset.
+        name: the official name of the file, without `.gz`.
         dimensions: number of dimensions that the array must have.
-        source: source of the public data set, for error messages.
+        source: source of the public dataset, for error messages.
 
     Raises:
         DataError: the file is missing or damaged, has another format, or exceeds the limit (`iclbench.core.limits`).

@@ -2,16 +2,16 @@
 
 Two protocols define the numbers of observed pixels among P pixels:
 
-- `share` (ICICL-TNP, section 5.2 and appendix G.2): N ~ U{P/100 .. P/5} context pixels; the other pixels, or `targets`
-  random ones of them, are targets. There are 0 to `max_related` further images of the same label, each with
-  U{P/100 .. P/2} observed pixels. Coordinates are standardised over the image, intensities over the data set.
+- `share` (ICICL-TNP, section 5.2 and appendix G.2): there are N ~ U{P/100 .. P/5} context pixels. The other pixels, or
+  `targets` random ones of them, are targets. There are 0 to `max_related` further images of the same label, each with
+  U{P/100 .. P/2} observed pixels. Coordinates are standardised over the image, intensities over the dataset.
 - `cmab` (CMAB paper, appendix): N ~ U[3, budget - 3) context and M ~ U[3, budget - N) target pixels with a budget of
   200. Coordinates lie in [-1, 1], intensities in [-0.5, 0.5].
 
-A label is drawn uniformly, then an image of the label. Training and evaluation draw from different images, see
-`iclbench.families.images.image_sets`. Shifts: `unseen-classes` (images of labels that are not used in training, for
-data sets that have them) and `other-label` (the label of the related images is not that of the context, as in figure 14
-of the paper).
+A label is drawn uniformly, then an image with this label. Training and evaluation draw from different images; see
+`iclbench.families.images.image_sets`. The shifts are `unseen-classes` (images with labels that are not used in
+training, for datasets that have such images) and `other-label` (related images have another label than the context, as
+in figure 14 of the ICICL-TNP paper).
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ INTENSITY = {"glyphs": (0.067, 0.22), "mnist": (0.1307, 0.3081), "emnist": (0.17
 MIN_PIXELS = 3
 # Number of images that are averaged at once, which limits memory.
 _IMAGE_BATCH = 1024
-# Largest number of values of an image whose covariance is computed; a matrix of this size has 134 MB.
+# Largest number of values of an image whose covariance is computed. A covariance matrix of this size takes 134 MB.
 _MAX_VALUES = 4096
 
 
 class ImageParameters(BaseSettings):
     """Parameters of image completion: `classes`, `drawings` (training drawings of each class) and `jitter` define the
-    glyphs; `targets` is for `share` (0: all pixels that are not context), `budget` for `cmab`."""
+    glyphs; `targets` applies to `share` (0 selects all pixels outside the context), and `budget` applies to `cmab`."""
 
     images: Literal["glyphs", "mnist", "emnist", "celeba"] = "glyphs"
     size: Annotated[int, Field(ge=8, le=512)] = 28
@@ -77,11 +77,11 @@ class ImageParameters(BaseSettings):
 class ImageCompletion(Family):
     """Pixel intensities as a function of coordinates, given some pixels and related images of the same class.
 
-    The `points` of a request are the largest context. Under `points-N` every context has exactly N pixels.
+    `points` of a request is the largest context size. Under `points-N`, every context has exactly N pixels.
 
     Args:
         parameters: see `ImageParameters`.
-        data_dir: the folder that holds `mnist/`, `emnist/` or `celeba/`; not needed for glyphs.
+        data_dir: the folder that contains `mnist/`, `emnist/` or `celeba/`; not needed for glyphs.
 
     Raises:
         DataError: on first use, if the images are missing or damaged.
@@ -105,14 +105,14 @@ class ImageCompletion(Family):
         self._image_sets: dict[Part, ImageSet] = {}
 
     def held_out(self) -> ImageCompletion:
-        """The same task on images that are not used in training; loaded images are shared."""
+        """Return the same task on images that are not used in training. Both families share the loaded images."""
         family = copy.copy(self)
         family._part = "test"
         return family
 
     def validation(self) -> ImageCompletion:
-        """The same task on drawings that neither training nor prompts use. Real images have no third part, so it uses
-        their training images."""
+        """Return the same task on drawings that are used neither for training nor for prompts. Datasets of real images
+        have no third part, so their training images are used."""
         family = copy.copy(self)
         family._part = "train" if self.needs_data else "validation"
         return family
@@ -132,7 +132,7 @@ class ImageCompletion(Family):
 
     @property
     def y_scale(self) -> float:
-        """The normaliser is the variance of one channel."""
+        """Standard deviation of one channel, whose variance is the normaliser."""
         return math.sqrt(self.normaliser)
 
     @property
@@ -171,20 +171,20 @@ class ImageCompletion(Family):
 
     @property
     def _pixels_per_unit(self) -> float:
-        """Pixels per unit of a coordinate. A uniform distribution over `size` integers has variance
-        (size² - 1) / 12."""
+        """Number of pixels per unit of a coordinate. A uniform distribution over `size` integers has variance (size² -
+        1) / 12."""
         size = self.parameters.size
         return ((size**2 - 1) / 12) ** 0.5 if self.parameters.sampling == "share" else (size - 1) / 2
 
     def display_inputs(self) -> Float[Tensor, "points 2"]:
-        """Row and column of every pixel, row by row."""
+        """Return the coordinates (row, column) of every pixel, row by row."""
         size = self.parameters.size
         coordinates = torch.arange(size, dtype=torch.float64) - (size - 1) / 2
         coordinates = coordinates / self._pixels_per_unit
         return torch.cartesian_prod(coordinates, coordinates).float()
 
     def pixel_at(self, x: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
-        """Index of the nearest pixel of `display_inputs`."""
+        """Return the index of the nearest pixel of `display_inputs`."""
         size = self.parameters.size
         row, column = (x * self._pixels_per_unit + (size - 1) / 2).round().clamp(0, size - 1).long().unbind(-1)
         return row * size + column
@@ -264,7 +264,7 @@ class ImageCompletion(Family):
         shift: Shift,
         generator: torch.Generator,
     ) -> tuple[Points, Points]:
-        """Context pixels, and targets among the other pixels."""
+        """Draw context pixels, and targets among the other pixels."""
         episodes, pixels, budget = len(intensities), self.pixels, self.parameters.budget
         is_share = self.parameters.sampling == "share"
         low, high = (
@@ -296,8 +296,8 @@ class ImageCompletion(Family):
         count: int | None,
         generator: torch.Generator,
     ) -> tuple[Points, Int[Tensor, "B J"]]:
-        """The largest number of related images and their numbers in the set; images after the first `count` (default: a
-        random number) are masked."""
+        """Draw the largest number of related images. Return them and their numbers in the set. All images after the
+        first `count` (default: a random number) are masked."""
         sets, episodes, pixels = self.related_sets, len(label), self.pixels
         related_counts = torch.randint(sets + 1, (episodes, 1), generator=generator, device=x.device)
         if count is not None:
@@ -318,7 +318,7 @@ class ImageCompletion(Family):
         return observed, _image_numbers(images, label.unsqueeze(1), members)
 
     def _read(self, images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Float[Tensor, "*B P Dy"]:
-        """Intensities on the task's scale."""
+        """Read intensities and convert them to the scale of the task."""
         return self._scaled(images.read(_image_numbers(images, label, member)))
 
     def _scaled(self, stored: UInt8[Tensor, "*B P Dy"]) -> Float[Tensor, "*B P Dy"]:
@@ -354,7 +354,7 @@ class ImageCompletion(Family):
 
 
 def image_family(facts: TaskFacts | None, baseline: str) -> ImageCompletion:
-    """The family of a task of image completion; raises `UsageError` for another family."""
+    """Return the family of a task of image completion; raise `UsageError` for another family."""
     family = None if facts is None else facts.family
     if not isinstance(family, ImageCompletion):
         raise UsageError(
@@ -364,25 +364,26 @@ def image_family(facts: TaskFacts | None, baseline: str) -> ImageCompletion:
 
 
 def _share_range(pixels: int, points: int) -> tuple[int, int]:
-    """Smallest and largest context under `share`."""
+    """Return the smallest and largest context size under `share`."""
     return _limit_range(max(1, pixels // 100), max(1, pixels // 5), points)
 
 
 def _limit_range(low: int, high: int, limit: int) -> tuple[int, int]:
-    """A range of sizes without those above `limit`."""
+    """Return the part of a range of sizes that does not exceed `limit`."""
     high = min(high, limit)
     return min(low, high), high
 
 
 def _image_numbers(images: ImageSet, label: Int[Tensor, "*#B"], member: Int[Tensor, "*B"]) -> Int[Tensor, "*B"]:
-    """Numbers of images in the set, given their labels and their positions among the images of their label."""
+    """Return the numbers of images in the set, given their labels and their positions among the images with this
+    label."""
     return images.order.to(member.device)[images.first_position.to(member.device)[label] + member]
 
 
 def _observed_points(
     x: Float[Tensor, "P 2"], intensities: Float[Tensor, "B P Dy"], pixels: Int[Tensor, "B N"], sizes: Int[Tensor, " B"]
 ) -> Points:
-    """The first `sizes` of these pixels as points; masked values are 0."""
+    """Return these pixels as points, of which the first `sizes` are valid. Masked values are 0."""
     mask = torch.arange(pixels.shape[1], device=sizes.device) < sizes.unsqueeze(1)
     unmasked = mask.unsqueeze(-1)
     return Points(x[pixels] * unmasked, take(intensities, pixels) * unmasked, mask)
@@ -393,7 +394,7 @@ def _permutations(shape: tuple[int, int], generator: torch.Generator) -> Int[Ten
 
 
 def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> Int[Tensor, " B"]:
-    """Uniform integers from `low` to `high`, both included."""
+    """Draw uniform integers from `low` to `high`, both included."""
     uniform = torch.rand(high.shape, generator=generator, device=high.device, dtype=torch.float64)
     return low + (uniform * (high - low + 1)).long()
 
@@ -401,9 +402,10 @@ def _integers(low: int, high: Int[Tensor, " B"], generator: torch.Generator) -> 
 def _distinct_numbers(
     counts: Int[Tensor, " B"], sets: int, excluded: Int[Tensor, "B K"], generator: torch.Generator
 ) -> Int[Tensor, "B J"]:
-    """Per episode, `sets` different numbers below `counts` that are not excluded, in random order.
+    """Draw, for every episode, `sets` different numbers below `counts` that are not excluded, in random order.
 
-    Each is drawn from the range without the excluded numbers, then shifted past them in ascending order.
+    Each number is drawn from a range that is shortened by the count of excluded numbers, and is then shifted past the
+    excluded numbers in ascending order.
     """
     initially_excluded = excluded.shape[1]
     for _ in range(sets):

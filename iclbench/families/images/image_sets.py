@@ -52,7 +52,7 @@ class ImageSet:
         self.order = torch.from_numpy(np.argsort(labels, kind="stable"))
 
     def read(self, numbers: Int[Tensor, "*n"]) -> UInt8[Tensor, "*n pixels channels"]:
-        """The images with these numbers, on the device of `numbers`."""
+        """Return the images with these numbers, on the device of `numbers`."""
         if numbers.device not in self._pixels:
             self._pixels[numbers.device] = self._pixels[torch.device("cpu")].to(numbers.device)
         return self._pixels[numbers.device][numbers]
@@ -65,8 +65,8 @@ class ImageSet:
 
 
 def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: float) -> ImageSet:
-    """Procedural characters. Each class has `drawings` training drawings, and `HELD_OUT_DRAWINGS` drawings each for
-    evaluation and for the choice of learning rates."""
+    """Return procedural characters. Each class has `drawings` training drawings, `HELD_OUT_DRAWINGS` drawings for
+    evaluation and the same number for the choice of learning rates."""
     first_class = classes if part == "unseen" else 0
     first_drawer = drawings + HELD_OUT_DRAWINGS * (part == "validation")
     drawers = range(drawings) if part == "train" else range(first_drawer, first_drawer + HELD_OUT_DRAWINGS)
@@ -76,7 +76,7 @@ def glyph_images(part: Part, classes: int, drawings: int, size: int, jitter: flo
 
 
 def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
-    """MNIST from its four idx files below `mnist`.
+    """Read MNIST from its four idx files in the folder `mnist`.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -86,7 +86,8 @@ def mnist_images(part: Part, data_dir: Path | None) -> ImageSet:
 
 
 def emnist_images(part: Part, data_dir: Path | None) -> ImageSet:
-    """Balanced EMNIST from its idx files below `emnist`, upright (the files hold every image transposed).
+    """Read balanced EMNIST from its idx files in the folder `emnist`. The files contain transposed images, which are
+    turned upright.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -113,7 +114,7 @@ def _idx_pair(
 
 
 def folder_of(data_dir: Path | None, name: str, source: str) -> Path:
-    """The folder of a data set; raises `DataError` if there is no data folder."""
+    """Return the folder of a dataset; raise `DataError` if the data folder is not set."""
     if data_dir is None:
         raise DataError(
             f"the images of {source} are required: set --data-dir or ICLBENCH_DATA to the folder that contains "

@@ -1,4 +1,4 @@
-"""The baseline that predicts the mean image of the training data and ignores the context."""
+"""A baseline that predicts the mean image of the training data and ignores the context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iclbench.families.images.image_completion import image_family
 
 
 class MeanImageSettings(BaseSettings):
-    """Settings of `mean-image`: `floor`, the smallest standard deviation, as in the head of the compared models."""
+    """Settings of `mean-image`: `floor` is the smallest standard deviation, as in the head of the compared models."""
 
     floor: NonNegativeFloat = 0.1
 

@@ -15,14 +15,15 @@ Index: TypeAlias = Int[np.ndarray, "..."]
 
 
 def uniform(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
-    """Numbers in [0, 1), one for every combination of the broadcast indices."""
+    """Return numbers in [0, 1), one for every combination of the broadcast indices."""
     return (_bits(seed, name, *index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
-    """Approximately standard normal numbers of absolute value at most 3.47: sums of the four 16-bit parts of one hash.
+    """Return approximately standard normal numbers with absolute values of at most 3.47.
 
-    This avoids logarithms and exponentials, whose last bits differ between machines.
+    Each number is a scaled sum of the four 16-bit parts of one hash. This avoids logarithms and exponentials, whose
+    last bits differ between machines.
     """
     bits = _bits(seed, name, *index)
     parts = sum((bits >> np.uint64(shift)) & np.uint64(0xFFFF) for shift in (0, 16, 32, 48))
@@ -30,7 +31,8 @@ def normal(seed: int, name: str, *index: Index) -> Float[np.ndarray, "..."]:
 
 
 def _bits(seed: int, name: str, *index: Index) -> UInt64[np.ndarray, "..."]:
-    """64 random bits. Counters wrap around modulo 2^64, as the hash requires."""
+    """Return 64 random bits per combination of indices. Products and sums wrap around modulo 2^64, as the hash
+    requires."""
     with np.errstate(over="ignore"):
         bits = _mix(np.array([seed], np.uint64) ^ _mix(np.array([zlib.crc32(name.encode())], np.uint64)))
         for i in index:

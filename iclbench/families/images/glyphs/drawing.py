@@ -26,9 +26,10 @@ _SLIP = 0.021
 _TURN, _SLANT = (0.05, 0.05), (0.09, 0.05)
 _WIDTH, _HEIGHT = (0.11, 0.08), (0.11, 0.08)
 _SHIFT = (0.03, 0.035)
-# Smallest value and range of the factor of all deviations, which is small for careful and large for hasty drawers.
+# All deviations are multiplied by a factor that is small for careful and large for hasty drawers: its smallest value and
+# the length of its range.
 _HASTE = (0.3, 1.3)
-# Number of classes drawn at once, so that their points fit into the processor's cache.
+# Number of classes that are drawn at once. Their points fit into the processor's cache.
 _CHUNK_SIZE = 32
 
 Drawers: TypeAlias = Int[np.ndarray, " drawers"]
@@ -46,10 +47,10 @@ def glyphs(
 
     Args:
         seed: seed of the alphabets.
-        classes: number of classes, or their numbers, which start at 0 and have no upper limit.
-        drawings: number of drawings per class, or their numbers; drawing i of every class is by drawer i.
+        classes: number of classes, or the numbers of the classes, which start at 0 and have no upper limit.
+        drawings: number of drawings per class, or the numbers of the drawings. Drawing i of every class is by drawer i.
         size: height and width in pixels.
-        jitter: factor of the variation between drawings of a class; 0 for none.
+        jitter: factor of the variation between drawings of a class; 0 for no variation.
 
     Returns:
         Images with ink 255 on paper 0.
@@ -69,7 +70,7 @@ def _indices(indices: int | Sequence[int] | np.ndarray) -> Int[np.ndarray, " _"]
 
 
 def _chunks_by_stroke_count(counts: Int[np.ndarray, " classes"]) -> Iterator[tuple[int, Int[np.ndarray, " _"]]]:
-    """Chunks of classes with equal numbers of strokes, which need no masks."""
+    """Yield chunks of classes with equal numbers of strokes, so that no masks are needed."""
     for strokes in np.unique(counts):
         members = np.flatnonzero(counts == strokes)
         for start in range(0, len(members), _CHUNK_SIZE):
@@ -79,7 +80,7 @@ def _chunks_by_stroke_count(counts: Int[np.ndarray, " classes"]) -> Iterator[tup
 def _draw(
     seed: int, classes: Int[np.ndarray, " classes"], strokes: int, drawers: Drawers, jitter: float
 ) -> tuple[Trace, Trace]:
-    """Points of all drawings within the unit square, `(classes, drawers, strokes, points)`."""
+    """Return the points of all drawings in the unit square, `(classes, drawers, strokes, points)`."""
     program = Strokes(*(value[:, None] for value in programs(seed, classes, strokes)))
     centre, scale = _placement(seed, classes, program)
     c, d, s = classes[:, None, None], drawers[:, None], np.arange(strokes)
@@ -109,7 +110,8 @@ def _draw(
 def _placement(
     seed: int, classes: Int[np.ndarray, " classes"], program: Strokes
 ) -> tuple[Float[np.ndarray, "2 classes 1 1"], Float[np.ndarray, "classes 1 1"]]:
-    """Centre of the unperturbed glyph, and the factor that scales it to most of the image; tiny glyphs remain small."""
+    """Return the centre of the unperturbed glyph, and the factor that scales it to most of the image. Tiny glyphs
+    remain small."""
     trace_points = np.stack(trace(program))
     low, high = trace_points.min((-2, -1)), trace_points.max((-2, -1))
     extent = np.maximum((high - low).max(0), 0.25)

@@ -32,27 +32,27 @@ Classes: TypeAlias = Int[np.ndarray, " classes"]
 
 
 def alphabet_of(classes: Classes) -> Classes:
-    """The alphabet that each class belongs to."""
+    """Return the alphabet to which each class belongs."""
     cycle, character = np.divmod(classes, sum(ALPHABETS))
     return cycle * len(ALPHABETS) + np.searchsorted(np.cumsum(ALPHABETS), character, side="right")
 
 
 def stroke_counts(seed: int, classes: Classes) -> Classes:
-    """The number of strokes of each class, 1 to 5."""
+    """Return the number of strokes of each class, from 1 to 5."""
     richness = uniform(seed, "richness", alphabet_of(classes))
     complexity = 0.8 * uniform(seed, "strokes", classes) + 0.3 * richness - 0.06
     return 1 + np.searchsorted(_CUMULATIVE_COUNTS, complexity, side="right")
 
 
 def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
-    """The first `strokes` strokes of the classes; every field is `(classes, strokes)`."""
+    """Return the first `strokes` strokes of the classes. Every field is `(classes, strokes)`."""
     c, s = classes[:, None], np.arange(strokes)[None]
     alphabet = np.broadcast_to(alphabet_of(classes)[:, None], (len(classes), strokes))
 
     def draw(name: str) -> Float[np.ndarray, "classes strokes"]:
         return uniform(seed, name, c, s)
 
-    # Strokes with the same key have the same shape: one in the library of the alphabet, or a unique shape.
+    # Strokes with the same key have the same shape, which is in the library of the alphabet or unique to one stroke.
     library_key = alphabet * LIBRARY_SIZE + (draw("which of the library") * LIBRARY_SIZE).astype(np.int64)
     key = np.where(draw("from the library") < 0.5, library_key, (1 << 40) + c * STROKES + s)
     kind = _kind(uniform(seed, "kind", key), uniform(seed, "curvature", alphabet))
@@ -97,6 +97,6 @@ def programs(seed: int, classes: Classes, strokes: int) -> Strokes:
 def _kind(
     u: Float[np.ndarray, "classes strokes"], curvature: Float[np.ndarray, "classes strokes"]
 ) -> Int[np.ndarray, "classes strokes"]:
-    """The kind for a uniform number, with probabilities interpolated between the two tables."""
+    """Return the kinds of strokes, given uniform numbers. Probabilities are interpolated between the two tables."""
     shares = curvature[..., None] * _CURVED + (1 - curvature[..., None]) * _ANGULAR
     return np.minimum((u[..., None] >= np.cumsum(shares, -1)).sum(-1), DOT)

@@ -1,8 +1,8 @@
 """Rasterisation of points to images.
 
 Every point adds ink to its four nearest pixels in proportion to the length of its part of the line. The pen is as wide
-as that of Omniglot, about 4 of 105 pixels. In small images, where the pen is narrower than about a pixel, the ink of a
-pixel is its covered area, as in a downscaled scan. In larger images the line is widened and its edges are sharpened.
+as the pen of Omniglot, about 4 of 105 pixels. In small images, where the pen is narrower than about a pixel, the ink of
+a pixel is its covered area, as in a downscaled scan. In larger images the line is widened and its edges are sharpened.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PEN_WIDTH = 0.044
 
 
 def ink(x: Trace, y: Trace, size: int) -> UInt8[np.ndarray, "*glyphs size size"]:
-    """Draw glyphs given points in the unit square; points outside are moved to its edge. 255 is ink, 0 paper."""
+    """Draw glyphs, given points in the unit square. Points outside are moved to its edge. Ink is 255 and paper is 0."""
     columns, rows = (np.clip(axis * size - 0.5, 0, size - 1.001) for axis in (x, y))
     pen = PEN_WIDTH * size
-    # The length of a dot is the width of the pen.
+    # A stroke is at least as long as a dot, whose length is the width of the pen.
     weight = np.maximum(_lengths(columns, rows), pen / x.shape[-1])
     factor = math.ceil(size / 16)  # about one point per pixel
     weight = np.repeat(weight / factor, factor, -1)
@@ -38,14 +38,14 @@ def ink(x: Trace, y: Trace, size: int) -> UInt8[np.ndarray, "*glyphs size size"]
 
 
 def _lengths(x: Trace, y: Trace) -> Trace:
-    """Half of the distance to the previous point plus half of the distance to the next point."""
+    """Return half of the distance to the previous point plus half of the distance to the next point."""
     half = np.sqrt(np.square(np.diff(x)) + np.square(np.diff(y))) / 2
     ends = np.zeros_like(x[..., :1])
     return np.concatenate([ends, half], -1) + np.concatenate([half, ends], -1)
 
 
 def _interpolate(values: Trace, factor: int) -> Float[np.ndarray, "*glyphs strokes fine"]:
-    """`factor` points for each point, on the straight line to the next point."""
+    """Replace each point by `factor` points on the straight line to the next point."""
     next_values = np.concatenate([values[..., 1:], values[..., -1:]], -1)
     share = np.arange(factor) / factor
     points = values[..., None] + share * (next_values - values)[..., None]
@@ -74,7 +74,7 @@ def _splat(x: Trace, y: Trace, weight: Trace, size: int) -> Float32[np.ndarray, 
 
 
 def _blur(images: Float32[np.ndarray, "count size size"], sigma: float) -> Float32[np.ndarray, "count size size"]:
-    """Gaussian blur along both axes. Unlike in a matrix product, the order of the sums is fixed."""
+    """Apply a Gaussian blur along both axes. Unlike in a matrix product, the order of summation is fixed."""
     reach = math.ceil(2.6 * sigma)
     taps = np.exp(-0.5 * np.square(np.arange(-reach, reach + 1) / sigma))
     taps = np.round(taps / taps.sum(), 9).astype(np.float32)

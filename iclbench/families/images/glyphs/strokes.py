@@ -54,7 +54,8 @@ class Strokes(NamedTuple):
 
 
 def trace(strokes: Strokes, slip_x: PerStroke | float = 0.0, slip_y: PerStroke | float = 0.0) -> tuple[Trace, Trace]:
-    """x and y of every point (y points down); `slip` is the offset of a stroke from its exact position."""
+    """Return x and y of every point, where y increases downwards. `slip_x` and `slip_y` are offsets of strokes from
+    their exact positions."""
     column = Strokes(*(value[..., None] for value in strokes))
     turns = column.heading + column.arc * _T + column.swing * _SWING + column.hook * _HOOK
     turns = turns + column.corner * (column.at_corner < _T) + column.second * (column.at_second < _T)
