@@ -18,7 +18,7 @@ from iclbench.families.sampling import normal, skewed_inputs
 
 
 class Linear(FunctionFamily):
-    """w ~ N(0, I) and x ~ N(0, I), so y has variance d. Least squares is Bayes-optimal."""
+    """Functions w·x with w ~ N(0, I) and x ~ N(0, I), so y has variance d. Least squares is Bayes-optimal."""
 
     linear_in_x = True
     oracles = frozenset({"least-squares", "ridge"})
@@ -51,7 +51,8 @@ class SparseLinearParameters(FunctionParameters):
 
 
 class SparseLinear(Linear):
-    """Only `sparsity` random coordinates of w among the dimensions in use are not 0, so y has variance `sparsity`."""
+    """Linear functions in which only `sparsity` random coordinates of w, among the dimensions in use, are not 0. The
+    variance of y is `sparsity`."""
 
     Parameters = SparseLinearParameters
     oracles = frozenset({"oracle-supports"})
@@ -81,11 +82,12 @@ class SkewedLinearParameters(FunctionParameters):
 
 
 class SkewedLinear(Linear):
-    """The covariance of x has eigenvalues proportional to 1/i^exponent, with sum d, in a random basis. The variance of
-    y is d.
+    """Linear functions of skewed inputs. In a random basis, the covariance of x has eigenvalues proportional to
+    1/i^exponent with sum d. The variance of y is d.
 
-    In the main text of the paper the eigenvalues are 1/i²; its appendix scales x by 1/i², which is `exponent = 4`.
-    `rotation`: one basis per episode (paper), per call (its training code) or for all episodes (its evaluation code).
+    In the main text of the paper, the eigenvalues are 1/i²; its appendix scales x by 1/i², which is `exponent = 4`.
+    `rotation` selects one basis per episode (as in the paper), per call (as in its training code) or for all episodes
+    (as in its evaluation code).
     """
 
     Parameters = SkewedLinearParameters
@@ -102,11 +104,12 @@ class NoisyLinearParameters(FunctionParameters):
 
 
 class NoisyLinear(Linear):
-    """w·x + N(0, sigma²). Noisy labels are scored, so the zero predictor scores 1 + sigma²/d.
+    """Linear functions with label noise, y = w·x + N(0, sigma²). Scores use the noisy labels, so the zero predictor
+    scores 1 + sigma²/d.
 
     `renormalise` scales the noisy labels to variance d, so that the zero predictor scores 1. Garg's code divides by the
-    standard deviation of the batch; this family divides by that of the distribution, so that episodes do not depend
-    on each other. Ridge with the noise-to-signal ratio as its penalty is the oracle.
+    standard deviation of the batch; this family divides by the standard deviation of the distribution, so that episodes
+    do not depend on each other. Ridge with the noise-to-signal ratio as its penalty is the oracle.
     """
 
     Parameters = NoisyLinearParameters

@@ -11,7 +11,8 @@ from iclbench.families.linear import Linear
 
 
 class Quadratic(Linear):
-    """w ~ N(0, I); y has variance d, since E[x⁴] = 3. The oracle is least squares on x²."""
+    """Quadratic functions with w ~ N(0, I). The variance of y is d, since E[x⁴] = 3. The oracle is least squares on
+    x²."""
 
     linear_in_x = False
     oracles = frozenset({"oracle-features"})

@@ -22,10 +22,10 @@ class ReluNetworkParameters(FunctionParameters):
 
 
 class ReluNetwork(FunctionFamily):
-    """a_j ~ N(0, 1) and w_j ~ N(0, I) without biases, so y has variance d.
+    """Networks with a_j ~ N(0, 1), w_j ~ N(0, I) and no biases, so y has variance d.
 
-    With `shared_hidden` all episodes have the same w_j, drawn from `hidden_seed` (CoQE: d = 5, h = 10, output weights
-    N(0, 2/h), which is the same scale). The variance is then that of the functions with these weights.
+    With `shared_hidden`, all episodes have the same w_j, drawn from `hidden_seed` (CoQE: d = 5, h = 10, output weights
+    N(0, 2/h), which is the same scale). The variance of y then depends on these w_j (see `normaliser`).
     """
 
     Parameters = ReluNetworkParameters
@@ -33,8 +33,8 @@ class ReluNetwork(FunctionFamily):
 
     @property
     def normaliser(self) -> float:
-        """E y² for x ~ N(0, I): d on average over hidden weights; sum_j |w_j|² / h with `shared_hidden`, since
-        E relu(w·x)² = |w|² / 2."""
+        """E y² for x ~ N(0, I). This is d on average over hidden weights, and sum_j |w_j|² / h with `shared_hidden`,
+        since E relu(w·x)² = |w|² / 2."""
         if not self.parameters.shared_hidden:
             return float(self.x_dim)
         return float(self._shared_weights().double().square().sum()) / int(self.parameters.hidden)
@@ -45,7 +45,7 @@ class ReluNetwork(FunctionFamily):
 
     @property
     def weight_variance(self) -> float:
-        """Prior variance of an output weight with `shared_hidden`, else 1."""
+        """Prior variance of an output weight with `shared_hidden`, otherwise 1."""
         return 2 / int(self.parameters.hidden) if self.parameters.shared_hidden else 1.0
 
     def draw(self, episodes: int, generator: torch.Generator, active_dims: int | None = None) -> Truth:
@@ -62,12 +62,12 @@ class ReluNetwork(FunctionFamily):
         return math.sqrt(2 / self.parameters.hidden) * torch.einsum("bnh,bh->bn", hidden_units, truth["output"])
 
     def features(self, x: Float[Tensor, "N Dx"]) -> Float[Tensor, "N h"] | None:
-        """The hidden units with `shared_hidden`, else None."""
+        """Return the hidden units with `shared_hidden`, otherwise None."""
         return (x @ self._shared_weights()[0].to(x).T).relu() if self.parameters.shared_hidden else None
 
     def feature_directions(self) -> Float[Tensor, "h Dx"] | None:
         return F.normalize(self._shared_weights()[0], dim=-1) if self.parameters.shared_hidden else None
 
     def _shared_weights(self) -> Float[Tensor, "1 h Dx"]:
-        """The hidden weights with `shared_hidden`."""
+        """Return the hidden weights that all episodes have with `shared_hidden`."""
         return fixed_normal((1, self.parameters.hidden, self.x_dim), self.parameters.hidden_seed, torch.device("cpu"))

@@ -19,7 +19,7 @@ class Request:
         active_dims: number of input dimensions in use in a curriculum; the others are 0 (default: all are used).
         shift: name of a distribution shift (default: none).
         related: number of related datasets in every episode (default: drawn per episode). The other parts of the
-            episodes do not depend on it.
+            episodes do not depend on this number.
         before: number of episodes of earlier requests for the same prompt set. A family with finitely many episodes
             continues after them, so that no episode is repeated before all have been used.
     """

@@ -1,4 +1,4 @@
-"""Random inputs shared by families and shifts, drawn on the generator's device."""
+"""Functions that draw random numbers for families and shifts, on the generator's device."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from torch import Tensor
 
 
 def normal(shape: tuple[int, ...] | torch.Size, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers."""
+    """Draw standard normal numbers."""
     return torch.randn(shape, generator=generator, device=generator.device)
 
 
 def fixed_normal(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
-    """Standard normal numbers for constants of a task, drawn on the CPU, so that they are the same on every device."""
+    """Draw standard normal numbers for constants of a task. They are drawn on the CPU, so that they are the same on
+    every device."""
     return normal(shape, torch.Generator().manual_seed(seed)).to(device)
 
 
 def random_signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """+1 or -1 with equal probability."""
+    """Draw +1 or -1 with equal probability."""
     return 2.0 * torch.randint(2, shape, generator=generator, device=generator.device) - 1
 
 
 def orthogonal(gaussian: Float[Tensor, "*batch D K"]) -> Float[Tensor, "*batch D K"]:
-    """Uniformly random orthonormal columns from Gaussian matrices, K <= D.
+    """Return uniformly random orthonormal columns from Gaussian matrices, K <= D.
 
     The signs of the columns of Q depend on the algorithm of the QR decomposition. Multiplying them by the signs of R's
     diagonal makes the distribution uniform (Mezzadri 2007).
@@ -40,9 +41,9 @@ def skewed_inputs(
     exponent: float = 2.0,
     rotation: str = "episode",
 ) -> Float[Tensor, "B N D"]:
-    """Standard normal z mapped by U diag(s) U' with s_i² proportional to 1/i^exponent and sum of s_i² = d.
+    """Map standard normal z by U diag(s) U', where s_i² is proportional to 1/i^exponent and the sum of s_i² is d.
 
-    `rotation`: one U per "episode", one per call ("batch"), or one for all calls ("fixed").
+    `rotation` selects one U per episode ("episode"), per call ("batch") or for all calls ("fixed").
     """
     batch, _, dim = z.shape
     if rotation == "fixed":
@@ -55,8 +56,8 @@ def skewed_inputs(
 
 
 def stratified_uniform(group: Int[Tensor, " B"], generator: torch.Generator) -> Float[Tensor, " B"]:
-    """Stratified uniform numbers in [0, 1), float64: a group of size n has one number in each of n equal intervals, in
-    random order."""
+    """Draw stratified uniform numbers in [0, 1), in float64: a group of size n has one number in each of n equal
+    intervals. The order is random."""
     offset = torch.rand(len(group), generator=generator, device=group.device, dtype=torch.float64)
     numbers = torch.empty_like(offset)
     for group_index in group.unique():

@@ -3,23 +3,23 @@
 A shift consists of parts joined by `+`, in any order: `noisy-1`, `isotropic+noisy-1`, `orthants+points-160`. A part is
 a kind and, for some kinds, a number in a normal form: `noisy` and `noisy-1.0` are both `noisy-1`. Every kind sets some
 aspects of an episode. Parts combine if no two of them set the same aspect. A family lists its kinds in the order in
-which they take effect, which is also their order in the name of the shift (`Shift.name`). `points-N` (N context
-examples instead of the trained number, drawn by the caller) applies to all families.
+which they take effect, which is also their order in the name of the shift (`Shift.name`). `points-N` applies to all
+families: the caller draws N context examples instead of the trained number.
 
 The kinds of function families are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9). They
 change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), even for models
 trained on skewed inputs (appendix A.1.3; the released evaluation fixes Gaussian data). Here, too, kinds that constrain
-directions transform inputs from N(0, I). The other kinds use the inputs of the task; in combination with `isotropic`
-they have the inputs of the papers:
+directions transform inputs from N(0, I). The other kinds use the inputs of the task or, in combination with
+`isotropic`, the inputs of the papers. The kinds are:
 
 - `isotropic`, `skewed`: inputs from N(0, I), or from the skewed distribution of the papers;
-- `subspace`: coordinates from ceil(d/2) on are 0 (paper); `subspace-random`: inputs in a random ceil(d/2)-dimensional
-  subspace, scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
-- `orthants`: all context inputs of an episode are in one random orthant, the query is unconstrained;
+- `subspace`: coordinates after the first ceil(d/2) are 0 (paper); `subspace-random`: inputs are in a random subspace of
+  dimension ceil(d/2) and are scaled by sqrt(d / ceil(d/2)) (Garg's code, sqrt 2 for even d);
+- `orthants`: all context inputs of an episode are in one random orthant, and the query is unconstrained;
 - `orthogonal-query`: the query is orthogonal to all context inputs and has its original length; defined for n < d;
 - `repeated-query`: the query is an earlier point with its label, so error 0 is attainable; defined for n > 0;
-- `wide-query-C`: only the query is scaled (default: by 3);
-- `input-scale-C`, `weight-scale-C`: all inputs or all noiseless outputs are scaled;
+- `wide-query-C`: only the query is scaled, by C (default: 3);
+- `input-scale-C`, `weight-scale-C`: all inputs or all noiseless outputs are scaled by C;
 - `noisy-S`: label noise of standard deviation S (default: 1).
 """
 
@@ -58,8 +58,9 @@ class Kind:
     """A kind of shift.
 
     Attributes:
-        aspects: the aspects of an episode that it sets, in words; two kinds that set the same aspect do not combine.
-        number: its number; None if it has no number.
+        aspects: the aspects of an episode that the kind sets, in words. Two kinds that set the same aspect do not
+            combine.
+        number: the number of the kind; None if it has no number.
         related_from: the process of the related datasets, if the kind sets it.
     """
 
@@ -89,7 +90,7 @@ class Shift:
 
     @classmethod
     def parse(cls, name: str, kinds: Kinds) -> Shift:
-        """Parse a shift; `kinds` are the kinds of the family, in order.
+        """Parse a shift. `kinds` are the kinds of the family in the order in which they take effect.
 
         Raises:
             UsageError: the family has no such kind; a number is missing, not positive or not allowed; or two parts set
@@ -117,11 +118,11 @@ class Shift:
         return "+".join(part.text for part in self.parts) or "none"
 
     def part(self, *kinds: str) -> Part | None:
-        """The first part that has one of these kinds; None if the shift has no such part."""
+        """Return the first part that has one of these kinds, or None if the shift has no such part."""
         return next((part for part in self.parts if part.kind in kinds), None)
 
     def value(self, kind: str, default: float) -> float:
-        """The number of this kind; `default` if the shift has no such part."""
+        """Return the number of the part of this kind, or `default` if the shift has no such part."""
         part = self.part(kind)
         return default if part is None else part.value
 
@@ -137,7 +138,7 @@ class Shift:
         return None if part is None else int(part.value)
 
     def with_examples(self, n: int) -> Shift:
-        """The same shift with n context examples, named with `points-N`.
+        """Return the same shift with n context examples, named with `points-N`.
 
         Raises:
             UsageError: the shift already sets the number of examples.
@@ -291,7 +292,7 @@ FUNCTION_KINDS: Mapping[str, FunctionKind] = {
 
 
 def repeat_earlier_points(context: Points, generator: torch.Generator) -> tuple[Points, Bool[Tensor, "B N"]]:
-    """For every n, a random one of the first n points, and whether such a point exists (n > 0)."""
+    """Return, for every n, a random one of the first n points, and whether such a point exists (n > 0)."""
     batch, points = context.mask.shape
     counts = torch.arange(points, device=generator.device)
     uniform = torch.rand((batch, points), generator=generator, device=generator.device)
@@ -300,7 +301,7 @@ def repeat_earlier_points(context: Points, generator: torch.Generator) -> tuple[
 
 
 def _orthogonal_to_earlier(x: Float[Tensor, "B N D"], queries: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-    """Row n of `queries`, projected to be orthogonal to the first n rows of `x` and rescaled to its original length.
+    """Project row n of `queries` to be orthogonal to the first n rows of `x`, and rescale it to its original length.
     Rows from D on are unchanged."""
     dim = x.shape[-1]
     # The first n columns of Q span the first n inputs, for every n at once.

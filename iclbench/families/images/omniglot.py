@@ -1,8 +1,8 @@
-"""Real Omniglot (Lake, Salakhutdinov and Tenenbaum 2015): 1,623 handwritten characters of 50 alphabets, 20 drawings
-each.
+"""Real Omniglot (Lake, Salakhutdinov and Tenenbaum 2015): 1,623 handwritten characters of 50 alphabets, with 20
+drawings each.
 
-It is read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip` (659),
-or from the unpacked folders `images_background` and `images_evaluation`. Drawings are files
+The images are read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip`
+(659), or from the unpacked folders `images_background` and `images_evaluation`. Drawings are files
 `ALPHABET/characterNN/NNNN_DD.png` of 105 x 105 pixels with 1 bit. Reading takes seconds, so the result is cached in a
 file (`iclbench.families.images.array_cache`).
 """
@@ -27,7 +27,8 @@ from iclbench.families.images.array_cache import cached_array
 
 CLASSES = {"images_background": 964, "images_evaluation": 659}
 ALL_CLASSES, DRAWINGS, SIZE = sum(CLASSES.values()), 20, 105
-# The largest unpacked sizes of a drawing and a part in bytes; those of the official archives are 522 and 4.8 million.
+# Limits on the unpacked size of a drawing and of a part in bytes. In the official archives, the largest sizes are 522
+# and 4.8 million.
 _MAX_DRAWING_BYTES, _MAX_PART_BYTES = 65_536, 100_000_000
 
 _ADVICE = (
@@ -38,7 +39,7 @@ _Reader = Callable[[str], bytes]
 
 
 def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size size"]:
-    """All 1,623 x 20 drawings at `size` x `size` pixels; order and errors are as in `read_omniglot`."""
+    """Load all 1,623 x 20 drawings at `size` x `size` pixels. Order and errors are as in `read_omniglot`."""
 
     def compute() -> UInt8[np.ndarray, "classes 20 size size"]:
         images = read_omniglot(folder)
@@ -48,7 +49,7 @@ def load_omniglot(folder: Path, size: int) -> UInt8[np.ndarray, "classes 20 size
 
 
 def _content_hash(folder: Path) -> str:
-    """Hash of the archives; for an unpacked part, hash of the names and sizes of its drawings."""
+    """Return a hash of the archives. For an unpacked part, the names and sizes of its drawings are hashed."""
     parts: list[str | bytes] = []
     for part in CLASSES:
         if (folder / part).is_dir():
@@ -64,7 +65,9 @@ def _content_hash(folder: Path) -> str:
 
 
 def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
-    """All 1,623 x 20 drawings, ink 255 on paper 0: background classes first, in the order of alphabets and characters.
+    """Read all 1,623 x 20 drawings, with ink 255 on paper 0.
+
+    Background classes come first. Within a part, classes are in the order of alphabets and characters.
 
     Raises:
         DataError: an archive, a class or a drawing is missing or damaged, a name points outside the folder, or the
@@ -74,7 +77,7 @@ def read_omniglot(folder: Path) -> UInt8[np.ndarray, "classes 20 105 105"]:
 
 
 def _unpacked_sizes(folder: Path, part: str) -> dict[str, int]:
-    """The sizes of all drawings of an unpacked part, by name."""
+    """Return the sizes of all drawings of an unpacked part, by name."""
     try:
         return {p.relative_to(folder).as_posix(): p.stat().st_size for p in (folder / part).glob("*/*/*.png")}
     except OSError as error:
@@ -101,7 +104,7 @@ def _read_part(folder: Path, part: str) -> UInt8[np.ndarray, "classes 20 105 105
 
 
 def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
-    """The sizes of the files of an archive, by name.
+    """Return the sizes of the files of an archive, by name.
 
     Raises `DataError` for compression methods other than deflate, because `zipfile` cannot limit how much it unpacks.
     """
@@ -118,7 +121,8 @@ def _archive_sizes(archive: Path, zipped: zipfile.ZipFile) -> dict[str, int]:
 
 
 def _read_bounded(zipped: zipfile.ZipFile, name: str) -> bytes:
-    """A file of an archive, up to one byte more than the largest drawing: the size in the archive may be wrong."""
+    """Read a file of an archive, but at most one byte more than the largest drawing, since the size in the archive may
+    be wrong."""
     with zipped.open(name) as file:
         return file.read(_MAX_DRAWING_BYTES + 1)
 
@@ -126,7 +130,7 @@ def _read_bounded(zipped: zipfile.ZipFile, name: str) -> bytes:
 def _drawings(
     path: Path, part: str, sizes: Mapping[str, int], read: _Reader
 ) -> UInt8[np.ndarray, "classes 20 105 105"]:
-    """The images of one part by class and drawer. Raises `DataError` if it is incomplete or too large."""
+    """Return the images of one part by class and drawer; raise `DataError` if the part is incomplete or too large."""
     characters: dict[str, dict[int, str]] = defaultdict(dict)
     numbers: set[int] = set()
     for name, size in sizes.items():
@@ -163,7 +167,7 @@ def _drawings(
 
 
 def _character_numbers(part: str) -> set[int]:
-    """The character numbers of a part; numbering starts at 1 and continues from one part to the next."""
+    """Return the character numbers of a part. Numbering starts at 1 and continues from one part to the next."""
     before = sum(list(CLASSES.values())[: list(CLASSES).index(part)])
     return set(range(before + 1, before + CLASSES[part] + 1))
 

@@ -19,7 +19,7 @@ class ProbeTarget(TensorRecord):
 
     Attributes:
         values: tokens, or vectors of K numbers.
-        is_defined: the episodes with a value.
+        is_defined: whether each episode has a value.
     """
 
     values: Int[Tensor, " B"] | Float[Tensor, "B K"]
@@ -27,7 +27,7 @@ class ProbeTarget(TensorRecord):
 
     @classmethod
     def of_all(cls, values: Int[Tensor, " B"] | Float[Tensor, "B K"]) -> ProbeTarget:
-        """A target that all episodes have."""
+        """Create a target with a value for every episode."""
         return cls(values, torch.ones(len(values), dtype=torch.bool, device=values.device))
 
 
@@ -41,11 +41,11 @@ class StreamFamily(Family):
         return 0
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
-        """The targets of linear probes (`iclbench probe`), by name.
+        """Return the targets of linear probes (`iclbench probe`) by name.
 
-        The default is `previous_element`, the element before the last one that was read. A model that relates
-        neighbouring elements, by a convolution, a recurrence or the first attention layer of an induction head (Olsson
-        et al. 2022, arXiv 2209.11895), has it in its hidden state.
+        The default target is `previous_element`, the element before the last element that was read. A model that
+        relates neighbouring elements, by a convolution, a recurrence or the first attention layer of an induction head
+        (Olsson et al. 2022, arXiv 2209.11895), represents this element in its hidden state.
 
         Args:
             episodes: episodes with more than `elements` elements.

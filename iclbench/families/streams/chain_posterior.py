@@ -1,10 +1,10 @@
-"""The posterior of Markov chains given tokens: the probabilities of the next token.
+"""Exact probabilities of the next token under the posterior of Markov chains given the previous tokens.
 
 Without switches, the posterior of each row is a Dirichlet distribution, and the probability of a token is its share of
 the tokens that followed the last m tokens, after adding `concentration` to each count. With switches, the answer is the
 mean of these probabilities over the posterior of the first token of the chain in force (Adams and MacKay 2007, Bayesian
 online changepoint detection, arXiv 0710.3742). The recursion is exact. Its time is quadratic in the length of the
-sequence, since every token may be the first one.
+sequence, since the chain in force may start at any token.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from torch import Tensor
 from iclbench.core.episodes import take
 from iclbench.core.tokens import after_same_context, followers
 
-# Number of array entries per batch of episodes, which limits memory and fits into the processor's cache.
+# Largest number of array entries per batch of episodes. It limits memory and fits into the processor's cache.
 _MAX_ENTRIES = 500_000
 
 
 class ChainPrior(NamedTuple):
-    """The distribution of chains: the parameter of the rows, and the probability of a switch before a token."""
+    """The distribution of chains: the Dirichlet parameter of the rows, and the probability of a switch before a
+    token."""
 
     concentration: float
     switch: float
@@ -33,13 +34,13 @@ class ChainPrior(NamedTuple):
 def posterior_rows(
     tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int, classes: int, prior: ChainPrior
 ) -> Float[Tensor, "B P K"]:
-    """Probabilities of the token after each prefix, in float64.
+    """Return the probabilities of the token after each prefix, in float64.
 
     Args:
         tokens: the sequences.
         lengths: numbers of tokens of the prefixes.
-        order: number of tokens that the next one depends on.
-        classes: number of tokens of the vocabulary.
+        order: number of previous tokens on which the next token depends.
+        classes: size of the vocabulary.
         prior: the distribution of chains.
     """
     size = max(1, _MAX_ENTRIES // max(1, tokens.shape[1] * max(lengths.shape[1], classes)))
@@ -58,7 +59,8 @@ def _chunk_rows(
 def rows_with_switches(
     tokens: Int[Tensor, "B N"], order: int, classes: int, prior: ChainPrior
 ) -> Float[Tensor, "B N_and_1 K"]:
-    """Probabilities of the next token after 0, 1, ..., N tokens, if the chain may be replaced before every token.
+    """Return the probabilities of the next token after 0, 1, ..., N tokens if the chain may be replaced before every
+    token.
 
     The state of the recursion is the posterior of the first token of the chain in force. Tokens before position `order`
     are uniform and carry no information about a chain, so all chains that start there count as one.
@@ -84,5 +86,6 @@ def rows_with_switches(
 
 
 def _posterior_mean(counts: Float[Tensor, "*shape K"], concentration: float) -> Float[Tensor, "*shape K"]:
-    """The mean of a row given the counts of its tokens. Its Dirichlet prior has all parameters `concentration`."""
+    """Return the posterior mean of a row given the counts of its tokens. All parameters of its Dirichlet prior are
+    `concentration`."""
     return (counts + concentration) / (counts.sum(-1, keepdim=True) + counts.shape[-1] * concentration)

@@ -1,8 +1,8 @@
-"""Kalman filters of noisy rotations in the plane, of which the first coordinate is observed (Kalman 1960).
+"""Kalman filters for noisy rotations in the plane whose first coordinate is observed with noise (Kalman 1960).
 
-For x' = A x + q w with A = [[a, -b], [b, a]] and y = x_1 + r v, a filter has the exact mean and covariance of the
-state before the next element. Several systems per episode are filtered at once. The covariances do not depend on the
-elements, so those of systems that all episodes share are computed once.
+For x' = A x + q w with A = [[a, -b], [b, a]] and y = x_1 + r v, a filter contains the exact mean and covariance of the
+state at the next element, given the elements so far. Several systems per episode are filtered at once. The covariances
+do not depend on the elements, so they are computed only once for systems that all episodes share.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Filters(State):
     Attributes:
         count: number of elements so far.
         mean: mean of the state.
-        covariance: variance of the first coordinate, covariance of both, and variance of the second.
+        covariance: variance of the first coordinate, covariance of both coordinates, and variance of the second
+            coordinate.
         log_evidence: log-density of the elements so far under each system.
     """
 
@@ -42,7 +43,7 @@ class Filters(State):
 
     @classmethod
     def initial(cls, episodes: int, systems: int, device: torch.device) -> Filters:
-        """The filters of x_0 ~ N(0, I)."""
+        """Return the filters of x_0 ~ N(0, I)."""
         zeros = torch.zeros(episodes, systems, dtype=torch.float64, device=device)
         return cls(
             torch.zeros(episodes, dtype=torch.long, device=device),
@@ -67,13 +68,14 @@ class KalmanFilter:
     observation_noise: float
 
     def std(self, filters: Filters) -> Float[Tensor, "#B S"]:
-        """The standard deviation of the next element under each system. Its mean is `filters.mean[:, 0]`."""
+        """Return the standard deviation of the next element under each system. The mean of the element is
+        `filters.mean[:, 0]`."""
         return (filters.covariance[:, 0] + self.observation_noise**2).sqrt()
 
     def filtered(self, filters: Filters, points: Points) -> Iterator[Filters]:
-        """The filters before each element and after the last. Masked elements are skipped.
+        """Yield the filters before each element and after the last element. Masked elements are skipped.
 
-        Covariances have a batch of 1 while those of all episodes are equal.
+        Covariances have a batch size of 1 as long as they are equal in all episodes.
         """
         is_full = bool(points.mask.all())
         y = points.y[..., 0].double()
@@ -86,18 +88,19 @@ class KalmanFilter:
         yield filters
 
     def after(self, filters: Filters, points: Points) -> Filters:
-        """The filters after these elements."""
+        """Return the filters after these elements."""
         *_, last = self.filtered(filters, points)
         return replace(last, covariance=last.covariance.expand(len(points), -1, -1))
 
     def estimate(self, filters: Filters, y: Float[Tensor, "B 1"]) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-        """The mean of both coordinates of the state at an element, given this element and those before it."""
+        """Return the means of both coordinates of the state at an element, given this element and all earlier
+        elements."""
         (mean_1, mean_2), (p11, p12, _) = filters.mean.unbind(1), filters.covariance.unbind(1)
         gain = (y - mean_1) / (p11 + self.observation_noise**2)
         return mean_1 + p11 * gain, mean_2 + p12 * gain
 
     def _step(self, filters: Filters, y: Float[Tensor, "B 1"]) -> Filters:
-        """The filters after one more element."""
+        """Return the filters after one more element."""
         (mean_1, mean_2), (p11, p12, p22) = filters.mean.unbind(1), filters.covariance.unbind(1)
         variance = p11 + self.observation_noise**2
         error = y - mean_1
@@ -120,7 +123,8 @@ class KalmanFilter:
 
 
 def _where(condition: Bool[Tensor, " B"], changed: Filters, unchanged: Filters) -> Filters:
-    """The first filters for the episodes in the condition, the second for the others."""
+    """Return the changed filters for the episodes in which the condition is true, and the unchanged filters for the
+    others."""
     pairs = zip(changed.tensors().values(), unchanged.tensors().values(), strict=True)
     chosen = iter([torch.where(condition.reshape(-1, *[1] * (a.dim() - 1)), a, b) for a, b in pairs])
     return changed.map(lambda _: next(chosen))

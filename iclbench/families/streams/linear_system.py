@@ -1,11 +1,12 @@
-"""Linear dynamical systems in the plane: noisy damped rotations, of which one coordinate is observed with noise.
+"""Linear dynamical systems in the plane: noisy damped rotations whose first coordinate is observed with noise.
 
 The hidden state of an episode starts at x_0 ~ N(0, I) and follows x' = A x + q w with A = rho R(theta), where R(theta)
 is the rotation by the angle theta. Element n of the sequence is the first coordinate of x_n plus r v. All entries of w
 and v are independent standard normal numbers. The radius rho and the angle theta are uniform over ranges and drawn per
 episode. Models have to infer both from the elements.
 
-The angles from 0 to pi are all angles: a reflection of the second coordinate changes theta to -theta and no element.
+Angles from 0 to pi cover all systems, since a reflection of the second coordinate changes theta to -theta without
+changing any element.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 LARGEST_RADIUS, LARGEST_NOISE = 2.0, 1e3
 # Growing systems are sampled only while rho^n is below this number, because elements are float32.
 LARGEST_GROWTH = 1e30
-# Number of elements over which the normaliser is a mean: those of the presets `grid` and `small`.
+# The normaliser is a mean over this number of elements, which is the number of the presets `grid` and `small`.
 NORMALISED_ELEMENTS = 64
 
 SYSTEM_KINDS = {
@@ -73,7 +74,7 @@ class LinearSystemParameters(BaseSettings):
 
 @dataclass(frozen=True)
 class SwitchedSystems(TensorRecord):
-    """The system of every episode and the system that replaces it, which is the same without the shift `switch`.
+    """The system of every episode and the system that replaces it. Without the shift `switch`, both are equal.
 
     Attributes:
         radius, angle: rho and theta.
@@ -88,7 +89,7 @@ class SwitchedSystems(TensorRecord):
     switch: Int[Tensor, " B"]
 
     def rotation(self, count: Int[Tensor, " B"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """The entries (a, b) of A = [[a, -b], [b, a]] for the step after `count` elements."""
+        """Return the entries (a, b) of A = [[a, -b], [b, a]] for the step after `count` elements."""
         is_later = count >= self.switch
         return rotation(
             torch.where(is_later, self.later_radius, self.radius), torch.where(is_later, self.later_angle, self.angle)
@@ -98,16 +99,16 @@ class SwitchedSystems(TensorRecord):
 def rotation(
     radius: Float[Tensor, "*S"], angle: Float[Tensor, "*S"]
 ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-    """The entries (a, b) of A = [[a, -b], [b, a]] = rho R(theta)."""
+    """Return the entries (a, b) of A = [[a, -b], [b, a]] = rho R(theta)."""
     return radius * angle.cos(), radius * angle.sin()
 
 
 class LinearSystems(StreamFamily):
     """Sequences of numbers, one element per requested point; the question is `next`.
 
-    Shifts: all systems have the radius R (`radius-R`) or the angle T (`angle-T`); the standard deviation of the noise
-    of the state is C (`process-noise-C`) or that of the elements is S (`noisy-S`); in the middle of the sequence
-    another independent system replaces A and continues from the same state (`switch`).
+    Shifts: with `radius-R` or `angle-T`, all systems have the radius R or the angle T. `process-noise-C` sets the
+        standard deviation of the noise of the state, and `noisy-S` that of the noise of the elements. With `switch`, an
+        independent system replaces the system in the middle of the sequence and continues from the same state.
     """
 
     Parameters = LinearSystemParameters
@@ -117,7 +118,7 @@ class LinearSystems(StreamFamily):
 
     @property
     def normaliser(self) -> float:
-        """The mean variance of the noiseless elements over the first 64, in closed form.
+        """The mean variance of the first 64 noiseless elements, in closed form.
 
         The variance of element n is rho^(2n) + q² (1 + rho² + ... + rho^(2n - 2)), averaged over rho. It does not
         depend on theta.
@@ -127,11 +128,12 @@ class LinearSystems(StreamFamily):
         return sum(variances) / len(variances)
 
     def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
-        """`oracle-bayes-kalman` assumes that a sequence has one system, which is not so under `switch`."""
+        """Return whether an oracle is optimal under a shift. `oracle-bayes-kalman` assumes that a sequence has one
+        system, which is false under `switch`."""
         return oracle == "oracle-kalman" or self.parse_shift(shift).part("switch") is None
 
     def ranges(self, shift: str = "none") -> tuple[tuple[float, float], tuple[float, float]]:
-        """The ranges of radius and angle under a shift; a single value is a range of length 0."""
+        """Return the ranges of radius and angle under a shift. A single value is a range of length 0."""
         parsed = self.parse_shift(shift)
         radius, angle = parsed.part("radius"), parsed.part("angle")
         return (
@@ -140,7 +142,7 @@ class LinearSystems(StreamFamily):
         )
 
     def noises(self, shift: str = "none") -> tuple[float, float]:
-        """The standard deviations of process noise and observation noise under a shift."""
+        """Return the standard deviations of process noise and observation noise under a shift."""
         parsed = self.parse_shift(shift)
         return (
             parsed.value("process-noise", self.parameters.process_noise),
@@ -148,7 +150,7 @@ class LinearSystems(StreamFamily):
         )
 
     def kalman_filter(self, systems: SwitchedSystems, shift: str = "none") -> KalmanFilter:
-        """The filter of these systems, one per episode."""
+        """Return the filter of these systems, one per episode."""
 
         def rotation_after(count: Int[Tensor, " B"]) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
             a, b = systems.rotation(count)
@@ -157,11 +159,13 @@ class LinearSystems(StreamFamily):
         return KalmanFilter(rotation_after, *self.noises(shift))
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
-        """The Kalman filter with access to the system of the episode (`oracle-kalman`), in units of the elements.
+        """Return two quantities of the Kalman filter with access to the system of the episode (`oracle-kalman`), in
+        units of the elements.
 
-        `state`: the mean of both coordinates of the state at the last element that was read, given the elements up to
-        it; the second coordinate is never observed. `prediction`: the mean of the next element. The average over all
-        systems (`oracle-bayes-kalman`) would be slow on as many episodes as a probe needs.
+        `state` is the mean of both coordinates of the state at the last element that was read, given all elements that
+        were read. The second coordinate is never observed. `prediction` is the mean of the next element. The average
+        over all systems (`oracle-bayes-kalman`) is not a target, since it would be slow on as many episodes as a probe
+        needs.
         """
         systems, read = SwitchedSystems(**episodes.truth), episodes.context.span(0, elements)
         kalman_filter = self.kalman_filter(systems, shift)
@@ -183,10 +187,10 @@ class LinearSystems(StreamFamily):
 
     def sample(self, request: Request) -> Episodes:
         generator, episodes, points = request.generator, request.episodes, request.points
-        # The systems are drawn before the states, so that they do not depend on the length of the sequences.
+        # All systems are drawn before any state, so that they do not depend on the length of the sequences.
         systems = self._systems(request)
         process_noise, observation_noise = self.noises(request.shift)
-        # The plane is that of complex numbers, in which A is a multiplication.
+        # States are complex numbers, so that multiplication by a number applies A.
         state = torch.view_as_complex(normal((episodes, 2), generator).double())
         state_noise = process_noise * torch.view_as_complex(normal((points - 1, episodes, 2), generator).double())
         factor = torch.polar(systems.radius, systems.angle)
@@ -201,7 +205,7 @@ class LinearSystems(StreamFamily):
         return Episodes(context=context, scored=context.mask, truth=systems.tensors())
 
     def _systems(self, request: Request) -> SwitchedSystems:
-        """Systems of a request. Those of all shifts are made from the same random numbers."""
+        """Draw the systems of a request. All shifts use the same random numbers."""
         shift, device = self.parse_shift(request.shift), request.generator.device
         radius_range, angle_range = self.ranges(request.shift)
         self.check_shift(shift, request.points)
@@ -215,12 +219,12 @@ class LinearSystems(StreamFamily):
 
 
 def _switch_position(points: int) -> int:
-    """Number of elements before the switch."""
+    """Return the number of elements before the switch."""
     return points // 2
 
 
 def _mean_power(edges: tuple[float, float], exponent: int) -> float:
-    """The mean of rho^exponent for rho uniform between the edges. Differences of powers would cancel for close
-    edges."""
+    """Return the mean of rho^exponent for rho uniform between the edges. The sum is used because a difference of powers
+    would cancel if the edges are close."""
     low, high = edges
     return sum(high**i * low ** (exponent - i) for i in range(exponent + 1)) / (exponent + 1)

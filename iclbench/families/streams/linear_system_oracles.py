@@ -4,14 +4,15 @@
 predicts with the Kalman filter, which is exact.
 
 `oracle-bayes-kalman` has access only to the distribution of systems under the evaluated shift. It averages the Kalman
-filters of a grid of systems, the midpoints of equal intervals of radius and angle, with their posterior weights. On
-average no predictor without access to the system has a better density or a smaller error, up to the error of the grid.
+filters of a grid of systems, the midpoints of equal intervals of radius and angle, with their posterior weights. Up to
+the error of the grid, no predictor without access to the system has a better expected log-density or a smaller expected
+squared error.
 
-For the default systems and grid, over 500 sequences of 64 elements, doubling the number of angles changes the mean log-
-density of an element by less than 1e-6 nats and that of single elements by up to 0.01. Doubling the number of radii
-changes the mean by less than 1e-4 and single elements by up to 0.2. The grid is coarser in comparison to the posterior
-if there is little process noise: at a standard deviation of 0.05, over 300 sequences, doubling the number of angles
-changes the mean by less than 1e-4 nats and single elements by up to 0.2.
+For the default systems and grid, over 500 sequences of 64 elements, doubling the number of angles changes the mean
+log-density of an element by less than 1e-6 nats and the log-density of single elements by up to 0.01. Doubling the
+number of radii changes the mean by less than 1e-4 and single elements by up to 0.2. With little process noise, the
+posterior is narrower and the grid is coarser in comparison: at a standard deviation of 0.05, over 300 sequences,
+doubling the number of angles changes the mean by less than 1e-4 nats and single elements by up to 0.2.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.kalman import Filters, KalmanFilter
 from iclbench.families.streams.linear_system import LinearSystems, SwitchedSystems, rotation
 
-# Number of filters that are updated at once, so that their arrays fit into the processor's cache.
+# Number of filters that are updated at once. Their arrays fit into the processor's cache.
 _FILTERS_AT_ONCE = 32_768
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
@@ -45,7 +46,7 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 
 @dataclass(frozen=True)
 class SystemState(State):
-    """The filters of every episode, and its system if the oracle has access to it."""
+    """The filters of every episode and, if the oracle has access to them, the systems."""
 
     filters: Filters
     systems: SwitchedSystems | None = None
@@ -60,15 +61,15 @@ class _SystemOracle(FamilyPredictor[_Settings], abstract=True):
 
     @abstractmethod
     def _initial_state(self, episodes: int, device: torch.device) -> SystemState:
-        """The state before the first element."""
+        """Return the state before the first element."""
 
     @abstractmethod
     def _kalman_filter(self, state: SystemState) -> KalmanFilter:
-        """The filter of the systems of these episodes."""
+        """Return the filter of the systems of these episodes."""
 
     @abstractmethod
     def _next_element(self, filters: Filters, std: Float[Tensor, "#B S"], dtype: torch.dtype) -> Prediction:
-        """The distribution of the next element, `(B, 1)`.
+        """Return the distribution of the next element, `(B, 1)`.
 
         Args:
             filters: the filters after the elements so far.
@@ -102,7 +103,7 @@ class _SystemOracle(FamilyPredictor[_Settings], abstract=True):
         return self.update(self._initial_state(len(context), context.y.device), context)
 
     def query(self, state: SystemState, x: Float[Tensor, "B Q 0"]) -> Prediction:
-        """The same prediction for every query, since elements have no x."""
+        """Return the same prediction for every query, since elements have no x."""
         answer = self._next_element(state.filters, self._kalman_filter(state).std(state.filters), x.dtype)
         return answer.map(lambda t: t.expand(-1, x.shape[1], *t.shape[2:]))
 
@@ -168,7 +169,7 @@ class OracleBayesKalman(_SystemOracle[BayesKalmanSettings]):
 
 
 def _midpoints(edges: tuple[float, float], count: int) -> Float[Tensor, " count"]:
-    """The midpoints of equal intervals; a single point if the edges are equal."""
+    """Return the midpoints of equal intervals, or a single point if the edges are equal."""
     low, high = edges
     count = 1 if low == high else count
     return low + (high - low) * (torch.arange(count, dtype=torch.float64) + 0.5) / count

@@ -1,10 +1,10 @@
 """Markov chains of tokens, with another chain in every episode.
 
 The rows of the transition matrix of an episode have a Dirichlet distribution with all parameters `concentration`. In a
-chain of order m the row depends on the last m tokens, and the first m tokens are uniform (Edelman et al. 2024,
-arXiv 2402.11004, for m = 1 and above). With `switch`, before every token the chain is replaced by a new one with this
-probability. Nothing marks a switch, and the last tokens of the old chain are the context of the new one. Models have to
-infer the chain from the tokens.
+chain of order m the row depends on the last m tokens, and the first m tokens are uniform (Edelman et al. 2024, arXiv
+2402.11004, for m = 1 and above). Before every token, a new chain replaces the chain with probability `switch`. Nothing
+marks a switch, and the last tokens of the old chain are the first context of the new chain. Models have to infer the
+chain from the tokens.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class MarkovParameters(BaseSettings):
 
     Attributes:
         symbols: number of tokens k.
-        order: number of tokens that the next one depends on.
-        concentration: parameter of the Dirichlet distribution of rows: large values make all tokens equally likely,
-            small values one token.
+        order: number of previous tokens on which the next token depends.
+        concentration: parameter of the Dirichlet distribution of rows. Large values make all tokens equally likely;
+            small values make one token of a row much more likely than the others.
         switch: probability that a new chain replaces the chain before a token.
     """
 
@@ -55,11 +55,11 @@ class MarkovParameters(BaseSettings):
 class MarkovChains(StreamFamily):
     """Sequences of tokens; the question is `next`.
 
-    `truth` has the distribution of each token, and of one further token, given the chain in force and the tokens before
-    it (`rows`), and whether a new chain replaced the chain before the token (`is_switch`).
+    `truth["rows"]` contains the distribution of each token, and of one further token, given the chain in force and the
+    tokens before it. `truth["is_switch"]` marks the tokens before which a new chain replaced the chain.
 
-    Shifts: `concentration-C` sets the parameter of the rows, `switch-P` the probability of a switch. The first chain is
-    the same for all lengths and probabilities of a switch.
+    Shifts: `concentration-C` sets the parameter of the rows, and `switch-P` sets the probability of a switch. The first
+        chain of an episode depends neither on the length of the sequence nor on the probability of a switch.
     """
 
     Parameters = MarkovParameters
@@ -80,16 +80,19 @@ class MarkovChains(StreamFamily):
         return shift
 
     def prior(self, shift: str = "none") -> ChainPrior:
-        """The distribution of chains under a shift."""
+        """Return the distribution of chains under a shift."""
         parsed, parameters = self.parse_shift(shift), self.parameters
         return ChainPrior(
             parsed.value("concentration", parameters.concentration), parsed.value("switch", parameters.switch)
         )
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
-        """`prediction`: the exact prediction of the next token without access to the chain, as log-probabilities in
-        nats minus their mean (`oracle-bayes-chain`). Without switches it depends only on the counts of the tokens that
-        followed the last `order` tokens, the solution of Edelman et al. 2024. And `previous_element`."""
+        """Return the targets `prediction` and `previous_element`.
+
+        `prediction` is the exact prediction of the next token without access to the chain (`oracle-bayes-chain`), as
+        log-probabilities in nats minus their mean. Without switches, it depends only on the counts of the tokens that
+        followed the last `order` tokens, which is the solution of Edelman et al. 2024.
+        """
         tokens = episodes.context.y[:, :elements]
         lengths = torch.full((len(tokens), 1), elements, device=tokens.device)
         order, symbols = self.parameters.order, self.parameters.symbols
@@ -99,7 +102,7 @@ class MarkovChains(StreamFamily):
 
     def sample(self, request: Request) -> Episodes:
         prior, generator = self.prior(request.shift), request.generator
-        # Chains are drawn before tokens, so that they do not depend on the length of the sequences.
+        # All first chains are drawn before any token, so that they do not depend on the length of the sequences.
         chains = self._chains(request.episodes, prior.concentration, generator)
         # One further position, whose row is part of the truth.
         shape = request.points + 1, request.episodes
@@ -120,11 +123,13 @@ class MarkovChains(StreamFamily):
         )
 
     def _chains(self, count: int, concentration: float, generator: torch.Generator) -> Float[Tensor, "C S K"]:
-        """Transition matrices: the distribution of the next token after each of the S = k^m contexts."""
+        """Draw transition matrices, which contain the distribution of the next token after each of the S = k^m
+        contexts."""
         symbols = self.parameters.symbols
         shape = count, symbols**self.parameters.order, symbols
         limits.check(16 * count * shape[1] * symbols, "the Markov chains of these episodes need")
-        # The logarithm of a Gamma variable of shape c is that of shape c + 1 plus log(U) / c, which does not underflow.
+        # The log of a Gamma variable of shape c is the log of a Gamma variable of shape c + 1 plus log(U) / c, which
+        # does not underflow.
         shapes = torch.full(shape, concentration + 1, dtype=torch.float64, device=generator.device)
         gamma = torch._standard_gamma(shapes, generator=generator)
         uniform = torch.rand(shape, generator=generator, dtype=torch.float64, device=generator.device)
@@ -133,12 +138,12 @@ class MarkovChains(StreamFamily):
     def _follow(
         self, chains: Float[Tensor, "C S K"], in_force: Int[Tensor, "N B"], quantiles: Float[Tensor, "N B"]
     ) -> tuple[Int[Tensor, "B N"], Float[Tensor, "B N K"]]:
-        """The tokens of chains, and the distribution of each token given the tokens before it.
+        """Return the tokens of chains, and the distribution of each token given the tokens before it.
 
         Args:
             chains: the chains.
             in_force: index of the chain of each token.
-            quantiles: uniform numbers, whose quantiles under the distributions are the tokens.
+            quantiles: a uniform number u for each token, which is the u-quantile of its distribution.
         """
         order, (_, contexts, symbols) = self.parameters.order, chains.shape
         all_rows, edges = chains.flatten(0, 1), chains[..., :-1].cumsum(-1).flatten(0, 1)
@@ -155,10 +160,10 @@ class MarkovChains(StreamFamily):
 
 
 def _chains_in_force(is_switch: Bool[Tensor, "N B"]) -> Int[Tensor, "N B"]:
-    """The index of the chain in force at each position: of B first chains, which are followed by the new chains in the
-    order of `is_switch`."""
+    """Return the index of the chain in force at each position. The first chains of the B episodes have the indices 0 to
+    B - 1, and the new chains follow in the order of `is_switch`."""
     length, episodes = is_switch.shape
     first = torch.arange(episodes, device=is_switch.device).expand(1, -1)
     new = episodes - 1 + is_switch.flatten().cumsum(0).view(length, episodes)
-    # Later chains have larger indices.
+    # Later chains have larger indices, so the maximum so far is the chain in force.
     return torch.cat([first, new.masked_fill(~is_switch, 0)]).cummax(0).values[1:]

@@ -1,9 +1,9 @@
 """Exact predictors for Markov chains: one is given the chain, the other only the tokens and the distribution of chains.
 
 `oracle-chain` has access to the chain in force at every token, so models that infer the chain cannot reach its score.
-With switches it also knows when the chain is replaced.
+With switches, it also has access to the times at which chains are replaced.
 
-`oracle-bayes-chain` is the best that a model can learn (`chain_posterior`).
+`oracle-bayes-chain` is the best predictor that a model can learn (`chain_posterior`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.chain_posterior import posterior_rows
 from iclbench.families.streams.markov import MarkovChains
 
-# Smallest probability: a token that a chain excludes has a finite logit.
+# Smallest probability, so that a token that a chain excludes has a finite logit.
 _SMALLEST = 1e-30
 
 
@@ -41,7 +41,8 @@ class ChainPosition(State):
 class ChainOracle(FamilyPredictor[NoSettings], Oracle):
     """The distribution of the next token under the true chain; raises `UsageError` for other families.
 
-    It answers only along the sampled sequence: the answer after n tokens is the true distribution of token n + 1.
+    The oracle predicts only along the sampled sequence: the prediction after n tokens is the true distribution of token
+    n + 1.
     """
 
     family_class, family_name = MarkovChains, "markov"
@@ -62,7 +63,7 @@ class ChainOracle(FamilyPredictor[NoSettings], Oracle):
         return ChainPosition(self._rows(), context.counts)
 
     def query(self, state: ChainPosition, x: Float[Tensor, "B Q 0"]) -> Categorical:
-        """The same prediction for every query, since tokens have no x."""
+        """Return the same prediction for every query, since tokens have no x."""
         rows = take(state.rows, state.count.unsqueeze(1))
         return _categorical(rows.expand(-1, x.shape[1], -1), x)
 
@@ -102,11 +103,11 @@ class BayesChain(FamilyPredictor[NoSettings]):
 
 
 def _lengths(points: Points, prefixes: Sequence[int] | None) -> Int[Tensor, "B P"]:
-    """The numbers of valid tokens in prefixes (default: before each point)."""
+    """Return the numbers of valid tokens in prefixes (default: before each point)."""
     lengths = points.mask.cumsum(1) - points.mask.long()
     return lengths if prefixes is None else lengths[:, torch.as_tensor(prefixes, device=lengths.device).long()]
 
 
 def _categorical(rows: Float[Tensor, "B Q K"], like: Tensor) -> Categorical:
-    """Predictions with these probabilities and the dtype of `like`."""
+    """Return predictions with these probabilities and the dtype of `like`."""
     return Categorical(rows.clamp_min(_SMALLEST).log().to(like.dtype))

@@ -26,8 +26,8 @@ _SLIP = 0.021
 _TURN, _SLANT = (0.05, 0.05), (0.09, 0.05)
 _WIDTH, _HEIGHT = (0.11, 0.08), (0.11, 0.08)
 _SHIFT = (0.03, 0.035)
-# All deviations are multiplied by a factor that is small for careful and large for hasty drawers: its smallest value and
-# the length of its range.
+# Smallest value and range of a factor that multiplies all deviations. The factor is small for careful and large for
+# hasty drawers.
 _HASTE = (0.3, 1.3)
 # Number of classes that are drawn at once. Their points fit into the processor's cache.
 _CHUNK_SIZE = 32
