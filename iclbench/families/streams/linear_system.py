@@ -107,8 +107,8 @@ class LinearSystems(StreamFamily):
     """Sequences of numbers, one element per requested point; the question is `next`.
 
     Shifts: with `radius-R` or `angle-T`, all systems have the radius R or the angle T. `process-noise-C` sets the
-        standard deviation of the noise of the state, and `noisy-S` that of the noise of the elements. With `switch`, an
-        independent system replaces the system in the middle of the sequence and continues from the same state.
+    standard deviation of the noise of the state, and `noisy-S` sets that of the elements. With `switch`, another
+    independent system replaces the system in the middle of the sequence and continues from the same state.
     """
 
     Parameters = LinearSystemParameters

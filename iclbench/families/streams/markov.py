@@ -59,7 +59,7 @@ class MarkovChains(StreamFamily):
     tokens before it. `truth["is_switch"]` marks the tokens before which a new chain replaced the chain.
 
     Shifts: `concentration-C` sets the parameter of the rows, and `switch-P` sets the probability of a switch. The first
-        chain of an episode depends neither on the length of the sequence nor on the probability of a switch.
+    chain of an episode depends neither on the length of the sequence nor on the probability of a switch.
     """
 
     Parameters = MarkovParameters

@@ -1,18 +1,18 @@
-"""Associative recall: pairs of a key and a value, then queries, each answered by the value of its key.
+"""Associative recall: pairs of a key and a value, followed by queries that are answered by the value of their key.
 
 A sequence of tokens has n pairs (key, value) and then queries (key, value) up to its end; only the values of queries
 are scored. If the pairs of the task and a query do not fit into a sequence, n is as large as possible. The plain task
-is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). Variants:
+is multi-query associative recall (Arora et al. 2024, Zoology, arXiv 2312.04927). The variants are:
 
-- `overwrite`: a pair repeats the key of an earlier pair with another value, and the last value counts;
+- `overwrite`: a pair may repeat the key of an earlier pair with another value, and the last value is the answer;
 - compound keys (`key_tokens = [2, 2]` with few key tokens): each token of a key is also part of other keys;
 - fuzzy recall (`key_tokens` and `value_tokens` from 1 to 3; Poli et al. 2024, MAD, arXiv 2403.17844);
 - `gap_power`: fillers between queries, as in the released code of Zoology. Every pair has one query if there is space,
-  and the distances of queries from the end of the pairs have a power law.
+  and the distances of queries from the end of the pairs follow a power law.
 
-Keys, values and the filler are different tokens, and no filler is ever a key. In the released code of Zoology, fillers
-are random tokens by default, which can overwrite keys of the context; the value of a query is only a label, not an
-element of the sequence; and the values of a sequence differ.
+Keys, values and the filler are different tokens. The released code of Zoology differs in three ways: fillers are random
+tokens by default, which can overwrite keys of the context; the value of a query is only a label, not an element of the
+sequence; and all values of a sequence are different.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from iclbench.families.streams.base import ProbeTarget, StreamFamily
 Length = Annotated[tuple[Annotated[int, Field(ge=1, le=8)], Annotated[int, Field(ge=1, le=8)]], Field(strict=False)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 _NUMBER_OF_PAIRS = "the number of pairs"
-# Keys of one length are drawn by sorting all keys if there are fewer than this number times the square of the number of
-# pairs. Otherwise, repeated keys are drawn again: since all keys are exchangeable, all results are equally likely.
+# Keys of one length are drawn by sorting all possible keys if their number is less than this factor times the square of
+# the number of pairs. Otherwise, repeated keys are redrawn. Since keys are exchangeable, all sets of different keys are
+# then equally likely.
 _SORTED_BELOW = 0.5
 
 
@@ -48,12 +49,12 @@ class RecallParameters(BaseSettings):
     Attributes:
         keys: number of key tokens.
         values: number of value tokens.
-        key_tokens: number of tokens of a key.
-        value_tokens: number of tokens of a value.
-        pairs: number of pairs of an episode.
+        key_tokens: range of the number of tokens of a key.
+        value_tokens: range of the number of tokens of a value.
+        pairs: range of the number of pairs of an episode.
         overwrite: probability that a pair repeats an earlier key with another value.
-        gap_power: exponent of the power law of the distances of queries from the pairs; by default, queries follow
-            without gaps.
+        gap_power: exponent of the power law of the distances of queries from the pairs. By default, queries follow the
+            pairs without gaps.
     """
 
     keys: Annotated[int, Field(ge=2, le=100_000)] = 128
@@ -92,7 +93,7 @@ class RecallParameters(BaseSettings):
 
     @property
     def different_keys(self) -> int:
-        """Number of different keys."""
+        """Number of possible keys."""
         shortest, longest = self.key_tokens
         return sum(self.keys**length for length in range(shortest, longest + 1))
 
@@ -107,9 +108,9 @@ class Pairs(NamedTuple):
 
     Attributes:
         count: number of pairs of each episode; later pairs are not used.
-        tokens: the tokens of the key, followed by those of the value.
-        key_lengths, value_lengths: their numbers of tokens.
-        latest: the last pair with the same key; None if all keys are different.
+        tokens: the tokens of each key, followed by the tokens of its value.
+        key_lengths, value_lengths: numbers of tokens of the keys and the values.
+        latest: index of the last pair with the same key; None if all keys are different.
     """
 
     count: Int[Tensor, " B"]
@@ -122,8 +123,8 @@ class Pairs(NamedTuple):
 class Recall(StreamFamily):
     """Tokens of pairs and queries; the question is `next`, and only values of queries are scored.
 
-    Tokens 0 to `keys` - 1 are keys, the next `values` tokens are values, and the last token is the filler. `truth` has
-    the number of pairs.
+    Tokens 0 to `keys` - 1 are keys, the next `values` tokens are values, and the last token is the filler.
+    `truth["pairs"]` is the number of pairs.
 
     Shifts: with `pairs-N` all episodes have N pairs; `overwrite-P` sets the probability that a pair repeats a key.
     """
@@ -159,8 +160,11 @@ class Recall(StreamFamily):
         numbers_of_pairs(self.parameters.pairs, shift, points, self.parameters.longest_pair)
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
-        """`value`: the next token, if it is part of the value of a query. And `previous_element`; after the value of a
-        pair, this is the last token of its key, which the first layer of an induction head attaches to the value."""
+        """Return the targets `value` and `previous_element`.
+
+        `value` is the next token if it is part of the value of a query. After the value of a pair, `previous_element`
+        is the last token of its key, which the first layer of an induction head attaches to the value.
+        """
         value = ProbeTarget(episodes.context.y[:, elements], episodes.scored[:, elements])
         return {"value": value, **super().probe_targets(episodes, elements, shift)}
 
@@ -186,7 +190,8 @@ class Recall(StreamFamily):
     def _without_gaps(
         self, pairs: Pairs, pair_of_slot: Int[Tensor, "B S"], is_query: Bool[Tensor, "B S"]
     ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """Tokens and scored positions of sequences of slots of equal length, each with a pair or a query."""
+        """Return tokens and scored positions of sequences of slots of equal length. Each slot contains a pair or a
+        query."""
         length = pairs.tokens.shape[-1]
         tokens = pairs.tokens.gather(1, pair_of_slot.unsqueeze(-1).expand(-1, -1, length))
         return tokens.flatten(1), (is_query.unsqueeze(-1) & self._is_value(pairs)).flatten(1)
@@ -194,8 +199,8 @@ class Recall(StreamFamily):
     def _with_gaps(
         self, pairs: Pairs, count: Int[Tensor, " B"] | None, gap_power: float, uniform: Float[Tensor, "B S"]
     ) -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-        """Tokens and scored positions of sequences of slots of equal length: all pairs, then one query of each pair,
-        and fillers in the other slots.
+        """Return tokens and scored positions of sequences of slots of equal length. The first slots contain all pairs,
+        later slots contain one query of each pair, and the other slots contain fillers.
 
         Args:
             pairs: the pairs.
@@ -223,7 +228,7 @@ class Recall(StreamFamily):
         return tokens.flatten(1), scored.flatten(1)
 
     def _is_value(self, pairs: Pairs) -> Bool[Tensor, " L"]:
-        """Which tokens of a pair are those of its value."""
+        """Return which tokens of a pair belong to its value."""
         return torch.arange(pairs.tokens.shape[-1], device=pairs.tokens.device) >= self.parameters.key_tokens[0]
 
     def _pairs(self, count: Int[Tensor, " B"], largest: int, overwrite: float, generator: torch.Generator) -> Pairs:
@@ -258,7 +263,7 @@ class Recall(StreamFamily):
     def _different_keys(
         self, shape: tuple[int, int], generator: torch.Generator
     ) -> tuple[Int[Tensor, "B P Lk"], Int[Tensor, "B P"]]:
-        """Different keys of each episode, and their numbers of tokens."""
+        """Draw different keys for each episode. Return them and their numbers of tokens."""
         (shortest, longest), size = self.parameters.key_tokens, self.parameters.keys
         if shortest == longest and size**longest < _SORTED_BELOW * shape[1] ** 2:
             uniform = torch.rand((shape[0], size**longest), generator=generator, device=generator.device)
@@ -280,8 +285,8 @@ class Recall(StreamFamily):
 
 
 def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: int) -> tuple[int, int]:
-    """The smallest and the largest number of pairs in sequences of `points` elements. They leave space for a query,
-    unless a sequence holds only one pair.
+    """Return the smallest and the largest number of pairs in sequences of `points` elements. A query fits after the
+    pairs, except in sequences that are too short for one pair and one query.
 
     Args:
         pairs: the range of the task.
@@ -307,15 +312,15 @@ def numbers_of_pairs(pairs: tuple[int, int], shift: Shift, points: int, length: 
 
 
 def _integers(low: int, high: int, shape: tuple[int, ...], generator: torch.Generator) -> Int[Tensor, "*shape"]:
-    """Uniform integers from `low` to `high`."""
+    """Draw uniform integers from `low` to `high`, both included."""
     return torch.randint(low, high + 1, shape, generator=generator, device=generator.device)
 
 
 def _change_value(
     values: Int[Tensor, "B P Lv"], source: Int[Tensor, "B P"], i: int, step: Int[Tensor, " B"], size: int
 ) -> None:
-    """If an earlier pair has the key of pair i, move the first value token of pair i by `step` from that of the last
-    such pair, so that it is one of the other tokens."""
+    """If earlier pairs have the key of pair i, set the first value token of pair i to the first value token of the last
+    such pair plus `step` (modulo `size`), so that the values differ."""
     index = torch.arange(1, i + 1, device=source.device)
     previous = ((source[:, :i] == source[:, i : i + 1]) * index).amax(1) - 1
     previous_value = values[..., 0].gather(1, previous.clamp_min(0).unsqueeze(1)).squeeze(1)
@@ -324,38 +329,39 @@ def _change_value(
 
 @cache
 def _places(size: int, longest: int, device: torch.device) -> Int[Tensor, "lengths Lk"]:
-    """Row n has the place values of the tokens of a key of n tokens, and 0 for tokens that it does not have."""
+    """Return a matrix. Row n contains the place values of the tokens of a key with n tokens, followed by zeros."""
     position = torch.arange(longest, device=device)
     return (size + 1) ** position * (position < torch.arange(longest + 1, device=device).unsqueeze(1))
 
 
 def _codes(keys: Int[Tensor, "B P Lk"], lengths: Int[Tensor, "B P"], size: int) -> Int[Tensor, "B P"]:
-    """A number for each key; two keys are equal if their numbers are."""
+    """Return a number for each key. Two keys are equal if their numbers are equal."""
     longest = keys.shape[-1]
     return keys.squeeze(-1) if longest == 1 else (_places(size, longest, keys.device)[lengths] * (keys + 1)).sum(-1)
 
 
 def _rows_with_repeats(codes: Int[Tensor, "B P"]) -> Int[Tensor, " R"]:
-    """Rows with equal entries; NumPy sorts short rows several times as fast as torch."""
+    """Return the rows that have equal entries. NumPy sorts short rows several times as fast as torch."""
     ordered = np.sort(codes.cpu().numpy(), 1)
     rows = np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(1))
     return torch.from_numpy(rows).to(codes.device)
 
 
 def _repeats(codes: Int[Tensor, "B P"]) -> Bool[Tensor, "B P"]:
-    """Whether an earlier entry of the row is equal."""
+    """Return, for each entry, whether an earlier entry of its row is equal."""
     return (codes.unsqueeze(2) == codes.unsqueeze(1)).tril(-1).any(2)
 
 
 def _last_with_same(source: Int[Tensor, "B P"], count: Int[Tensor, " B"]) -> Int[Tensor, "B P"]:
-    """For each pair, the last of the first `count` pairs with the same entry."""
+    """Return, for each pair, the last pair with the same entry among the first `count` pairs."""
     index = torch.arange(source.shape[1], device=source.device)
     same = (source.unsqueeze(2) == source.unsqueeze(1)) & (index < count[:, None, None])
     return (same * index).amax(2)
 
 
 def _pairs_of_slots(pairs: Pairs, uniform: Float[Tensor, "B S"]) -> tuple[Int[Tensor, "B S"], Bool[Tensor, "B S"]]:
-    """The pair of every slot, first all pairs, then queries with the keys of random pairs; and which are queries."""
+    """Return the pair of every slot, and whether the slot is a query. The first slots contain all pairs, and the other
+    slots contain queries with the keys of random pairs."""
     count, slot = pairs.count.unsqueeze(1), torch.arange(uniform.shape[1], device=uniform.device)
     is_query = slot >= count
     query = uniform.mul_(count).long()
@@ -367,13 +373,13 @@ def _pairs_of_slots(pairs: Pairs, uniform: Float[Tensor, "B S"]) -> tuple[Int[Te
 def _slots_of_queries(
     count: int | Int[Tensor, "B 1"], largest: int, gap_power: float, uniform: Float[Tensor, "B S"]
 ) -> Int[Tensor, "B P"]:
-    """The slot of the query of every pair, drawn without replacement from the slots after the pairs with weights
-    r^(gap_power - 1), where r = 1, 2, ... after the pairs.
+    """Draw the slot of the query of every pair without replacement from the slots after the pairs. The r-th slot after
+    the pairs has the weight r^(gap_power - 1).
 
-    If the slots after the pairs are too few, the last entries are slots of pairs.
+    If there are more pairs than slots after them, the last entries are slots of pairs.
     """
-    # The slots with the largest sums of a log weight and a Gumbel number are a draw without replacement, in the order
-    # of the draws.
+    # Gumbel trick: the slots with the largest sums of a log weight and a Gumbel number are a weighted draw without
+    # replacement, in the order of the draws.
     log_weights = _log_weights if isinstance(count, Tensor) else _equal_log_weights
     gumbel = uniform.clamp_min_(1e-12).log_().neg_().log_().neg_()
     return gumbel.add_(log_weights(count, uniform.shape[1], gap_power, uniform.device)).topk(largest, 1).indices
@@ -382,19 +388,19 @@ def _slots_of_queries(
 def _log_weights(
     count: int | Int[Tensor, "B 1"], slots: int, gap_power: float, device: torch.device
 ) -> Float[Tensor, "*B S"]:
-    """Logarithms of the weights of all slots; those of pairs have the weight 0."""
+    """Return the logarithms of the weights of all slots. Slots of pairs have the weight 0."""
     rank = torch.arange(1, slots + 1, device=device) - count
     return rank.clamp_min(1).log().mul_(gap_power - 1).masked_fill_(rank < 1, -torch.inf)
 
 
-# The weights of episodes with the same number of pairs.
+# The same weights, cached for batches in which all episodes have the same number of pairs.
 _equal_log_weights = lru_cache(maxsize=16)(_log_weights)
 
 
 def _segments(
     pairs: Pairs, pair_of_segment: Int[Tensor, "B S"], is_query: Bool[Tensor, "B S"], points: int
 ) -> tuple[Int[Tensor, "B N"], Bool[Tensor, "B N"]]:
-    """Tokens and scored positions of sequences of pairs of different lengths, cut at `points` tokens."""
+    """Return tokens and scored positions of sequences of pairs of different lengths, cut at `points` tokens."""
     batch, pair_length = len(pair_of_segment), pairs.tokens.shape[-1]
     lengths = (pairs.key_lengths + pairs.value_lengths).gather(1, pair_of_segment)
     ends = lengths.cumsum(1)

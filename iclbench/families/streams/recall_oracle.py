@@ -1,4 +1,4 @@
-"""The exact answers to recall: the value after the last earlier occurrence of the key."""
+"""Exact oracles of the recall families, which predict the value after the last earlier occurrence of the key."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from iclbench.families.family_predictor import FamilyPredictor
 from iclbench.families.streams.recall import Recall
 from iclbench.families.streams.recall_vectors import RecallVectors
 
-# The logit of a certain token; all other tokens have logit 0.
+# The logit of the predicted token if it is certain. All other tokens have the logit 0.
 _CERTAIN = 50.0
 _EPISODES_AT_ONCE = 32
 
 
 class _RecallOracle(FamilyPredictor[NoSettings], abstract=True):
-    """Base of both oracles, which read only the sequence; raises `UsageError` for other families."""
+    """Base of both oracles. They read only the sequence; raises `UsageError` for other families."""
 
     order = "causal"
 
     @abstractmethod
     def answer(self, y: Tensor) -> Prediction:
-        """Predictions of all elements of sequences `(B, N, ...)`, each from the elements before it."""
+        """Return predictions of all elements of sequences `(B, N, ...)`, each from the elements before it."""
 
     def predict_next(
         self,
@@ -47,10 +47,10 @@ class _RecallOracle(FamilyPredictor[NoSettings], abstract=True):
 
 
 class RecallOracle(_RecallOracle):
-    """The value token that followed the key, if the key has occurred, otherwise equal probabilities.
+    """Predicts the value token that followed the key if the key has occurred, and equal probabilities otherwise.
 
-    Whether a key or a value is complete is not predicted: an answer is that of a key which ends with the last token, or
-    of a value that continues. It is therefore exact at the scored positions, which are those of values.
+    The oracle does not predict whether a key or a value is complete. It assumes that a key ends with the last token, or
+    that a value continues. It is therefore exact at the scored positions, which are the positions of values.
     """
 
     family_class, family_name = Recall, "recall"
@@ -82,7 +82,7 @@ class RecallOracle(_RecallOracle):
 
 
 class RecallVectorOracle(_RecallOracle):
-    """The value of the nearest earlier key at positions of values, and 0 at positions of keys."""
+    """Predicts the value of the nearest earlier key at positions of values, and 0 at positions of keys."""
 
     family_class, family_name = RecallVectors, "recall-vectors"
 

@@ -2,8 +2,8 @@
 
 A sequence has n pairs of a key and a value, both vectors, and then queries, each a key of the context followed by its
 value; only the values of queries are scored. Keys and values are uniform on the sphere of radius sqrt(d), as in the
-released code of MambaFormer. There, a sequence has one query, which is a copy of itself and not of a key with
-probability 1/(n + 1); here queries fill the sequence, and all are keys of the context.
+released code of MambaFormer. There, a sequence has one query, which is a new vector instead of a key of the context
+with probability 1/(n + 1). Here, queries fill the rest of the sequence, and all of them are keys of the context.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecallVectorParameters(BaseSettings):
 class RecallVectors(StreamFamily):
     """Vectors of pairs and queries; the question is `next`, and only values of queries are scored.
 
-    `truth` has the number of pairs. With the shift `pairs-N` all episodes have N pairs.
+    `truth["pairs"]` is the number of pairs. With the shift `pairs-N`, all episodes have N pairs.
     """
 
     Parameters = RecallVectorParameters
@@ -60,7 +60,8 @@ class RecallVectors(StreamFamily):
         numbers_of_pairs(self.parameters.pairs, shift, points, 2)
 
     def probe_targets(self, episodes: Episodes, elements: int, shift: str = "none") -> dict[str, ProbeTarget]:
-        """`value`: the next vector, if it is the value of a query. And `previous_element`."""
+        """Return the targets `value`, which is the next vector if it is the value of a query, and
+        `previous_element`."""
         value = ProbeTarget(episodes.context.y[:, elements], episodes.scored[:, elements])
         return {"value": value, **super().probe_targets(episodes, elements, shift)}
 

@@ -1,6 +1,6 @@
-"""Tables in `.arff` files, the format of Weka and OpenML: names and kinds of columns, then comma-separated rows.
+"""Reader of `.arff` files, the format of Weka and OpenML: names and kinds of columns, then comma-separated rows.
 
-Dense and sparse rows are read. Relational attributes are not.
+Dense and sparse rows are supported. Relational attributes are not supported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MISSING = "?"
 
 
 def read_arff(path: Path) -> tuple[list[str], list[list[str]], list[bool]]:
-    """Read the names of the columns, their cells as text with `?` for missing values, and whether each is numeric.
+    """Read the names of the columns, their cells as text with `?` for missing values, and whether each column is
+    numeric.
 
     Raises:
         DataError: the file cannot be read or is not an ARFF table.
@@ -59,7 +60,7 @@ def read_arff(path: Path) -> tuple[list[str], list[list[str]], list[bool]]:
 
 
 def _content_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The number and the text of every line that is neither blank nor a comment."""
+    """Yield the number and the text of every line that is neither blank nor a comment."""
     for number, line in enumerate(StringIO(text), 1):
         stripped = line.strip()
         if stripped and not stripped.startswith("%"):
@@ -83,7 +84,7 @@ def _row(path: Path, number: int, line: str, kinds: list[str]) -> list[str]:
 
 
 def _fields(line: str, unquote: bool = True) -> list[str]:
-    """The cells of a line, in either kind of quotation marks."""
+    """Return the cells of a line, which may be in single or double quotation marks."""
     if "'" not in line and "\\" not in line:
         return [field.strip() for field in next(csv.reader([line], skipinitialspace=True), [])]
     fields = re.findall(r"((?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^,'\"])*)(?:,|$)", line)

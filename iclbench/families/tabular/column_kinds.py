@@ -1,4 +1,4 @@
-"""Kinds of columns of a user's table, and how the cells of each become numbers."""
+"""Kinds of columns of a user's table, and the conversion of their cells to numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIN_SHARE = 0.95
 # Signs around numbers: currencies, percent and spaces.
 _SIGNS = re.compile(r"[$€£¥₹%\s\u00a0\u202f]+|\b(?:USD|EUR|GBP|CHF|JPY)\b", re.IGNORECASE)
 _GROUPED = r"[+-]?(?:[1-9]\d{{0,2}}(?:[{separators}]\d{{3}})+|\d+)?(?:[{decimal}]\d*)?(?:[eE][+-]?\d{{1,3}})?"
-# Decimal mark -> numbers with this mark and the separators of thousands that go with it.
+# For each decimal mark, the pattern of numbers with this mark and the separators of thousands that go with it.
 _NUMBER_PATTERNS = {
     ".": re.compile(_GROUPED.format(separators=",'’", decimal=".")),
     ",": re.compile(_GROUPED.format(separators=".'’", decimal=",")),
@@ -30,25 +30,25 @@ _DAYS = (
     *("%d %b %Y", "%d-%b-%Y", "%d-%b-%y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
 )
 _DATE_FORMATS = ("ISO8601", *(day + clock for clock in _CLOCK for day in _DAYS))
-# Cells of a column that are tried with all formats of dates.
+# Number of cells of a column that are tested against all date formats.
 _DATE_SAMPLE = 200
 
 
 class Kind(Protocol):
-    """A kind of column: `values` gives one number per cell, NaN for a cell that is missing or cannot be read."""
+    """A kind of column. `values` returns one number per cell, or NaN for a cell that is missing or cannot be read."""
 
     word: ClassVar[str]
 
     def values(self, cells: pd.Series) -> Float[np.ndarray, " rows"]: ...
 
     def step(self) -> str:
-        """The encoding in words."""
+        """Return a description of the encoding."""
         ...
 
 
 @dataclass(frozen=True)
 class Number:
-    """Numbers; those in text with `decimal` as the decimal mark, separators of thousands and signs of currencies."""
+    """Numbers. In text, `decimal` is the decimal mark; separators of thousands and signs of currencies are ignored."""
 
     decimal: str = "."
     is_text: bool = False
@@ -94,7 +94,7 @@ class Boolean:
 
 @dataclass(frozen=True)
 class Date:
-    """Dates, in days since the first one.
+    """Dates, which are converted to days since the first date.
 
     Attributes:
         format: a format of `strptime`, or ISO8601.
@@ -116,7 +116,7 @@ class Date:
 
 @dataclass(frozen=True)
 class Category:
-    """Categories, as their numbers in sorted order."""
+    """Categories, which are converted to their positions in sorted order."""
 
     categories: tuple[str, ...]
     word: ClassVar[str] = "category"
@@ -135,7 +135,7 @@ KINDS: Mapping[str, type] = {cls.word: cls for cls in (Number, Boolean, Date, Ca
 
 
 def kind_of(cells: pd.Series) -> Kind:
-    """The kind of a column, with the categories or the first date of these cells."""
+    """Return the kind of a column, with the categories or the first date of these cells."""
     dtype = cells.dtype
     if pd.api.types.is_bool_dtype(dtype):
         return Boolean()
@@ -158,20 +158,20 @@ def kind_of(cells: pd.Series) -> Kind:
 
 
 def to_json(kind: Kind) -> dict[str, Any]:
-    """A kind as plain values."""
+    """Return a kind as plain values."""
     values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(kind).items()}  # type: ignore[call-overload]
     return {"kind": kind.word, **values}
 
 
 def from_json(values: Mapping[str, Any]) -> Kind:
-    """The inverse of `to_json`."""
+    """Create a kind from the result of `to_json`."""
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
     kind: Kind = KINDS[str(settings.pop("kind"))](**settings)
     return kind
 
 
 def is_missing(cells: pd.Series) -> np.ndarray:
-    """Whether a cell is missing or blank."""
+    """Return whether each cell is missing or blank."""
     missing = cells.isna().to_numpy(bool)
     if cells.dtype.kind not in "biufmM":
         blank = np.fromiter((isinstance(cell, str) and not cell.strip() for cell in cells), bool, len(cells))
@@ -180,14 +180,15 @@ def is_missing(cells: pd.Series) -> np.ndarray:
 
 
 def label(cell: Any) -> str:
-    """The name of a category: `1` for the numbers 1 and 1.0, text without blanks around it."""
+    """Return the name of a category: `1` for the numbers 1 and 1.0, and text without surrounding blanks."""
     if isinstance(cell, float | np.floating) and float(cell).is_integer():
         return str(int(cell))
     return str(cell).strip()
 
 
 def sorted_labels(cells: pd.Series) -> tuple[str, ...]:
-    """The different labels of a column: in the order of an ordered categorical, or sorted, numbers by their value."""
+    """Return the different labels of a column, in the order of an ordered categorical or, for other columns, sorted. If
+    all labels are numbers, they are sorted by value."""
     if isinstance(cells.dtype, pd.CategoricalDtype) and cells.cat.ordered:
         present = set(cells.dropna().unique())
         return tuple(label(value) for value in cells.cat.categories if value in present)
@@ -199,7 +200,7 @@ def sorted_labels(cells: pd.Series) -> tuple[str, ...]:
 
 
 def dated(kind: Date, cells: pd.Series) -> Date:
-    """The kind with the first date of these cells."""
+    """Return the kind with the first date of these cells."""
     return Date(kind.format, _first_date(_dates(cells, kind.format)))
 
 
@@ -208,7 +209,7 @@ def _category(cells: pd.Series) -> Category:
 
 
 def _present(cells: pd.Series) -> np.ndarray:
-    """The different values of a column that are not missing."""
+    """Return the different values of a column that are not missing."""
     objects = cells.to_numpy(object)[~is_missing(cells)]
     by_key = {(type(cell), cell if isinstance(cell, str | AnyNumber) else str(cell)): cell for cell in objects}
     present = np.empty(len(by_key), dtype=object)
@@ -217,7 +218,8 @@ def _present(cells: pd.Series) -> np.ndarray:
 
 
 def _number_kind(present: np.ndarray) -> Number | None:
-    """Numbers in text, with the decimal mark that fits more cells; None if fewer than nearly all cells are numbers."""
+    """Return the kind of numbers in text, with the decimal mark that fits more cells, or None if too few cells are
+    numbers."""
     shares = {
         decimal: np.mean([not np.isnan(Number(decimal)._number(cell)) for cell in present])
         for decimal in _NUMBER_PATTERNS
@@ -252,7 +254,7 @@ def _date_kind(present: np.ndarray) -> Date | None:
 
 
 def _dates(cells: pd.Series, form: str) -> pd.Series:
-    """Dates in UTC without a time zone; NaT for cells that are not dates."""
+    """Return dates in UTC without a time zone, and NaT for cells that are not dates."""
     if pd.api.types.is_bool_dtype(cells.dtype) or pd.api.types.is_numeric_dtype(cells.dtype):
         return pd.Series(pd.NaT, index=cells.index, dtype="datetime64[s]")
     if not pd.api.types.is_datetime64_any_dtype(cells.dtype):
@@ -271,7 +273,7 @@ def _first_date(dates: pd.Series) -> str:
 
 
 def _mapped(cells: pd.Series, function: Callable[[Any], float]) -> Float[np.ndarray, " rows"]:
-    """A function of every cell that is not missing, computed once for equal cells."""
+    """Apply a function to every cell that is not missing. It is computed only once for equal cells."""
     known: dict[tuple[type, Hashable], float] = {}
     values, objects = np.full(len(cells), np.nan), cells.to_numpy(object)
     for index in np.flatnonzero(~is_missing(cells)):
@@ -284,5 +286,5 @@ def _mapped(cells: pd.Series, function: Callable[[Any], float]) -> Float[np.ndar
 
 
 def _finite(values: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
-    """The values with NaN for infinite ones."""
+    """Replace infinite values by NaN."""
     return np.where(np.isinf(values), np.nan, values)

@@ -1,4 +1,4 @@
-"""The columns of a table and checks for all file formats."""
+"""The columns of a table, and checks that are common to all file formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Column:
     Attributes:
         name: the name, which may be empty.
         values: the numbers, NaN for missing values; None if the column has text.
-        location_of: a function from the index of a row to the position and content of its cell, in words.
+        location_of: a function that describes the position and content of a cell, given the index of its row.
         text_row: index of the first row with text, if it is known.
     """
 
@@ -31,13 +31,13 @@ class Column:
     text_row: int | None = None
 
     def numbers(self) -> Float[np.ndarray, " rows"]:
-        """The values of a column without text."""
+        """Return the values of a column without text."""
         assert self.values is not None
         return self.values
 
 
 def table_stem(path: Path, suffix: str) -> str | None:
-    """The name before `suffix`; None if the file has another suffix."""
+    """Return the name of the file before `suffix`, or None if the file has another suffix."""
     return path.name[: -len(suffix)] if path.name.lower().endswith(suffix) else None
 
 
@@ -58,6 +58,6 @@ def check_names(path: Path, names: Sequence[str]) -> None:
 
 
 def list_names(names: Sequence[str], limit: int = 4) -> str:
-    """The first `limit` names, and the number of the others."""
+    """Return a text with the first `limit` names and the number of the other names."""
     text = ", ".join(as_one_line(name, 160) for name in names[:limit])
     return text + (f" and {len(names) - limit} more" if len(names) > limit else "")

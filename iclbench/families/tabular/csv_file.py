@@ -1,7 +1,8 @@
-"""Tables of numbers as text: `.csv` and `.csv.gz`, UTF-8, separated by commas, with or without a header.
+"""Reader of `.csv` and `.csv.gz` tables in UTF-8, separated by commas, with or without a header.
 
-Arrow parses files that contain only numbers. Python's reader parses all other files, and those that Arrow rejects, cell
-by cell: it accepts more spellings, and error messages have the positions of cells. A test compares the two.
+Arrow parses files that contain only numbers. Python's `csv` module parses all other files, and files that Arrow
+rejects, cell by cell. This accepts more spellings, and error messages contain the positions of cells. A test compares
+both parsers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from iclbench.families.tabular.numerals import number, resembles_number
 
 SEPARATOR_HINT = "columns are separated by commas"
 SEPARATORS = ",;\t"
-# Approximate overhead in bytes of a field in addition to its characters, and of a row in addition to its fields.
+# Approximate overhead in bytes of a field in addition to its characters. A row has twice this overhead.
 _FIELD_BYTES = 64
 # Spellings of a missing value in pandas, Excel, R and Weka, in lower case.
 MISSING = {
@@ -37,7 +38,7 @@ MISSING = {
 }
 TRUTH_VALUES = {"true": 1.0, "false": 0.0}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# The characters of tables that Arrow parses: those of numbers, true and false, and separators.
+# The characters of tables that Arrow parses: characters of numbers, of truth values and of separators.
 _ARROW_CHARACTERS = b'0123456789+-.eE,\r\n \t"trufalsTRUFALS'
 
 
@@ -49,8 +50,8 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
         header: whether the first line names the columns (default: inferred from its cells).
 
     Raises:
-        DataError: the file cannot be read, lines have different numbers of fields, or the first line may be both a
-            header and a row.
+        DataError: the file cannot be read, lines have different numbers of fields, or the first line may be either a
+            header or a row.
     """
     data = _data(path)
     first_line, has_header, columns = _parse_with_arrow(data, header) or _parse_cells(path, data, header)
@@ -61,9 +62,11 @@ def read_csv(path: Path, header: bool | None = None) -> list[Column]:
 
 
 def read_text_columns(path: Path, header: bool | None = None) -> tuple[list[str], list[list[str]]]:
-    """Read the names of the columns and their cells as text. Other arguments and errors as in `read_csv`, except that
-    columns may also be separated by semicolons or tabs: the first separator of `,`, `;` and tab that gives all lines
-    the same number of fields, more than one.
+    """Read the names of the columns and their cells as text.
+
+    Arguments and errors are as in `read_csv`, but columns may also be separated by semicolons or tabs. The separator is
+    the first of comma, semicolon and tab that gives all lines the same number of fields, which must be greater than 1.
+    If none of them does, the file is read with commas.
     """
     data = _data(path)
     rows = _rows_of_any_separator(path, data)
@@ -72,7 +75,7 @@ def read_text_columns(path: Path, header: bool | None = None) -> tuple[list[str]
     cells = [list(column) for column in zip(*(row for _, row in rows[has_header:]), strict=True)]
     if not cells:
         raise DataError(f"{path} has a header but no rows; add rows")
-    # Only the cells of a line of integers may be a header without a word, so most tables are not parsed here.
+    # Without words, only a line of integers may be a header, so most tables need not be parsed at this point.
     if header is None and not has_header and all(map(_is_integer, first_line)):
         lines = [line for line, _ in rows]
         if _may_be_header(first_line, [_column(column, lines) for column in cells]):
@@ -81,7 +84,7 @@ def read_text_columns(path: Path, header: bool | None = None) -> tuple[list[str]
 
 
 def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]]]:
-    """The lines and their cells; raises the error for commas if no separator gives a table of several columns."""
+    """Return the lines and their cells; raise the error for commas if no separator gives a table of several columns."""
     comma_error: DataError | None = None
     comma_rows: list[tuple[int, list[str]]] = []
     for separator in SEPARATORS:
@@ -101,7 +104,7 @@ def _rows_of_any_separator(path: Path, data: bytes) -> list[tuple[int, list[str]
 
 
 def _data(path: Path) -> bytes:
-    """The unpacked content of a file; raises `DataError` if it cannot be read."""
+    """Return the unpacked content of a file; raise `DataError` if it cannot be read."""
     try:
         return _read_unpacked(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -123,8 +126,8 @@ def _ambiguous_header(path: Path, first_line: list[str]) -> DataError:
 
 
 def _read_unpacked(path: Path) -> bytes:
-    """The unpacked content of a file. Raises `TooLargeError` as soon as the parsed table would exceed the limit, since
-    parsing takes most of the time."""
+    """Return the unpacked content of a file. `TooLargeError` is raised as soon as the parsed table would exceed the
+    limit, since parsing takes most of the time."""
     limit, size, chunks = limits.max_bytes(), 0, []
     with limits.open_file(path) as raw:
         file = cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if table_stem(path, ".csv.gz") else raw
@@ -145,7 +148,7 @@ _ParsedTable: TypeAlias = tuple[list[str], bool, list[Column]]
 
 
 def _parse_with_arrow(data: bytes, header: bool | None) -> _ParsedTable | None:
-    """Parse a table of finite numbers and truth values; None if it may contain anything else."""
+    """Parse a table of finite numbers and truth values; return None if it may contain anything else."""
     import pyarrow as pa
     from pyarrow import csv as arrow
 
@@ -206,7 +209,7 @@ def _parse_cells(path: Path, data: bytes, header: bool | None) -> _ParsedTable:
 
 
 def _rows(path: Path, data: bytes, separator: str) -> list[tuple[int, list[str]]]:
-    """The number and the cells of every line that is not blank."""
+    """Return the number and the cells of every line that is not blank."""
     try:
         text = TextIOWrapper(BytesIO(data), encoding="utf-8-sig", newline="")
         reader = _reader(limits.lines(text, str(path)), separator)
@@ -249,8 +252,9 @@ def _column(cells: list[str], lines: list[int]) -> Column:
 
 
 def _has_header(lines: list[list[str]]) -> bool:
-    """Whether the first line is a header: no cell looks like a number, a word is above a number, or the first cell is
-    empty and column numbers follow, as pandas writes a row index."""
+    """Return whether the first line is a header: no cell looks like a number, a word is above a number, or the first
+    cell is empty and column numbers follow (pandas writes such a header if a table with a row index has no column
+    names)."""
     is_number = [resembles_number(cell) and cell.lower() not in MISSING for cell in lines[0]]
     if not any(is_number) or (not lines[0][0] and all(map(_is_integer, lines[0][1:]))):
         return True
@@ -260,8 +264,8 @@ def _has_header(lines: list[list[str]]) -> bool:
 
 
 def _may_be_header(cells: list[str], columns: list[Column]) -> bool:
-    """Whether a first line of numbers may be a header: different integers that count from 0 or 1, or that are above
-    numbers that are not integers."""
+    """Return whether a first line of numbers may be a header: its cells are different integers, and they count from 0
+    or 1 or are above numbers that are not integers."""
     if len(set(cells)) < len(cells) or not all(map(_is_integer, cells)):
         return False
     is_numbering = any(cells == [str(start + i) for i in range(len(cells))] for start in (0, 1))

@@ -1,7 +1,8 @@
-"""Encoding of a user's table as numbers: columns of numbers, truth values, dates and categories, and missing cells.
+"""Encoding of a user's table as numbers. Columns contain numbers, truth values, dates or categories; cells may be
+missing.
 
-Kinds, categories and means are those of the rows that the encoder is fitted on, which are the rows of the context, so
-that no value of a new row affects the encoding. Columns are not scaled.
+The encoder is fitted on the rows of the context. Kinds, categories and means are computed from these rows, so no value
+of a new row affects the encoding. Columns are not scaled.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from iclbench.families.tabular import column_kinds
 from iclbench.families.tabular.column_kinds import Boolean, Category, Date, Kind, Number, is_missing, kind_of
 from iclbench.families.tabular.columns import list_names
 
-# A column of text with more different values is not used, nor is one with more than half as many as there are rows.
+# A column of text is not used if it has more different values than this, or more than half as many as there are rows.
 MAX_CATEGORIES = 50
-# A target of integers is a class if it has at most this many different values, each in this many rows on average.
+# A target of integers contains classes if it has at most this many different values, and at least this many rows per
+# value on average.
 MAX_INTEGER_CLASSES, _ROWS_PER_CLASS = 10, 3
 # Integers that count the rows are a row index only in tables of at least this many rows.
 _MIN_INDEX_ROWS = 10
@@ -40,11 +42,12 @@ class _Column:
 
     Attributes:
         name: name of the column.
-        kind: how cells become numbers.
+        kind: kind of the column, which converts cells to numbers.
         source: index of the column in the table.
         mean: value of missing cells.
-        is_constant: whether all values are equal, so that only the indicator of missing cells is used.
-        n_missing: number of missing cells in the fitted rows; if it is not 0, there is an indicator.
+        is_constant: whether all values are equal. The encoding then contains only the indicator of missing cells.
+        n_missing: number of missing cells in the fitted rows. If it is not 0, the encoding contains an indicator of
+            missing cells.
     """
 
     name: str
@@ -75,17 +78,17 @@ class _Column:
 
 
 class TableEncoder:
-    """Encode tables as numbers, with the kinds, categories and means of the table that it is fitted on.
+    """Encode tables as numbers, with the kinds, categories and means of the table on which the encoder is fitted.
 
     Args:
-        drop_index: whether a column that numbers the rows is not used.
+        drop_index: whether to ignore a column that numbers the rows.
 
     Attributes:
         input_names: names of all columns of the table, as text.
         names: name of every output column.
-        source: index of the table's column for every output column.
-        steps: the encoding of every used column in words.
-        remarks: the columns that are not used, and why.
+        source: for every output column, the index of its column in the table.
+        steps: a description of the encoding of every used column.
+        remarks: texts that list the columns that are not used, and the reason.
 
     >>> table = pd.DataFrame({"size": [2.5, 3.5, None], "colour": ["red", "blue", "red"], "unit": ["kg"] * 3})
     >>> encoder = TableEncoder().fit(table)
@@ -120,8 +123,8 @@ class TableEncoder:
         return [column.step(self._rows) for column in self._columns]
 
     def fit(self, frame: pd.DataFrame) -> TableEncoder:
-        """Determine the kind, the categories and the mean of every column. Columns that are constant, that have no
-        values, that are a row index, and of text with many different values are not used.
+        """Determine the kind, the categories and the mean of every column. Columns are not used if they are constant,
+        have no values, are a row index, or contain text with many different values.
 
         Raises:
             DataError: the table has no rows, or two columns have the same name.
@@ -145,7 +148,7 @@ class TableEncoder:
             )
             is_index = self._drop_index and _is_index(name, kind, values)
             (index_columns if is_index else columns).append(column)
-        # A table whose only column counts the rows, such as times, has no other input.
+        # If no other column can be used, a column that counts the rows (such as times) is the input.
         if columns and index_columns:
             unused["a row index"] = [column.name for column in index_columns]
         columns = columns or index_columns
@@ -156,8 +159,8 @@ class TableEncoder:
         return self
 
     def refit(self, frame: pd.DataFrame) -> TableEncoder:
-        """A new encoder for other rows of the table, with the same columns and kinds, and the categories, first dates
-        and means of these rows."""
+        """Return a new encoder for other rows of the table. It has the same columns and kinds, and the categories,
+        first dates and means of these rows."""
         columns = []
         for column in self._columns:
             cells = frame[column.name]
@@ -172,7 +175,7 @@ class TableEncoder:
         return encoder
 
     def transform(self, frame: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
-        """The encoded table. Columns are selected by their names; others are ignored.
+        """Return the encoded table. Columns are selected by their names, and other columns are ignored.
 
         Raises:
             UsageError: a used column is missing.
@@ -182,8 +185,8 @@ class TableEncoder:
         return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
     def unread(self, frame: pd.DataFrame) -> list[str]:
-        """Remarks on cells of a new table that count as missing because they are not of the column's kind, or are a
-        category that the fitted rows do not have."""
+        """Return remarks on cells of a new table that count as missing because they do not have the kind of their
+        column, or because the fitted rows do not contain their category."""
         frame = self._selected(frame)
         remarks = []
         for column in self._columns:
@@ -199,7 +202,7 @@ class TableEncoder:
         return remarks
 
     def _selected(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The used columns; raises `UsageError` if one is missing."""
+        """Return the used columns; raise `UsageError` if one is missing."""
         frame = frame.set_axis(_names(frame), axis=1)
         absent = [name for name in self.columns if name not in frame]
         if absent:
@@ -211,7 +214,7 @@ class TableEncoder:
         return frame[list(self.columns)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The encoding as plain values."""
+        """Return the encoding as plain values."""
         columns = [{**vars(column), "kind": column_kinds.to_json(column.kind)} for column in self._columns]
         return {
             "names": list(self.input_names),
@@ -222,7 +225,7 @@ class TableEncoder:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TableEncoder:
-        """The inverse of `to_dict`."""
+        """Create an encoder from the result of `to_dict`."""
         encoder = cls()
         encoder._columns = tuple(
             _Column(**{**column, "kind": column_kinds.from_json(column["kind"])}) for column in values["columns"]
@@ -236,8 +239,8 @@ class EncodedTarget(NamedTuple):
     """A target as numbers.
 
     Attributes:
-        kind: number or class.
-        values: the numbers, or the index of each row's class; NaN or -1 where the target is missing.
+        kind: `number` or `class`.
+        values: the numbers, or the indices of the classes. Missing targets are NaN (numbers) or -1 (classes).
         classes: the classes in sorted order; empty for numbers.
     """
 
@@ -261,14 +264,14 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
     """Encode a target as numbers or classes.
 
     Text, truth values and categories are classes, and so are integers with at most ten different values in at least
-    three times as many rows. All others are numbers.
+    three times as many rows. All other targets are numbers.
 
     Args:
         series: the column.
-        kind: number or class, in place of this rule.
+        kind: `number` or `class` (default: chosen by this rule).
 
     Raises:
-        DataError: the target has no values, or is to be a number and has text or dates.
+        DataError: the target has no values, or `kind` is `number` and the target has text or dates.
 
     >>> encode_target(pd.Series(["no", "yes", "no"]))
     EncodedTarget(kind='class', values=array([0, 1, 0]), classes=('no', 'yes'))
@@ -301,7 +304,7 @@ def encode_target(series: pd.Series, kind: TargetKind | None = None) -> EncodedT
 
 
 def target_step(name: str, target: EncodedTarget) -> str:
-    """The encoding of a target in words."""
+    """Return a description of the encoding of a target."""
     name = as_one_line(name, 80)
     if target.kind == "number":
         return f"{name} (target): number, regression"
@@ -319,7 +322,7 @@ def _is_class(series: pd.Series, kind: Kind) -> bool:
 
 
 def _names(frame: pd.DataFrame) -> list[str]:
-    """The names of the columns as text; raises `DataError` if two are the same."""
+    """Return the names of the columns as text; raise `DataError` if two names are the same."""
     names = [str(name) for name in frame.columns]
     duplicates = (
         [name for name in dict.fromkeys(names) if names.count(name) > 1] if len(set(names)) < len(names) else []
@@ -330,7 +333,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 
 def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
-    """Why a column is not used; empty if it is, or if it is a row index."""
+    """Return the reason for which a column is not used, or an empty text. Row indices are not checked."""
     present = values[~np.isnan(values)]
     if not len(present):
         return "no values"
@@ -342,8 +345,8 @@ def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
 
 
 def _is_index(name: str, kind: Kind, values: Float[np.ndarray, " rows"]) -> bool:
-    """Whether a column numbers the rows: integers that are different, by the name of the column, or that count from 0
-    or 1 in order."""
+    """Return whether a column numbers the rows. Its integers are different and it has the name of an index, or they
+    count up from 0 or 1."""
     if not isinstance(kind, Number) or np.isnan(values).any() or not (values == np.floor(values)).all():
         return False
     if _INDEX_NAME.fullmatch(name.strip()):
@@ -357,7 +360,7 @@ def _is_constant(values: Float[np.ndarray, " rows"]) -> bool:
 
 
 def _mean(values: Float[np.ndarray, " rows"]) -> float:
-    """The mean, also of numbers whose sum overflows; 0 without values."""
+    """Return the mean, also of numbers whose sum overflows, or 0 without values."""
     if not len(values):
         return 0.0
     size = max(float(np.abs(values).max()), np.finfo(np.float64).tiny)
@@ -365,7 +368,7 @@ def _mean(values: Float[np.ndarray, " rows"]) -> float:
 
 
 def _refitted(kind: Kind, cells: pd.Series) -> Kind:
-    """The kind with the categories or the first date of these cells."""
+    """Return the kind with the categories or the first date of these cells."""
     if isinstance(kind, Category):
         return Category(column_kinds.sorted_labels(cells))
     return column_kinds.dated(kind, cells) if isinstance(kind, Date) else kind

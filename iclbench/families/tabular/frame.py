@@ -1,7 +1,7 @@
-"""Tables as users have them, read into a data frame: `.csv`, `.csv.gz`, `.parquet` and `.arff`.
+"""Reader of users' tables into data frames: `.csv`, `.csv.gz`, `.parquet` and `.arff`.
 
-Numbers, truth values, dates, text and missing values stay as they are; `iclbench.families.tabular.encoder` turns them
-into numbers. Only a row index of pandas is left out.
+Numbers, truth values, dates, text and missing values do not change; `iclbench.families.tabular.encoder` converts them
+to numbers. Only a row index of pandas is removed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
             or tabs.
         header: whether the first line of a CSV file names the columns (default: inferred from its cells).
 
-    Returns:
-        Columns of numbers, of truth values, of dates (parquet) and of text, with text names. Dates and numbers with
-        thousands separators of a text file are text.
+    Returns: A data frame with columns of numbers, truth values, dates (parquet) and text. The names of columns are
+        text. Dates in text files, and numbers with separators of thousands, are text.
 
     Raises:
         DataError: the file cannot be read, has no rows, or two columns have the same name.
-        UsageError: `header` is given for a file with column names.
+        UsageError: `header` is given for a file format that contains column names.
     """
     path = Path(path)
     if not any(table_stem(path, suffix) is not None for suffix in FRAME_SUFFIXES):
@@ -74,18 +73,18 @@ def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
 
 
 def stem(path: Path) -> str:
-    """The name of a table: that of its file without its suffix."""
+    """Return the name of a table, which is the name of its file without the suffix."""
     suffix = next((suffix for suffix in FRAME_SUFFIXES if table_stem(path, suffix)), None)
     return path.stem if suffix is None else str(table_stem(path, suffix))
 
 
 def _named_frame(path: Path, names: Sequence[str], columns: Sequence[pd.Series]) -> pd.DataFrame:
-    """A frame without the first column if it has no name, which is the row index of pandas."""
+    """Return a data frame. A first column without a name is a row index of pandas and is removed."""
     first = 0
     if len(names) > 1 and (not names[0] or _UNNAMED.fullmatch(names[0])):
         log.info("%s: the first column has no name and is a row index; it is not used", path)
         first = 1
-    # A name may be missing in a file that a spreadsheet wrote; the column still has values.
+    # Files of spreadsheets may have columns with values but no name.
     names = [name or f"column {index + 1}" for index, name in enumerate(names)]
     _check_unique(path, names[first:])
     return pd.DataFrame(dict(zip(names[first:], columns[first:], strict=True)))
@@ -100,7 +99,8 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
 
 
 def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
-    """A column of a text file: numbers, truth values or, if neither fits all cells, text; None for missing cells."""
+    """Convert a column of a text file to numbers, truth values or, if neither fits all cells, text. Missing cells
+    remain missing."""
     joined = "".join(cells)
     if joined.isascii() and "_" not in joined:  # `float` also reads underscores and other digits
         try:
@@ -119,7 +119,7 @@ def _text_column(cells: list[str], missing: set[str] = MISSING) -> pd.Series:
 
 
 def _numbers(values: Sequence[float | None]) -> pd.Series:
-    """Numbers as integers if all of them are, so that classes 0 and 1 keep their names."""
+    """Return numbers, as integers if all of them are integers, so that classes 0 and 1 have these names."""
     array = np.asarray(values, dtype=np.float64)
     with np.errstate(invalid="ignore"):
         is_integer = bool(np.all((np.abs(array) < _MAX_INTEGER) & (array == np.floor(array))))
@@ -127,7 +127,7 @@ def _numbers(values: Sequence[float | None]) -> pd.Series:
 
 
 def _text_only(column: pd.Series, cells: list[str]) -> pd.Series:
-    """A nominal column of an ARFF file, whose values are names even if they are numbers."""
+    """Return a nominal column of an ARFF file as text, since its values are names even if they look like numbers."""
     if column.dtype == object:
         return column
     is_missing = [cell in ("?", "") for cell in cells]
@@ -143,7 +143,7 @@ def _read_parquet_frame(path: Path) -> pd.DataFrame:
             schema = pq.read_schema(file)
             text_names = [field.name for field in schema if _is_text(field.type, pa.types)]
             file.seek(0)
-            # Dictionaries hold each text once, so that a small file cannot fill the memory.
+            # Dictionaries contain each text only once, so that a small file cannot fill the memory.
             with pq.ParquetFile(file, read_dictionary=text_names) as table:
                 dropped = index_names(schema)
                 names = [field.name for field in schema if field.name not in dropped]
@@ -180,7 +180,7 @@ def _is_text(kind: Any, types: Any) -> bool:
 
 
 def _arrow_column(column: Any, types: Any) -> Any:
-    """A column of arrow as pandas values: numbers, truth values, dates or text."""
+    """Convert a column of Arrow to pandas values: numbers, truth values, dates or text."""
     import pyarrow as pa
 
     kind = column.type

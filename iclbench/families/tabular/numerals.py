@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def number(text: str) -> float | None:
-    """The number that a text represents; None if it is not a number. Unlike `float`, it does not read 1_5 or digits of
-    other scripts.
+    """Return the number that a text represents, or None if it is not a number. Unlike `float`, this function does not
+    read 1_5 or digits of other scripts.
 
     >>> number("-1e-3"), number("1_5"), number("٣"), number("inf")
     (-0.001, None, None, inf)
@@ -19,7 +19,7 @@ def number(text: str) -> float | None:
 
 
 def resembles_number(text: str) -> bool:
-    """Whether a text is a number or looks like an attempt to write one, so that it cannot be the name of a column.
+    """Return whether a text is a number or looks like a misspelled number, so that it cannot be the name of a column.
 
     >>> resembles_number("1_5"), resembles_number("٣"), resembles_number("1,5"), resembles_number("x1")
     (True, True, True, False)

@@ -1,8 +1,8 @@
-"""Tables of two published collections by their OpenML numbers. The files are the user's own copies."""
+"""OpenML numbers of the tables in two published collections. Users have to provide the files."""
 
 from __future__ import annotations
 
-# The data sets of OpenML-CC18 (Bischl et al. 2021, OpenML suite 99), by the number of the data set.
+# The datasets of OpenML-CC18 (Bischl et al. 2021, OpenML suite 99), by the number of the dataset.
 CC18 = (
     *(3, 6, 11, 12, 14, 15, 16, 18, 22, 23, 28, 29, 31, 32, 37, 38, 44, 46, 50, 54, 151, 182, 188, 300, 307, 458, 469),
     *(554, 1049, 1050, 1053, 1063, 1067, 1068, 1461, 1462, 1464, 1468, 1475, 1478, 1480, 1485, 1486, 1487, 1489, 1494),
