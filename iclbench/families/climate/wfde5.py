@@ -95,7 +95,7 @@ def _read_arrays(files: list[Path], year: int) -> Float32[np.ndarray, "fields 22
         month = next(month for month in range(1, 13) if step < steps_until(month + 1, year))
         raise DataError(
             f"{months[month - 1]}: no temperature at {_time_text(year, int(step))}, {latitudes()[row]:g} N, "
-            f"{longitudes()[column]:g} E, where other times have one ({len(missing_values):,} gaps in total); "
+            f"{longitudes()[column]:g} E, although other times have one ({len(missing_values):,} gaps in total); "
             "download it again"
         )
     land = np.isfinite(height) & valid[0]

@@ -134,8 +134,8 @@ class EventData:
         if len(first_gaps) and len(later_gaps) and np.median(first_gaps) > max_ratio * np.median(later_gaps):
             raise DataError(
                 f"{self.location_of(int(self.event_numbers[0]))}: the median first gap is {np.median(first_gaps):.3g}, "
-                f"but that between events is {np.median(later_gaps):.3g}, so times seem not to count from the start of "
-                f"the observation; {_FIX_START}; if they do: -o task.start=zero",
+                f"but the median gap between events is {np.median(later_gaps):.3g}, so times seem not to count from "
+                f"the start of the observation; {_FIX_START}; if they do: -o task.start=zero",
                 code="missing-value",
             )
 

@@ -70,11 +70,11 @@ class _Column:
     def step(self, rows: int) -> str:
         name, step = as_one_line(self.name, 80), as_one_line(self.kind.step(), 200)
         if self.is_constant:
-            return f"{name}: constant where it is not missing; a column says which of {rows} cells are missing"
+            return f"{name}: constant except for missing cells; a column marks which of the {rows} cells are missing"
         if not self.n_missing:
             return f"{name}: {step}"
         cells = "cell gets" if self.n_missing == 1 else "cells get"
-        return f"{name}: {step}; {self.n_missing} missing {cells} the mean, and a further column says which"
+        return f"{name}: {step}; {self.n_missing} missing {cells} the mean, and a further column marks missing cells"
 
 
 class TableEncoder:

@@ -42,8 +42,9 @@ def read_frame(path: Path | str, header: bool | None = None) -> pd.DataFrame:
             or tabs.
         header: whether the first line of a CSV file names the columns (default: inferred from its cells).
 
-    Returns: A data frame with columns of numbers, truth values, dates (parquet) and text. The names of columns are
-        text. Dates in text files, and numbers with separators of thousands, are text.
+    Returns:
+        A data frame with columns of numbers, truth values, dates (parquet) and text. The names of columns are text.
+        Dates in text files, and numbers with separators of thousands, are text.
 
     Raises:
         DataError: the file cannot be read, has no rows, or two columns have the same name.

@@ -1,4 +1,4 @@
-"""Tables of numbers in `.parquet` files."""
+"""Reader of tables of numbers in `.parquet` files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_parquet(path: Path) -> list[Column]:
     import pyarrow.parquet as pq
 
     try:
-        # Opening the file here separates the errors for missing files from those for files of other formats.
+        # Opening the file first separates the errors for missing files from the errors for files of other formats.
         with limits.open_file(path) as file, pq.ParquetFile(file) as table:
             schema, rows = table.schema_arrow, table.metadata.num_rows
             row_index = index_names(schema)
@@ -69,7 +69,7 @@ def not_parquet(path: Path, error: Exception) -> DataError:
 
 
 def index_names(schema: Any) -> set[str]:
-    """Names of the columns that are a row index of pandas: those in the metadata, and unnamed indices."""
+    """Return the names of the columns that are a row index of pandas, according to the metadata or to their names."""
     names = {name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)}
     try:
         index_columns = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))["index_columns"]

@@ -1,19 +1,20 @@
 """Real tables for the question `targets`: predict the held-out rows of a table from the rows of a context.
 
 An episode is a split of one table: N random rows in random order are the context, and further random rows, at most
-`targets`, are the targets. Differences from the family `tabular`:
+`targets`, are the targets. This family differs from `tabular` as follows:
 
 - Targets are numbers or classes, and all columns are used: categories, dates and missing cells are encoded
   (`iclbench.families.tabular.encoder`).
 - Columns and outputs are standardised by the context alone, so no value of a target row affects the context. In
-  `tabular`, inputs are standardised over the complete table, and outputs by the first rows.
-- Every target is predicted from the same context, so that metrics of all targets, such as the ROC AUC, are defined.
-- Prompts have the same number of splits for every table, and the tables are the clusters of intervals.
+  `tabular`, inputs are standardised over the complete table, and outputs are standardised by the first rows.
+- All targets of an episode are predicted from the same context, so that metrics of all targets, such as the ROC AUC,
+  are defined.
+- Prompts have the same number of splits for every table, and tables are the clusters of confidence intervals.
 
-Encoded columns are mapped to the d inputs of the task as in the family `tabular-prior`: zeros follow the columns of a
-table with fewer columns, and of a table with more columns every episode has d random ones. Standardised values are
-clipped at ±100. A column that is constant in the context is 0. If all outputs of a context are equal, they are divided
-by their absolute value, or by 1 if it is 0.
+Encoded columns are mapped to the d inputs of the task as in the family `tabular-prior`: if a table has fewer columns,
+zeros follow them; if it has more, every episode has d random columns. Standardised values are clipped at ±100. A column
+that is constant in the context is 0. If all outputs of a context are equal, this value is subtracted from all outputs,
+and the divisor is its absolute value, or 1 if it is 0.
 """
 
 from __future__ import annotations
@@ -54,15 +55,17 @@ class RealTablesParameters(FunctionParameters):
 
     Attributes:
         kind: whether targets are numbers or classes.
-        classes: number of classes; tables with fewer classes have labels from 0.
-        path: a folder of tables, below the data folder or from the current folder (default: the tables that
-            scikit-learn bundles, or `tables` of the data folder for a `suite` or named tables).
-        suite: only the tables of this collection.
+        classes: number of classes of the task. A table with fewer classes has only the first labels.
+        path: a folder of tables, in the data folder or relative to the current folder. The default is the folder
+            `tables` of the data folder if `suite` or `tables` is set, and otherwise the tables that scikit-learn
+            bundles.
+        suite: a published collection, to select only its tables.
         tables: names of tables of the folder or of bundled tables (default: all with enough rows and not too many
             classes).
         targets: largest number of target rows.
         splits: number of splits of every table in the prompts.
-        variance: variance of outputs that are numbers, for example that of the task on which a model was trained.
+        variance: variance of outputs that are numbers, for example the variance in the task on which a model was
+            trained.
     """
 
     kind: Literal["number", "class"] = "number"
@@ -80,7 +83,7 @@ class RealTables(Family):
 
     Args:
         parameters: see `RealTablesParameters`.
-        data_dir: the folder that holds `tables/`.
+        data_dir: the folder that contains `tables/`.
         tables: tables to use instead of bundled tables or files.
 
     Raises:
@@ -123,7 +126,7 @@ class RealTables(Family):
         return self.parameters.splits * len(self.tables)
 
     def prompt_limit(self, points: int) -> int:
-        """The number of splits of all tables with enough rows."""
+        """Return the number of splits of all tables with enough rows."""
         return self.parameters.splits * len(self.usable_tables(points))
 
     @cached_property
@@ -131,7 +134,7 @@ class RealTables(Family):
         return data_fingerprint(*(f"{table.name} {table.fingerprint} " for table in self.tables))
 
     def files(self) -> dict[str, str]:
-        """The folder as a path below the data folder or as an absolute path."""
+        """Return the folder: unchanged if it is relative to the data folder, otherwise as an absolute path."""
         folder = self._folder
         if not self.parameters.path or folder is None:
             return {}
@@ -182,16 +185,16 @@ class RealTables(Family):
         return [bundled[name] if name in bundled else read[name] for name in names] if names else found
 
     def usable_tables(self, points: int) -> list[int]:
-        """The indices of the tables with enough rows for contexts of `points` rows.
+        """Return the indices of the tables with enough rows for contexts of `points` rows.
 
         Raises:
-            DataError: no table has enough rows, or a named one has not.
+            DataError: no table has enough rows, or a named table has too few rows.
         """
         needed = points + MIN_TARGETS
         small = [table for table in self.tables if table.rows < needed]
         if small and (self.parameters.tables or len(small) == len(self.tables)):
             raise DataError(
-                f"table '{small[0].name}' has {small[0].rows} rows, fewer than {points} of a context and "
+                f"table '{small[0].name}' has {small[0].rows} rows, fewer than the {points} rows of a context and "
                 f"{MIN_TARGETS} targets; use fewer points or other tables",
                 code="not-applicable",
             )
@@ -207,13 +210,13 @@ class RealTables(Family):
         return self._splits(request, usable[drawn.cpu()])
 
     def sample_prompts(self, request: Request) -> Episodes:
-        """Splits of all tables in turn."""
+        """Draw splits of all tables in turn."""
         usable = torch.tensor(self.usable_tables(request.points))
         number = request.before + torch.arange(request.episodes)
         return self._splits(request, usable[number % len(usable)])
 
     def _splits(self, request: Request, table_index: Int[Tensor, " B"]) -> Episodes:
-        """One split of the given table per episode."""
+        """Draw one split of the given table per episode."""
         self.parse_shift(request.shift)
         generator, points = request.generator, request.points
         limit = self.parameters.targets
@@ -226,7 +229,7 @@ class RealTables(Family):
             count = points + min(limit, table.rows - points)
             drawn = distinct_rows(len(episodes), count, table.rows, generator)
             rows[episodes, :count] = drawn.cpu()
-        # One key per input and episode orders the columns of tables with more columns.
+        # If a table has more columns than the task has inputs, the columns with the smallest keys are used.
         widest = max(len(table.encoder.names) for table in self.tables)
         keys = torch.rand((request.episodes, widest), generator=generator, device=generator.device).cpu().numpy()
         inputs = np.zeros((request.episodes, points + largest, self.x_dim), dtype=np.float32)
@@ -256,7 +259,7 @@ class RealTables(Family):
     def _encoded(
         self, table: LabelledTable, rows: Int[np.ndarray, " rows"], points: int, keys: Float[np.ndarray, " columns"]
     ) -> tuple[Float[np.ndarray, "rows d"], Float[np.ndarray, " rows"]]:
-        """Inputs and outputs of a split; the first `points` rows are the context."""
+        """Return the inputs and outputs of a split. The first `points` rows are the context."""
         rows = rows[rows >= 0]
         context, targets = table.encode(rows[:points], rows[points:])
         standard = Standardisation.of(context)
@@ -267,17 +270,17 @@ class RealTables(Family):
         return x, y if self.classes is not None else self.scaled_outputs(y, points)
 
     def scaled_outputs(self, y: Float[np.ndarray, " rows"], points: int) -> Float[np.ndarray, " rows"]:
-        """Outputs in the units of an episode whose context is the first `points` rows."""
+        """Convert outputs to the units of an episode whose context is the first `points` rows."""
         scaled: np.ndarray = standardise_by_context(y, points) * self.parameters.variance**0.5
         return scaled
 
     def _admitted(self, table_index: Int[Tensor, " B"]) -> Bool[Tensor, "B classes"]:
-        """The labels of the table of every episode."""
+        """Return a mask of the labels of each episode's table."""
         counts = torch.tensor([self.tables[index].classes for index in table_index.tolist()])
         return torch.arange(int(self.classes or 0)) < counts.unsqueeze(1)
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """The episodes of every table, if there are several."""
+        """Group episodes by table if they come from several tables."""
         index = episodes.truth["table"]
         numbers = index.unique().tolist()
         return {self.tables[n].name: index == n for n in numbers} if len(numbers) > 1 else {}
@@ -286,7 +289,7 @@ class RealTables(Family):
         return episodes.truth["table"]
 
     def remarks(self, points: int) -> list[str]:
-        """Lines that describe the tables and the splits, printed with the scores."""
+        """Return lines that describe the tables and the splits. They are printed with the scores."""
         usable = [self.tables[index] for index in self.usable_tables(points)]
         return [
             *(self._remark(table) for table in usable),
@@ -304,7 +307,7 @@ class RealTables(Family):
 
 
 def standardise_by_context(y: Float[np.ndarray, " rows"], points: int) -> Float[np.ndarray, " rows"]:
-    """Outputs minus the mean of the first `points` of them, over their standard deviation. If these are equal, the
+    """Standardise outputs by the mean and standard deviation of the first `points` outputs. If these are equal, the
     divisor is their absolute value, or 1 if it is 0."""
     standard = Standardisation.of(y[:points, None])
     if standard.width[0] > 0:
@@ -314,5 +317,5 @@ def standardise_by_context(y: Float[np.ndarray, " rows"], points: int) -> Float[
 
 
 def table_hashes(family: RealTables) -> dict[str, str]:
-    """The fingerprint of every table by name."""
+    """Return the fingerprint of every table by name."""
     return {table.name: table.fingerprint for table in family.tables}

@@ -1,7 +1,8 @@
-"""A reader of regression tables: columns of numbers, one of which is the target.
+"""Reader of regression tables, in which all columns are numbers and one column is the target.
 
 Formats are `.csv` and `.csv.gz` (`iclbench.families.tabular.csv_file`) and `.parquet` (`parquet_file`). Text, missing
-or infinite values and a constant target are errors that name the columns; values are neither filled in nor encoded.
+or infinite values and a constant target are errors, and the messages name the columns. Values are neither imputed nor
+encoded.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Table:
     """A regression table.
 
     Attributes:
-        name: the file's name without its suffix.
+        name: the name of the file without its suffix.
         x: features, `(rows, features)`, in the order of the file.
         y: the target, `(rows,)`.
         features: names of the columns of `x`; `column 1`, ... for files without a header.
@@ -76,7 +77,7 @@ def read_table(path: Path | str, target: str | None = None, header: bool | None 
 
 
 def stem(path: Path) -> str:
-    """The file's name without `.csv`, `.csv.gz` or `.parquet`."""
+    """Return the name of the file without `.csv`, `.csv.gz` or `.parquet`."""
     return next((name for suffix in SUFFIXES if (name := table_stem(path, suffix))), path.stem)
 
 
@@ -94,10 +95,11 @@ def _columns(path: Path, header: bool | None) -> list[Column]:
 
 
 def target_index(path: Path, names: Sequence[str], target: str | None) -> int:
-    """The index of a column by its name or, if no name is a number, its number from 1 (default: the last column).
+    """Return the index of a column, given its name or, if no name is a number, its number from 1 (default: the last
+    column).
 
     Raises:
-        DataError: there is no such column.
+        DataError: no column has this name or number.
     """
     if target is None:
         return len(names) - 1
@@ -113,11 +115,11 @@ def target_index(path: Path, names: Sequence[str], target: str | None) -> int:
 
 
 def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[Float[np.ndarray, " rows"]]:
-    """All columns as finite numbers.
+    """Return all columns as finite numbers.
 
     Raises:
-        DataError: a column has text, missing or infinite values, checked in this order; the message lists all such
-            columns.
+        DataError: a column has text, missing values or infinite values. These are checked in this order, and the
+            message lists all such columns.
     """
     text_columns = [column for column in columns if column.values is None]
     if columns[target] in text_columns:
@@ -142,12 +144,12 @@ def _finite_numbers(path: Path, columns: Sequence[Column], target: int) -> list[
 
 
 def _first_text(column: Column) -> str:
-    """Position of the first text of a column, in brackets; empty if it is not known."""
+    """Return the position of the first text of a column, in brackets, or an empty text if the position is not known."""
     return "" if column.text_row is None else f" ({column.location_of(column.text_row)})"
 
 
 def _places(columns: Sequence[Column], wrong_cells: Sequence[np.ndarray]) -> str:
-    """The columns with wrong cells, the number of these cells and the first one."""
+    """Describe the columns with wrong cells: the name, the number of wrong cells and the first wrong cell."""
     return list_names(
         [
             f"{as_one_line(column.name)} ({int(is_wrong.sum())}: {column.location_of(int(is_wrong.argmax()))})"

@@ -1,7 +1,7 @@
-"""Tables with their targets: those that scikit-learn bundles, and those of a folder.
+"""Tables with targets, which scikit-learn bundles or a folder contains.
 
-The target of a file is its column `target` or `class`, in any case, or else its last column. A file of a collection by
-number begins with the number: `31.arff`, `31_credit-g.csv`.
+The target of a file is the column `target` or `class`, in upper or lower case. Without such a column, it is the last
+column. The name of a file of a published collection begins with its OpenML number: `31.arff`, `31_credit-g.csv`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TARGET_NAMES = ("target", "class")
 
 @dataclass(frozen=True, eq=False)
 class LabelledTable:
-    """A table with an encoded target. Rows without a target are left out.
+    """A table with an encoded target. Rows without a target are removed.
 
     Attributes:
         name: the name of the table.
@@ -61,7 +61,7 @@ class LabelledTable:
     def of(
         cls, name: str, frame: pd.DataFrame, series: pd.Series, kind: TargetKind | None, path: Path | None = None
     ) -> LabelledTable:
-        """A table with the target `series`; `kind` as in `encode_target`."""
+        """Create a table with the target `series`; `kind` is as in `encode_target`."""
         target = encode_target(series, kind)
         found_kind, y, class_names = target
         if not target.known.all():
@@ -81,13 +81,14 @@ class LabelledTable:
 
     @cached_property
     def is_fixed(self) -> bool:
-        """Whether the encoding is the same for all contexts: no missing cells, categories or dates."""
+        """Whether the encoding is the same for all contexts, because the table has no missing cells, categories or
+        dates."""
         columns = self.encoder.to_dict()["columns"]
         return all(column["kind"]["kind"] in ("number", "boolean") and not column["n_missing"] for column in columns)
 
     @cached_property
     def encoded(self) -> Float[np.ndarray, "rows columns"]:
-        """All rows, encoded with all rows."""
+        """All rows, encoded by the encoder that is fitted on all rows."""
         return self.encoder.transform(self.frame)
 
     @cached_property
@@ -100,8 +101,8 @@ class LabelledTable:
     def encode(
         self, context: Int[np.ndarray, " N"], targets: Int[np.ndarray, " Q"]
     ) -> tuple[Float[np.ndarray, "N columns"], Float[np.ndarray, "Q columns"]]:
-        """The encoded rows of a context and of its targets. Categories, first dates and means are those of the
-        context."""
+        """Return the encoded rows of a context and of its targets. Categories, first dates and means are computed from
+        the context."""
         if self.is_fixed:
             return self.encoded[context], self.encoded[targets]
         context_frame = self.frame.iloc[context]
@@ -111,8 +112,8 @@ class LabelledTable:
 
 @cache
 def bundled_tables(kind: TargetKind) -> tuple[LabelledTable, ...]:
-    """The tables that scikit-learn bundles: iris, wine, breast cancer and digits, or diabetes and the three targets of
-    Linnerud's exercises."""
+    """Return the tables that scikit-learn bundles: iris, wine, breast cancer and digits for classes, or diabetes and
+    the three targets of Linnerud's exercises for numbers."""
     from sklearn import datasets
 
     if kind == "class":
@@ -134,17 +135,17 @@ def bundled_tables(kind: TargetKind) -> tuple[LabelledTable, ...]:
 
 
 def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), suite: str = "") -> list[LabelledTable]:
-    """The tables of a folder.
+    """Read the tables of a folder.
 
     Args:
         folder: the folder.
-        kind: kind of the targets; tables with other targets are left out, unless they are named.
+        kind: kind of the targets. Tables with other targets are omitted unless `names` lists them.
         names: names of files, with or without suffix (default: all tables).
-        suite: a key of `SUITES`: only the tables of this collection, which are selected by number.
+        suite: a key of `SUITES`, to select only the tables of this collection by their numbers.
 
     Raises:
         DataError: the folder or a table cannot be read, or no table has targets of this kind.
-        UnknownNameError: there is no table of this name.
+        UnknownNameError: no table has this name.
     """
     paths = _paths(folder)
     if suite:
@@ -175,7 +176,7 @@ def folder_tables(folder: Path, kind: TargetKind, names: Sequence[str] = (), sui
 
 
 def read_labelled_table(path: Path, kind: TargetKind | None = None) -> LabelledTable:
-    """A file as a table with a target of this kind (default: the kind of its cells)."""
+    """Read a file as a table with a target of this kind (default: the kind of its cells)."""
     frame = read_frame(path)
     by_lower_case = {str(name).lower(): name for name in frame.columns}
     name = next((by_lower_case[key] for key in _TARGET_NAMES if key in by_lower_case), frame.columns[-1])
@@ -203,12 +204,12 @@ def _suffix(path: Path) -> str | None:
 
 
 def _stem(path: Path) -> str:
-    """The name of a table: that of its file without its suffix."""
+    """Return the name of a table, which is the name of its file without the suffix."""
     suffix = _suffix(path)
     return as_one_line(path.stem if suffix is None else str(table_stem(path, suffix)))
 
 
 def _number(path: Path) -> int | None:
-    """The number at the beginning of a file name."""
+    """Return the number at the beginning of a file name, or None."""
     match = re.match(r"(\d{1,9})(?!\d)", path.name)
     return int(match[1]) if match else None

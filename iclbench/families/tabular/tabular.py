@@ -1,10 +1,10 @@
-"""Episodes of real regression tables: are models that are trained on synthetic functions useful on real data?
+"""Episodes of real regression tables, on which models that are trained on synthetic functions can be evaluated.
 
 An episode is a random subset of the rows of one table, in random order. Features are standardised over the complete
 table, since models have access to all inputs, and mapped to the d dimensions of the task:
 
-- `pad`: the features in their order, then zeros; for a table with more than d features, d random ones per episode;
-- `project`: x R with a Gaussian R per episode, scaled so that every coordinate has variance 1 on average.
+- `pad`: the features in their order, then zeros; for a table with more than d features, d random features per episode;
+- `project`: x R with a Gaussian matrix R per episode, scaled so that every coordinate has variance 1 on average.
 
 Labels are standardised per episode with statistics of the context only. Since models predict from every prefix, two
 simple choices fail: statistics of all points would leak later labels to the first predictions, and statistics of each
@@ -51,9 +51,10 @@ class TabularParameters(FunctionParameters):
 
     Attributes:
         tables: names of files in the folder `tabular`, with or without suffix (default: all).
-        encoding: the map from features to inputs: pad or project.
-        opening: number of points whose labels standardise those of the episode; these points are not scored.
-        variance: variance of the labels, for example that of the task on which a model was trained.
+        encoding: the map from features to inputs, `pad` or `project`.
+        opening: number of first points whose labels determine the standardisation of the episode; these points are not
+            scored.
+        variance: variance of the labels, for example the variance in the task on which a model was trained.
     """
 
     tables: tuple[TableName, ...] = Field(default=(), strict=False)
@@ -67,7 +68,7 @@ class Tabular(Family):
 
     Args:
         parameters: see `TabularParameters`.
-        data_dir: the folder that holds `tabular/`.
+        data_dir: the folder that contains `tabular/`.
         tables: tables to use instead of files below `data_dir`.
 
     Raises:
@@ -164,7 +165,7 @@ class Tabular(Family):
         return np.asarray(self.parameters.variance**0.5 * (standardised - mean.numpy()) / scale.numpy())
 
     def remarks(self, examples: int) -> list[str]:
-        """Lines that describe episodes with this number of examples, printed with the scores."""
+        """Return lines that describe episodes with this number of examples. They are printed with the scores."""
         opening = self._opening(examples + 1)
         scale = "" if self.parameters.variance == 1 else f", times {self.parameters.variance**0.5:.3g}"
         if len(self.tables) == 1:
@@ -175,11 +176,11 @@ class Tabular(Family):
             *(f"{as_one_line(table.name)}: {self._features(table)}; {table.rows} rows" for table in self.tables),
             f"an episode: {examples + 1} rows{source}, drawn at random; features are standardised over the table, "
             f"{target} by mean and standard deviation of the first {opening} rows{scale}; these rows are not scored",
-            f"every contestant predicts each scored row from the {opening} to {examples} rows before it",
+            f"all models and methods predict each scored row from the {opening} to {examples} rows before it",
         ]
 
     def _features(self, table: Table) -> str:
-        """A description of the inputs of models and baselines on a table."""
+        """Return a description of the inputs of models and baselines on a table."""
         names = ", ".join(map(as_one_line, table.features[:12])) + (", ..." if len(table.features) > 12 else "")
         count, dim = len(table.features), self.x_dim
         if self.parameters.encoding == "project":
@@ -199,8 +200,8 @@ class Tabular(Family):
 
 
 def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:
-    """For every episode, `count` different numbers below `rows` in random order, at a cost that does not depend on
-    `rows`.
+    """Draw, for every episode, `count` different numbers below `rows` in random order, at a cost that does not depend
+    on `rows`.
 
     Floyd's algorithm (Bentley and Floyd 1987) for all episodes at once: step j draws a number from 0..j, and uses j if
     that number is already taken. This gives a uniform subset, which is then shuffled.
@@ -216,14 +217,14 @@ def distinct_rows(batch: int, count: int, rows: int, generator: torch.Generator)
 
 
 def _standardise_by_opening(y: Float[Tensor, "B N"], opening: int) -> Float[Tensor, "B N"]:
-    """Labels standardised by the mean and standard deviation of the first `opening` points."""
+    """Standardise labels by the mean and standard deviation of the first `opening` points."""
     mean, scale = _opening_scale(y, opening)
     return ((y - mean) / scale).to(y.dtype)
 
 
 def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
-    """Mean and standard deviation of the first `opening` points. If they are equal, the deviation is 1, that of the
-    complete table in standard units."""
+    """Return the mean and standard deviation of the first `opening` labels. If these labels are equal, the standard
+    deviation is replaced by 1, the value for the complete table in standard units."""
     opening_labels = y[:, :opening].double()
     std = opening_labels.std(1, correction=0, keepdim=True)
     is_constant = opening_labels.amax(1, keepdim=True) == opening_labels.amin(1, keepdim=True)
@@ -231,13 +232,13 @@ def _opening_scale(y: Float[Tensor, "B N"], opening: int) -> tuple[Float[Tensor,
 
 
 def _to_standard_units(values: Float[np.ndarray, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """Columns in standard units; constant columns become 0."""
+    """Convert columns to standard units; constant columns become 0."""
     standardised = Standardisation.of(values).apply(values)
     return torch.from_numpy(np.ascontiguousarray(standardised, dtype=np.float32))
 
 
 def _table_paths(data_dir: Path | None, names: Sequence[str]) -> list[Path]:
-    """The paths of these tables in the data folder; without names, those of all its tables."""
+    """Return the paths of these tables in the data folder or, without names, the paths of all its tables."""
     advice = "set --data-dir or ICLBENCH_DATA to the folder that contains 'tabular'"
     if data_dir is None:
         raise DataError(

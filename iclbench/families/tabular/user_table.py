@@ -1,4 +1,4 @@
-"""Splits of one table of the user, for runs of any task with features."""
+"""Splits of one table of a user, for runs of any task with features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class UserTable(RealTables):
     """Splits of a user's table.
 
     Args:
-        parameters: see `RealTablesParameters`; `variance` is that of the model's task.
+        parameters: see `RealTablesParameters`; `variance` is the variance in the task of the model.
         table: the table.
     """
 
@@ -34,7 +34,7 @@ class UserTable(RealTables):
     def outputs(
         self, context: Int[np.ndarray, " N"], others: Int[np.ndarray, " M"]
     ) -> Float[np.ndarray, " M"] | Int[np.ndarray, " M"]:
-        """The outputs of other rows in the units of an episode with this context."""
+        """Return the outputs of other rows in the units of an episode with this context."""
         y = self.table.y[np.concatenate([context, others])]
         if self.classes is not None:
             return y[len(context) :]
@@ -46,19 +46,20 @@ class UserTable(RealTables):
         return [*super().remarks(points), target, *table.encoder.steps, *table.encoder.remarks]
 
     def encoding(self) -> dict[str, Any]:
-        """The encoding of the target and of all columns, as plain values."""
+        """Return the encoding of the target and of all columns as plain values."""
         table = self.table
         target = {"name": table.target, "kind": table.kind, "classes": list(table.class_names)}
         return {"target": target, **table.encoder.to_dict()}
 
 
 def context_rows(table: LabelledTable, trained_rows: int, requested: int | None, is_unlimited: bool, run: str) -> int:
-    """The number of rows of a context.
+    """Return the number of rows of a context.
 
     Args:
         table: the table.
-        trained_rows: that of the training.
-        requested: that of the user (default: that of the training, at most 1,000 and at most four fifths of the table).
+        trained_rows: number of rows of a context in training.
+        requested: number that the user requests (default: `trained_rows`, but at most 1,000 and at most four fifths of
+            the table).
         is_unlimited: whether the model reads contexts of any length.
         run: name of the run, for the message.
 
@@ -75,7 +76,7 @@ def context_rows(table: LabelledTable, trained_rows: int, requested: int | None,
         )
     if requested < 1 or table.rows < requested + MIN_TARGETS:
         raise DataError(
-            f"'{table.name}' has {table.rows} rows with a target, fewer than {max(requested, 1)} in a context and "
-            f"{MIN_TARGETS} targets; use a larger table or fewer --points"
+            f"'{table.name}' has {table.rows} rows with a target, fewer than the {max(requested, 1)} rows of a context "
+            f"and {MIN_TARGETS} targets; use a larger table or fewer --points"
         )
     return requested

@@ -1,9 +1,9 @@
-"""The root variables of a table, from which networks and trees compute all others.
+"""The root variables of a table, from which networks and trees compute all other variables.
 
-The causes of half the tables are normal: cause k has the mean m_k ~ N(0, 1) and the standard deviation |z m_k| with
-z ~ N(0, 1). In the other tables each cause is, with equal probability, normal, categorical (2 to 10 codes with
-probabilities proportional to uniform numbers) or a Zipf variable with an exponent between 2 and 4, capped at 10. The
-last two are standardised by their own mean and variance.
+The causes of half the tables are normal: cause k has the mean m_k ~ N(0, 1) and the standard deviation |z m_k| with z ~
+N(0, 1). In the other tables, each cause is normal, categorical (2 to 10 codes with probabilities proportional to
+uniform numbers) or a Zipf variable with an exponent between 2 and 4, capped at 10. These three are equally likely.
+Categorical and Zipf variables are standardised by their mean and variance.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Causes(TensorRecord):
     """The distributions of the causes of B tables.
 
     Attributes:
-        mean, std: of normal causes.
-        is_discrete: the causes with the distribution of the next two.
-        cumulative: probabilities of values up to each of the discrete values.
+        mean, std: moments of normal causes.
+        is_discrete: whether a cause is discrete, with a distribution given by `cumulative` and `values`.
+        cumulative: cumulative probabilities of the discrete values.
         values: the discrete values.
     """
 
@@ -41,7 +41,7 @@ class Causes(TensorRecord):
 
     @classmethod
     def draw(cls, tables: int, size: int, generator: torch.Generator) -> Causes:
-        """`size` causes for every table."""
+        """Draw the distributions of `size` causes for every table."""
         shape = tables, size
         mean = normal(shape, generator)
         std = (normal(shape, generator) * mean).abs()
@@ -52,7 +52,7 @@ class Causes(TensorRecord):
         number = torch.arange(1.0, VALUES + 1, device=mean.device)
         exponent = 2 + 2 * uniform((*shape, 1), generator)
         zipf = number.pow(-exponent)
-        # All values from the cap on, by the midpoint rule.
+        # The weight of all values from the cap on, by the midpoint rule.
         zipf[..., -1:] = (VALUES - 0.5) ** (1 - exponent) / (exponent - 1)
         weights = torch.where((kind == 1).unsqueeze(-1), categorical, zipf)
         probabilities = weights / weights.sum(-1, keepdim=True)
@@ -62,7 +62,7 @@ class Causes(TensorRecord):
         return cls(mean, std, is_mixed & (kind > 0), probabilities.cumsum(-1), values)
 
     def sample(self, rows: int, generator: torch.Generator) -> Float[Tensor, "B rows K"]:
-        """Independent rows of causes."""
+        """Draw independent rows of causes."""
         tables, size = self.mean.shape
         causes = self.mean.unsqueeze(1) + self.std.unsqueeze(1) * normal((tables, rows, size), generator)
         table, cause = self.is_discrete.nonzero(as_tuple=True)

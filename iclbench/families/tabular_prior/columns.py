@@ -1,15 +1,15 @@
-"""Inputs of tables: categorical columns, missing cells, standardisation, and the places of columns.
+"""Inputs of tables: categorical columns, missing cells, standardisation, and the positions of columns.
 
-A used column has a value per cell; a column with missing cells is followed by its indicator. Both are standardised over
-the rows of the table, and a missing cell is then 0, the mean of the observed cells. Unused columns, after the used
-ones, are 0, as are columns with one value only.
+A column with missing cells is followed by its indicator, a column that marks these cells. Both are standardised over
+the rows of the table, and a missing cell is then 0, the mean of the observed cells. Unused columns follow the used
+columns and are 0. Columns with only one value are also 0.
 
-A categorical column replaces its numbers by codes: the column is cut at the values of K - 1 random rows, and the K
+In a categorical column, codes replace numbers: the column is cut at the values of K - 1 random rows, and the K
 intervals get the codes 0 to K - 1 in random order. K is 10 times an exponential number, rounded, at least 2 and at most
 `MOST_CATEGORIES`.
 
-In half of the columns with missing cells, every cell is missing with the same probability, uniform from 0 to 0.3. In
-the others only cells above the median are missing, with twice that probability.
+In half of the columns with missing cells, every cell is missing with the same probability, which is uniform from 0 to
+0.3. In the other columns, only cells above the median are missing, with twice this probability.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Layout(TensorRecord):
     """The kinds of the columns of B tables.
 
     Attributes:
-        used: number of used columns, with indicators.
-        columns: number of columns with values, which are the first of C.
+        used: number of used columns, including indicators.
+        columns: number of columns with values, which are the first of the C columns.
         categories: number of categories; 0 for numeric columns.
-        has_missing: columns with missing cells.
+        has_missing: whether a column has missing cells.
         missing_rate: expected share of missing cells in such a column.
         is_informative: whether only cells above the median are missing.
     """
@@ -60,10 +60,10 @@ class Layout(TensorRecord):
         missing: float,
         generator: torch.Generator,
     ) -> Layout:
-        """Layouts with 1 to `largest` used columns of `size`.
+        """Draw layouts with 1 to `largest` used columns, out of `size` columns.
 
         Args:
-            is_plain: tables without categories and missing cells.
+            is_plain: whether a table has neither categories nor missing cells.
             size: number of columns C.
             largest: the largest number of used columns.
             categorical: probability that a column is categorical.
@@ -76,7 +76,7 @@ class Layout(TensorRecord):
         has_missing = chance((shape[0], 1), missing, generator) & chance(shape, _MISSING_COLUMNS, generator) & ~numeric
         width = 1 + has_missing.long()
         end = width.cumsum(1)
-        # The last column has no indicator if there is no place for it.
+        # The last column has no indicator if no place is left for the indicator.
         has_missing = has_missing & (end <= used.unsqueeze(1))
         is_used = end - width < used.unsqueeze(1)
         exponential = -10 * torch.log1p(-uniform(shape, generator)) * (MEAN_CATEGORIES / 10)
@@ -93,7 +93,7 @@ class Layout(TensorRecord):
 
 
 def inputs(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator) -> Float[Tensor, "B N C"]:
-    """The inputs of tables from the numbers of their columns."""
+    """Compute the inputs of tables from the numbers of their columns."""
     size = values.shape[2]
     values = _with_categories(values, layout.categories, generator)
     observed = ~_missing(values, layout, generator)
@@ -102,7 +102,7 @@ def inputs(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Gene
     width = 1 + layout.has_missing.long()
     place = (width.cumsum(1) - width).clamp_max(size)
     is_used = first(layout.columns, size)
-    # Everything that is not used is written to one further place, which is dropped.
+    # Unused values are written to one further column, which is removed.
     value_place = torch.where(is_used, place, size).unsqueeze(1).expand_as(values)
     x = values.new_zeros(*values.shape[:2], size + 1).scatter(2, value_place, values)
     if bool(layout.has_missing.any()):
@@ -112,7 +112,8 @@ def inputs(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Gene
 
 
 def standardised(values: Float[Tensor, "B N C"], observed: Bool[Tensor, "B N C"]) -> Float[Tensor, "B N C"]:
-    """Columns with mean 0 and variance 1 over the observed rows; 0 elsewhere, and in columns with one value only."""
+    """Standardise columns to mean 0 and variance 1 over the observed rows. Other rows, and columns with only one value,
+    are 0."""
     count = observed.sum(1, keepdim=True).clamp_min(1)
     mean = torch.where(observed, values, 0.0).sum(1, keepdim=True) / count
     offset = values - mean
@@ -128,7 +129,7 @@ def standardised(values: Float[Tensor, "B N C"], observed: Bool[Tensor, "B N C"]
 def _with_categories(
     values: Float[Tensor, "B N C"], categories: Int[Tensor, "B C"], generator: torch.Generator
 ) -> Float[Tensor, "B N C"]:
-    """The values with the codes of categorical columns in place of their numbers."""
+    """Replace the numbers of categorical columns by codes."""
     table, column = categories.nonzero(as_tuple=True)
     if not len(table):
         return values
@@ -143,7 +144,7 @@ def _with_categories(
 
 
 def _missing(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator) -> Bool[Tensor, "B N C"]:
-    """The missing cells."""
+    """Draw the missing cells."""
     missing = torch.zeros(values.shape, dtype=torch.bool, device=values.device)
     table, column = layout.has_missing.nonzero(as_tuple=True)
     if not len(table):

@@ -1,4 +1,4 @@
-"""Random hyperparameters of tables, drawn on the generator's device."""
+"""Functions that draw random hyperparameters of tables, on the generator's device."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Uniform numbers in [0, 1)."""
+    """Draw uniform numbers in [0, 1)."""
     return torch.rand(shape, generator=generator, device=generator.device)
 
 
 def chance(shape: tuple[int, ...], probability: float, generator: torch.Generator) -> Bool[Tensor, "..."]:
-    """Booleans that are True with this probability."""
+    """Draw booleans that are True with this probability."""
     return uniform(shape, generator) < probability
 
 
 def log_uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: torch.Generator) -> Tensor:
-    """Numbers whose logarithm is uniform between the logarithms of the edges."""
+    """Draw numbers whose logarithm is uniform between the logarithms of the edges."""
     low, high = (math.log(edge) for edge in edges)
     return (low + (high - low) * uniform(shape, generator)).exp()
 
@@ -28,19 +28,20 @@ def log_uniform(shape: tuple[int, ...], edges: tuple[float, float], generator: t
 def log_uniform_integers(
     shape: tuple[int, ...], edges: tuple[int, int], generator: torch.Generator
 ) -> Int[Tensor, "..."]:
-    """Integers from the first to the second edge: log-uniform numbers up to the second edge + 1, rounded down."""
+    """Draw integers from the first to the second edge. They are log-uniform numbers up to the second edge + 1, rounded
+    down."""
     low, high = edges
     return log_uniform(shape, (low, high + 1), generator).long().clamp(low, high)
 
 
 def integers(high: Int[Tensor, "*shape"], generator: torch.Generator) -> Int[Tensor, "*shape"]:
-    """Uniform integers from 0 to `high` - 1, with another `high` for each."""
+    """Draw uniform integers from 0 to `high` - 1. Every integer has its own `high`."""
     # The product may be rounded up to `high`.
     return (uniform(tuple(high.shape), generator) * high).long().minimum(high - 1).clamp_min(0)
 
 
 def truncated_normal_integers(count: int, largest: int, generator: torch.Generator) -> Int[Tensor, " count"]:
-    """Rounded normal numbers between 1 and `largest`.
+    """Draw rounded normal numbers between 1 and `largest`.
 
     The mean is log-uniform from 1 to `largest`, and the standard deviation is the mean times a log-uniform number from
     0.01 to 1.
@@ -53,12 +54,12 @@ def truncated_normal_integers(count: int, largest: int, generator: torch.Generat
 
 
 def first(count: Int[Tensor, "*shape"], size: int) -> Bool[Tensor, "*shape size"]:
-    """A mask of the first `count` of `size` places."""
+    """Return a mask of the first `count` of `size` places."""
     return torch.arange(size, device=count.device) < count.unsqueeze(-1)
 
 
 def random_order(count: Int[Tensor, "*shape"], size: int, generator: torch.Generator) -> Int[Tensor, "*shape size"]:
-    """A random permutation of 0, ..., `count` - 1, followed by the other numbers below `size` in their order."""
+    """Draw a random permutation of 0, ..., `count` - 1, followed by the other numbers below `size` in their order."""
     places = torch.arange(size, device=count.device)
     scores = uniform((*count.shape, size), generator)
     return torch.where(first(count, size), scores, 1.0 + places).argsort(-1)

@@ -1,13 +1,14 @@
-"""Functions of a Gaussian process with an RBF kernel, and their exact posterior at every prefix.
+"""Functions of a Gaussian process with an RBF kernel, and their exact posterior given every prefix.
 
     k(x, x') = exp(-d² / (2 l²)),    d² = mean over the used columns of (x_j - x'_j)²,
 
-so l is a lengthscale of l sqrt(columns) per column. Outputs have noise of variance s². Both l and s are drawn per table
-from short lists, all pairs with equal probability: averaged over the pairs, the posterior is a finite mixture of
-Gaussians, and the Bayes-optimal answer is exact.
+so the lengthscale of each column is l sqrt(columns). Outputs have noise of variance s². Both l and s are drawn per
+table from short lists, and all pairs are equally likely. The posterior averaged over the pairs is then a finite mixture
+of Gaussians, so the Bayes-optimal prediction is exact.
 
-With the Cholesky factor L of the covariance of the noisy outputs of N rows, and z = L⁻¹ y, the output n given those
-before it has the mean y_n - L_nn z_n and the standard deviation L_nn. One factor therefore answers all prefixes.
+With the Cholesky factor L of the covariance of the noisy outputs of N rows, and z = L⁻¹ y, output n has the mean y_n -
+L_nn z_n and the standard deviation L_nn given all earlier outputs. A single factor is therefore sufficient for the
+predictions of all prefixes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from iclbench.families.sampling import normal
 
 _LOG_2PI = math.log(2 * math.pi)
-# Numbers of the covariance matrices that are in memory at once.
+# Largest number of entries of the covariance matrices that are in memory at once.
 _NUMBERS_AT_ONCE = 1 << 24
 
 
@@ -31,12 +32,12 @@ def covariance(
     used: Float[Tensor, "*S"],
     lengthscale: Float[Tensor, "*S"],
 ) -> Float[Tensor, "*S N P"]:
-    """Kernel matrices between two sets of rows, in float64. Unused columns are 0 in both.
+    """Return the kernel matrices between two sets of rows, in float64. Unused columns are 0 in both sets.
 
     Args:
         a, b: the rows.
         used: number of used columns.
-        lengthscale: l.
+        lengthscale: the lengthscale l.
     """
     scale = (used.double().sqrt() * lengthscale)[..., None, None]
     distance = torch.cdist(a.double() / scale, b.double() / scale, compute_mode="donot_use_mm_for_euclid_dist")
@@ -50,7 +51,7 @@ def sample_outputs(
     noise: Float[Tensor, " B"],
     generator: torch.Generator,
 ) -> Float[Tensor, "B N"]:
-    """Noisy outputs of one function per table, in float32."""
+    """Sample the noisy outputs of one function per table, in float32."""
     normals = normal((*x.shape[:2], 1), generator).double()
     at_once, outputs = max(1, _NUMBERS_AT_ONCE // x.shape[1] ** 2), []
     for start in range(0, len(x), at_once):
@@ -69,11 +70,11 @@ def predict_prefixes(
     lengthscale: Float[Tensor, " S"],
     noise: Float[Tensor, " S"],
 ) -> tuple[Float[Tensor, "S N"], Float[Tensor, "S N"], Float[Tensor, "S N"]]:
-    """The distribution of every output given the valid outputs before it.
+    """Return the distribution of every output given the valid outputs before it.
 
     Returns:
-        Means and standard deviations, in float64, arbitrary at masked rows, and the log evidence of the valid rows
-        before each row.
+        Means and standard deviations in float64, which are arbitrary at masked rows, and the log evidence of the valid
+        rows before each row.
     """
     factor = _factor(covariance(x, x, used, lengthscale), noise, mask)
     y = torch.where(mask, y.double(), 0.0)
@@ -92,10 +93,10 @@ def predict_targets(
     lengthscale: Float[Tensor, " S"],
     noise: Float[Tensor, " S"],
 ) -> tuple[Float[Tensor, "S Q"], Float[Tensor, "S Q"], Float[Tensor, " S"]]:
-    """The distribution of the noisy output at every target given the valid rows.
+    """Return the distribution of the noisy output at every target given the valid rows.
 
     Returns:
-        Means and standard deviations, in float64, and the log evidence of the valid rows.
+        Means and standard deviations in float64, and the log evidence of the valid rows.
     """
     factor = _factor(covariance(x, x, used, lengthscale), noise, mask)
     cross = covariance(x, x_target, used, lengthscale) * mask.unsqueeze(2)
@@ -110,8 +111,8 @@ def predict_targets(
 def _factor(
     gram: Float[Tensor, "S N N"], noise: Float[Tensor, " S"], mask: Bool[Tensor, "S N"]
 ) -> Float[Tensor, "S N N"]:
-    """The Cholesky factor of the covariance of noisy outputs. Masked rows are independent of all others, with variance
-    1."""
+    """Return the Cholesky factor of the covariance of noisy outputs. Masked rows are independent of all other rows and
+    have variance 1."""
     gram = gram * mask[:, :, None] * mask[:, None, :]
     gram.diagonal(dim1=1, dim2=2).add_(torch.where(mask, noise.double().square().unsqueeze(1), 1.0))
     return torch.linalg.cholesky(gram)

@@ -1,8 +1,8 @@
 """Targets of tables: standardised numbers, or classes.
 
-Both depend on the outputs of `REFERENCE_ROWS` further rows of the same table, which are not part of it. Given the
-function, the targets of its rows are therefore independent: with the mean and variance of the table's own rows, or with
-cuts at their quantiles, a model could compute the last target from all others.
+Both depend on the outputs of `REFERENCE_ROWS` further rows of the same function, which are not part of the table. Given
+the function, the targets of the table are therefore independent. With the mean and variance of the table's own rows, or
+with cuts at their quantiles, a model could compute the last target from all other targets.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from iclbench.families.tabular_prior.draws import chance, first, random_order, u
 REFERENCE_ROWS = 64
 # Standardised targets are clipped at plus and minus this value.
 CLIP = 5.0
-# Cuts between classes are within these quantiles of the reference rows.
+# Cuts between classes are between these quantiles of the reference rows.
 _CUT_QUANTILES = (0.1, 0.9)
 
 
 def standardised_targets(y: Float[Tensor, "B N"], reference: Float[Tensor, "B R"]) -> Float[Tensor, "B N"]:
-    """Targets minus the mean over the standard deviation of the reference rows, clipped; 0 if these have one value."""
+    """Standardise targets by the mean and standard deviation of the reference rows, and clip them. If all reference
+    rows have the same output, the targets are 0."""
     mean, std = reference.mean(1, keepdim=True), reference.std(1, keepdim=True, correction=0)
     # Smaller deviations are rounding errors.
     has_spread = std > 1e-6 * mean.abs().clamp_min(1e-12)
@@ -29,7 +30,7 @@ def standardised_targets(y: Float[Tensor, "B N"], reference: Float[Tensor, "B R"
 
 
 def class_counts(tables: int, classes: int, generator: torch.Generator) -> Int[Tensor, " B"]:
-    """Numbers of classes: 2 in half of the tables, uniform from 2 to `classes` in the others."""
+    """Draw the numbers of classes: 2 in half of the tables, and uniform from 2 to `classes` in the others."""
     drawn = 2 + ((classes - 1) * uniform((tables,), generator)).long().clamp_max(classes - 2)
     return torch.where(chance((tables,), 0.5, generator), 2, drawn)
 
@@ -41,10 +42,10 @@ def class_labels(
     classes: int,
     generator: torch.Generator,
 ) -> Int[Tensor, "B N"]:
-    """Labels 0 to K - 1 in random order of the intervals between K - 1 cuts.
+    """Return the labels 0 to K - 1 of the K intervals between K - 1 cuts, in random order.
 
-    In half of the tables a cut is a uniform quantile of the reference rows, in the others a uniform value; both are
-    between their quantiles of 10 % and 90 %.
+    In half of the tables, a cut is a uniformly drawn quantile of the reference rows; in the others, it is a uniformly
+    drawn value. All cuts are between the 10 % and 90 % quantiles of the reference rows.
     """
     tables, rows = reference.shape
     low, high = (int(quantile * (rows - 1)) for quantile in _CUT_QUANTILES)

@@ -10,13 +10,14 @@ from 1 to ceil(sqrt(smaller side)), and the remaining weights are scaled up by 1
 of three activations.
 
 - A structural causal model (`is_causal`) has its columns and its target among the hidden units of layers 2 to L, so
-  columns may be causes or effects of the target. In half of the models the target is in the last layer; in half of them
-  all columns are neighbouring units.
+  columns may be causes or effects of the target. In half of the models, the target is in the last layer; in the others,
+  it is one of the candidates for columns. In half of the models, these candidates are all units of the layers; in the
+  others, they are neighbouring units.
 - In a Bayesian neural network, the causes are the columns, and the target is one further unit on top of h_L.
 
 All tables of a batch are computed at once. Networks of similar widths form a group, which is padded to the largest
 width with zeros; within a group, networks with more layers come first, so that layer l is one batched product over the
-first tables, those with at least l layers.
+first tables, which have at least l layers.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class Networks:
         activation: the index in `ACTIVATIONS` at the input of layers 2 to L, and of the output.
         units: number of hidden units per layer.
         first_weights: weights of layer 1.
-        weights: weights of layers 2 to L, each for the first tables only, which have this layer.
+        weights: weights of layers 2 to L. Each tensor contains only the first tables, which have this layer.
         biases: biases of layers 1 to L.
         out_weights, out_bias: the output of a Bayesian neural network.
-        target: index of the target among the units of layers 2 to L, counted with padding.
-        columns: indices of the columns.
+        target: index of the target among the units of layers 2 to L, including padding.
+        columns: indices of the columns, counted like `target`.
         causes: the distributions of the causes.
     """
 
@@ -88,13 +89,13 @@ class Networks:
     causes: Causes
 
     def sample(self, rows: int, generator: torch.Generator) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"]]:
-        """Columns and targets of independent rows."""
+        """Sample the columns and targets of independent rows."""
         return self.propagate(self.causes.sample(rows, generator), generator)
 
     def propagate(
         self, causes: Float[Tensor, "B N K"], generator: torch.Generator
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"]]:
-        """Columns and targets of rows with these causes."""
+        """Compute the columns and targets of rows with these causes."""
         tables, rows, width = len(causes), causes.shape[1], self.biases.shape[2]
         spread = (first(self.units, width) * self.noise.unsqueeze(1)).unsqueeze(1)
         picked = torch.cat([self.target.unsqueeze(1), self.columns], 1)
@@ -123,7 +124,7 @@ class Networks:
 def draw_networks(
     is_causal: Bool[Tensor, " B"], columns: Int[Tensor, " B"], size: int, generator: torch.Generator
 ) -> list[tuple[Int[Tensor, " G"], Networks]]:
-    """Networks for tables with these numbers of columns, of at most `size`.
+    """Draw networks for tables with these numbers of columns, which are at most `size`.
 
     Returns:
         Groups of networks, and the indices of their tables.
@@ -131,7 +132,7 @@ def draw_networks(
     tables = (len(columns),)
     layers = log_uniform_integers(tables, LAYERS, generator)
     units = log_uniform_integers(tables, WIDTH, generator)
-    # A causal model has units for all columns and the target, also if half of them have no inputs.
+    # A causal model has enough units for all columns and the target even if half of its units have no inputs.
     units = torch.where(is_causal, units.maximum(1 + 2 * columns), units)
     causes = torch.where(is_causal, truncated_normal_integers(tables[0], MOST_CAUSES, generator), columns)
     group = torch.bucketize(units, torch.tensor(_GROUP_WIDTHS, device=units.device))
@@ -195,7 +196,7 @@ def _weights(
     has_blocks: Bool[Tensor, " B"],
     generator: torch.Generator,
 ) -> Float[Tensor, "B inputs outputs"]:
-    """Weight matrices, padded with zeros to `shape`, of one or more diagonal blocks."""
+    """Draw weight matrices of one or more diagonal blocks, padded with zeros to `shape`."""
     most_blocks = fan_in.minimum(fan_out).sqrt().ceil().long()
     blocks = torch.where(has_blocks, 1 + integers(most_blocks, generator), 1)
     height, width = fan_in // blocks, fan_out // blocks
@@ -218,8 +219,8 @@ def _choose_units(
     size: int,
     generator: torch.Generator,
 ) -> tuple[Int[Tensor, " B"], Int[Tensor, "B C"]]:
-    """Different units of layers 2 to L for the target and the columns of a causal model, as indices with padding. Of
-    the `size` columns, the first `columns` are used."""
+    """Draw different units of layers 2 to L for the target and the columns of a causal model. Return their indices,
+    counted with padding. Of the `size` columns, only the first `columns` are used."""
     tables = len(units)
     layer, unit = torch.meshgrid(
         torch.arange(depth - 1, device=units.device), torch.arange(width, device=units.device), indexing="ij"
@@ -243,7 +244,7 @@ def _choose_units(
 
 
 def _activate(hidden: Float[Tensor, "B N H"], activation: Int[Tensor, " B"]) -> Float[Tensor, "B N H"]:
-    """The activations of each table. tanh, the expensive one, is computed only for the tables with it."""
+    """Apply the activation of each table. tanh is expensive, so it is computed only for the tables that use it."""
     is_tanh = (activation == TANH).nonzero().squeeze(1)
     smallest = torch.where(activation == RELU, 0.0, -torch.inf).view(-1, 1, 1)
     active = torch.maximum(hidden, smallest)

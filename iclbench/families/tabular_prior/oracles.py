@@ -2,8 +2,8 @@
 
 `oracle-gp` has access to the lengthscale and the noise of every table and returns the exact posterior.
 `oracle-gp-prior` has access only to their prior, a finite list of pairs: it averages the posteriors of all pairs, with
-the posterior weights of the pairs. This is the Bayes-optimal answer, so no predictor has a better density on average.
-Both read the number of used columns from the inputs, since unused columns are 0.
+the posterior weights of the pairs. This is the Bayes-optimal prediction, so no predictor has a better expected
+log-density. Both read the number of used columns from the inputs, since unused columns are 0.
 
 Under a shift to another kind of tables, `oracle-gp` has no hyperparameters and is skipped. `oracle-gp-prior` still
 assumes a Gaussian process and is only a baseline (`TabularPrior.is_oracle_optimal`).
@@ -33,7 +33,7 @@ from iclbench.families.tabular_prior.tabular_prior import TabularPrior
 
 _P = TypeVar("_P", bound=Prediction)
 
-# Numbers of the covariance matrices that are in memory at once.
+# Largest number of entries of the covariance matrices that are in memory at once.
 _NUMBERS_AT_ONCE = 1 << 24
 
 # Means, standard deviations and log evidence of S Gaussian processes at P positions each.
@@ -44,8 +44,8 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
     """Base of the oracles.
 
     Raises:
-        UsageError: the task is of another family, has classes, or neither its tables nor those of the shift are of the
-            kind `gp`.
+        UsageError: the task is of another family, has classes, or neither the tables of the task nor the tables of the
+            shift are of the kind `gp`.
     """
 
     family_class, family_name = TabularPrior, "tabular-prior"
@@ -64,11 +64,11 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
     def _hyperparameters(
         self, tables: slice, count: int, device: torch.device
     ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B S"]]:
-        """Lengthscales and noises of the S processes of these `count` tables, in float64."""
+        """Return the lengthscales and noises of the S processes of these `count` tables, in float64."""
 
     @abstractmethod
     def _prediction(self, answers: Answers, dtype: torch.dtype) -> _P:
-        """The prediction at P positions of every table."""
+        """Return the prediction at P positions of every table."""
 
     def predict_next(
         self,
@@ -104,8 +104,7 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
         return self._in_parts(context, answer)
 
     def _in_parts(self, points: Points, answer: Callable[[slice, Tensor, Tensor, int], list[Tensor]]) -> _P:
-        """The predictions of all tables, of which only so many are answered at once that their matrices fit into
-        memory."""
+        """Return the predictions of all tables. They are computed in parts whose matrices fit into memory."""
         processes = self._hyperparameters(slice(0, 1), 1, points.x.device)[0].shape[1]
         at_once = max(1, _NUMBERS_AT_ONCE // (processes * max(1, points.count) ** 2))
         parts = []
@@ -119,8 +118,9 @@ class _ProcessOracle(FamilyPredictor[NoSettings], Generic[_P], abstract=True):
         return cat(parts)
 
     def _used(self, x: Float[Tensor, "B N Dx"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, " B"]:
-        """The number of used columns, which are those that are not 0 in a valid row. With `rescale` inputs are larger
-        by the factor `dim` / used, so that `dim`² / used columns have the same mean of squared differences."""
+        """Return the number of used columns, which are the columns that are not 0 in a valid row. With `rescale`,
+        inputs are larger by the factor `dim` / used. The result is then `dim`² / used, which does not change the mean
+        of squared differences."""
         used = (x.masked_fill(~mask.unsqueeze(2), 0) != 0).any(1).sum(1).clamp_min(1).double()
         return self.family.parameters.dim**2 / used if self.family.parameters.rescale else used
 

@@ -1,7 +1,7 @@
 """Synthetic tables: the prior on which in-context learners for tables are trained (TabPFN).
 
-Every episode is a table with its own function. Its rows are the points, so models of sequences and of sets can read it.
-The default prior mixes these kinds of tables:
+Every episode is a table with its own function. The rows of the table are the points of the episode, so models of
+sequences and of sets can read them. The default prior mixes these kinds of tables:
 
 | kind | share | columns and target |
 | --- | --- | --- |
@@ -9,36 +9,39 @@ The default prior mixes these kinds of tables:
 | `bnn` | 35 % | inputs and output of a random network, a Bayesian neural network (`networks`) |
 | `trees` | 30 % | the same with ensembles of trees, half of them causal (`trees`) |
 
-`gp` is a fourth kind, only by name: functions of a Gaussian process with a discrete prior of hyperparameters
-(`gaussian_process`), so that `oracle-gp-prior` is the exact ceiling. Its inputs are N(0, 1) before standardisation; it
-has no categories and no missing cells, and its targets are not standardised. Every kind is also a shift, to
-evaluate a model on another prior than its own.
+A fourth kind, `gp`, is used only if it is selected: functions of a Gaussian process with a discrete prior of
+hyperparameters (`gaussian_process`), for which `oracle-gp-prior` is the exact ceiling. Its inputs are N(0, 1) before
+standardisation; it has no categories and no missing cells, and its targets are not standardised. Every kind is also a
+shift, which evaluates a model on another prior than in training.
 
-Inputs are the numbers of columns (`columns`): a table uses 1 to `dim` of them, 20 % of the columns are categorical, and
-some have missing cells. Inputs are standardised over all rows of the table, since those of the targets are known.
-Targets are standardised, or cut into at most `classes` classes, by further rows (`labels`): statistics of the
-table's own targets would reveal the last target.
+Inputs are the columns of the table (`columns`): a table uses 1 to `dim` of them, 20 % of the columns are categorical,
+and some have missing cells. Inputs are standardised over all rows of the table, since the inputs of targets are known.
+Targets are standardised, or cut into at most `classes` classes, with the statistics of further rows (`labels`):
+statistics of the table's own targets would reveal the last target.
 
-With `rescale`, the used columns are multiplied by `dim` over their number, so that the size of an input does not depend
-on that number. The first TabPFN does this, because it maps all columns by one linear layer. A model that ignores empty
-columns does not need it, and a user's table would need the same scale, so it is off by default.
+With `rescale`, the used columns are multiplied by `dim` over their number, so that the expected sum of absolute input
+values does not depend on this number. The first TabPFN does this, because it maps all columns by one linear layer. A
+model that ignores empty columns does not need this scale, and a user's table would have to be scaled in the same way,
+so `rescale` is off by default.
 
 The ranges of hyperparameters follow the released code of the first TabPFN (Hollmann et al. 2023, arXiv 2207.01848).
-Differences from that code:
+This family differs from that code as follows:
 
-- every table has its own hyperparameters and class cuts (there: groups of tables share them); layers, width, initial
-  standard deviation and noise are log-uniform between the ends of its ranges, not nested distributions;
-- an activation per layer (there: per network), from identity, tanh and ReLU;
-- block-wise dropout or none (there: block-wise or independent dropout), and one standard deviation of the noise per
-  network (there: optionally one per unit);
-- tree ensembles, which it does not have, are oblivious trees as in nanoTabICL's prior;
-- targets and class cuts depend on other rows than those of the table (there: on all rows of the table). There, outliers
-  are compressed, and rows are shuffled until context and targets have the same classes; here neither;
-- 20 % of all columns are categorical (there: a random share of the columns of some tables).
+- every table has its own hyperparameters and class cuts (in the code, groups of tables share them); layers, width,
+  initial standard deviation and noise are log-uniform between the ends of the ranges of the code, which has nested
+  distributions;
+- every layer (in the code, every network) has its own activation: identity, tanh or ReLU;
+- weights have block-wise dropout or no dropout (in the code, block-wise or independent dropout), and the noise has one
+  standard deviation per network (in the code, optionally one per unit);
+- tree ensembles, which the code does not have, are oblivious trees as in the prior of nanoTabICL;
+- targets and class cuts depend on further rows (in the code, on all rows of the table). The code also compresses
+  outliers and shuffles rows until context and targets have the same classes; this family does neither;
+- 20 % of all columns are categorical (in the code, a random share of the columns of some tables).
 
-About a third of the tables of all kinds but `gp` are mostly noise, since small weights do not rise above it. The prior
-of nanoTabICL drops tables that extremely randomised trees cannot predict; this one does not. The playground of tabular
-foundation models (TFM-Playground, snapshot of May 2026) reads the priors of TabPFN, TICL and TabICL.
+About a third of the tables of all kinds except `gp` are mostly noise, since functions with small weights are smaller
+than the noise. The prior of nanoTabICL removes tables that extremely randomised trees cannot predict; this family does
+not. The playground of tabular foundation models (TFM-Playground, snapshot of May 2026) reads the priors of TabPFN, TICL
+and TabICL.
 """
 
 from __future__ import annotations
@@ -77,7 +80,7 @@ class TabularPriorParameters(BaseSettings):
     Attributes:
         dim: number of input columns.
         classes: the largest number of classes; 0 for regression.
-        kind: the kind of tables; `mix` for the default prior.
+        kind: the kind of tables; `mix` is the default prior.
         trees: share of tree ensembles in `mix`.
         categorical: share of categorical columns.
         missing: share of tables that may have missing cells, which are in half of their columns.
@@ -108,9 +111,9 @@ class TabularPriorParameters(BaseSettings):
 class TabularPrior(Family):
     """Tables with another function in every episode; the question is `next`.
 
-    `truth` has the kind of every table (index in `KINDS`), its numbers of used columns (with indicators of missing
-    cells), of columns with values and of classes (0 for regression), and the hyperparameters of Gaussian processes (0
-    for other kinds). For a given seed the functions do not depend on the number of points.
+    `truth` contains the kind of every table (index in `KINDS`), its numbers of used columns (including indicators of
+    missing cells), of columns with values and of classes (0 for regression), and the hyperparameters of Gaussian
+    processes (0 for other kinds). For a given seed, the functions do not depend on the number of points.
 
     Errors are divided by 1, which is roughly the variance of standardised targets.
     """
@@ -129,16 +132,17 @@ class TabularPrior(Family):
         return self.parameters.dim
 
     def kind(self, shift: str = "none") -> str:
-        """The kind of tables under a shift, or `mix`."""
+        """Return the kind of tables under a shift, or `mix`."""
         part = self.parse_shift(shift).part(*KINDS)
         return self.parameters.kind if part is None else part.kind
 
     def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
-        """Both oracles are exact for regression on Gaussian processes, and only for it."""
+        """Return whether an oracle is optimal under a shift. Both oracles are exact only for regression on Gaussian
+        processes."""
         return self.kind(shift) == "gp" and self.classes is None
 
     def strata(self, episodes: Episodes) -> dict[str, Bool[Tensor, " B"]]:
-        """Tables by kind; none if all are of one kind."""
+        """Group tables by kind. The result is empty if all tables are of one kind."""
         kind = episodes.truth["kind"]
         masks = {name: kind == index for index, name in enumerate(KINDS)}
         return {name: mask for name, mask in masks.items() if mask.any()} if len(kind.unique()) > 1 else {}
@@ -178,8 +182,8 @@ class TabularPrior(Family):
     def _rows(
         self, truth: dict[str, Tensor], points: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"], Float[Tensor, "B R"]]:
-        """Columns and outputs of the rows of tables, and outputs of further rows, the reference rows. All functions are
-        drawn before the first row."""
+        """Sample the columns and outputs of the rows of tables, and the outputs of further rows, the reference rows.
+        All functions are drawn before the first row."""
         kind, columns, dim = truth["kind"], truth["columns"], self.parameters.dim
         functions = self._functions(kind, columns, generator)
         values = torch.zeros((len(kind), points, dim), device=generator.device)
@@ -200,7 +204,7 @@ class TabularPrior(Family):
         return values, outputs, reference
 
     def _kinds(self, tables: int, kind: str, generator: torch.Generator) -> Int[Tensor, " B"]:
-        """The kinds of tables."""
+        """Draw the kinds of tables."""
         is_tree = chance((tables,), self.parameters.trees, generator)
         network = torch.where(chance((tables,), 0.5, generator), SCM, BNN)
         return torch.where(is_tree, TREES, network) if kind == "mix" else torch.full_like(network, KINDS.index(kind))
@@ -208,7 +212,7 @@ class TabularPrior(Family):
     def _hyperparameters(
         self, tables: int, generator: torch.Generator
     ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """Lengthscales and noises of Gaussian processes."""
+        """Draw the lengthscales and noises of Gaussian processes."""
         drawn = []
         for choices in (self.parameters.lengthscales, self.parameters.noises):
             values = torch.tensor(choices, dtype=torch.float64, device=generator.device)
@@ -219,7 +223,7 @@ class TabularPrior(Family):
     def _functions(
         self, kind: Int[Tensor, " B"], columns: Int[Tensor, " B"], generator: torch.Generator
     ) -> list[tuple[Int[Tensor, " G"], Networks | TreeTables]]:
-        """The networks and ensembles of tables, in groups with the indices of their tables."""
+        """Draw the networks and ensembles of tables, in groups with the indices of their tables."""
         is_causal = torch.where(kind == TREES, chance(tuple(kind.shape), 0.5, generator), kind == SCM)
         network, tree = ((kind < TREES).nonzero().squeeze(1), (kind == TREES).nonzero().squeeze(1))
         functions: list[tuple[Tensor, Networks | TreeTables]] = []

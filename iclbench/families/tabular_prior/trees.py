@@ -1,13 +1,13 @@
-"""Tables from random ensembles of trees, in place of a network.
+"""Tables from random ensembles of trees instead of networks.
 
 An ensemble is a sum of oblivious trees: all nodes of one depth split the same variable at the same threshold, the value
 of the variable in a random row, so a tree of depth d has d splits and 2^d leaves. The leaves of T trees have values
 from N(0, 1/T). There are 1 to 16 trees (log-uniform) of depth 1 to 5.
 
-- A causal table has two layers of ensembles: those of the first read the causes, those of the second read the first.
-  Every ensemble has noise. Columns and target are different ensembles; in half of the tables the target is in the
-  second layer.
-- In a table that is not causal, the columns are the causes, and the target is an ensemble over them.
+- A causal table has two layers of ensembles: the ensembles of the first layer read the causes, and the ensembles of the
+  second layer read the first layer. Every ensemble has noise. Columns and target are different ensembles. In half of
+  the tables, the target is in the second layer; in the others, it can be in either layer.
+- In a table that is not causal, the columns are the causes, and the target is an ensemble that reads them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iclbench.families.tabular_prior.networks import MOST_CAUSES, NOISE
 
 TREES = (1, 16)
 MOST_DEPTH = 5
-# Rows whose values are thresholds.
+# Number of rows from whose values thresholds are drawn.
 _THRESHOLD_ROWS = 32
 
 
@@ -45,7 +45,7 @@ class Ensembles(TensorRecord):
     Attributes:
         depth: depth of the trees of each table.
         variables: index of the variable of each split.
-        thresholds: a row is on the right of a split if its value is larger.
+        thresholds: thresholds of the splits. A row is on the right of a split if its value is larger.
         leaves: values of the leaves; 0 for padding.
     """
 
@@ -64,7 +64,8 @@ class Ensembles(TensorRecord):
         rows: Float[Tensor, "B R K"],
         generator: torch.Generator,
     ) -> Ensembles:
-        """Ensembles over the first `variables` columns of `rows`, one of which has each threshold."""
+        """Draw ensembles that split the first `variables` columns of `rows`. Each threshold is the value of a random
+        row."""
         tables, most_trees, most_depth = len(trees), int(trees.max()), int(depth.max())
         shape = tables, units, most_trees, most_depth
         variable = integers(variables.view(-1, 1, 1, 1).expand(shape), generator)
@@ -75,7 +76,7 @@ class Ensembles(TensorRecord):
         return cls(depth, variable, threshold, leaves)
 
     def __call__(self, x: Float[Tensor, "B N K"]) -> Float[Tensor, "B N U"]:
-        """The values of all ensembles in all rows."""
+        """Return the values of all ensembles in all rows."""
         tables, units, trees, depth = self.variables.shape
         columns, table = x.mT.contiguous(), torch.arange(tables, device=x.device).unsqueeze(1)
         leaf = torch.zeros((tables, units * trees, x.shape[1]), dtype=torch.long, device=x.device)
@@ -95,8 +96,8 @@ class TreeTables(TensorRecord):
     Attributes:
         is_causal: whether columns are ensembles.
         noise: standard deviation of the noise of every ensemble.
-        lower, upper: the two layers; a table that is not causal has its target in the first.
-        target, columns: their indices among the ensembles of both layers.
+        lower, upper: the two layers. A table that is not causal has its target in the first layer.
+        target, columns: indices of the target and the columns among the ensembles of both layers.
         causes: the distributions of the causes.
     """
 
@@ -109,7 +110,7 @@ class TreeTables(TensorRecord):
     causes: Causes
 
     def sample(self, rows: int, generator: torch.Generator) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B N"]]:
-        """Columns and targets of independent rows."""
+        """Sample the columns and targets of independent rows."""
         causes = self.causes.sample(rows, generator)
         lower = _with_noise(self.lower(causes), self.noise, generator)
         upper = _with_noise(self.upper(lower), self.noise, generator)
@@ -123,7 +124,8 @@ class TreeTables(TensorRecord):
 def draw_trees(
     is_causal: Bool[Tensor, " B"], columns: Int[Tensor, " B"], size: int, generator: torch.Generator
 ) -> list[tuple[Int[Tensor, " G"], TreeTables]]:
-    """Ensembles for tables with these numbers of columns, of at most `size`, and the indices of their tables.
+    """Draw ensembles for tables with these numbers of columns, which are at most `size`, in groups with the indices of
+    their tables.
 
     Tables that are not causal form a group of their own, which has one ensemble per layer.
     """

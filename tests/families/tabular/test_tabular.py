@@ -259,7 +259,7 @@ def test_remarks_on_several_tables_do_not_name_targets():
         "narrow: all 5 features (f0, f1, f2, f3, f4); 40 rows",
         "an episode: 10 rows of one table, drawn at random; features are standardised over the table, the target "
         "by mean and standard deviation of the first 5 rows, times 2.24; these rows are not scored",
-        "every contestant predicts each scored row from the 5 to 9 rows before it",
+        "all models and methods predict each scored row from the 5 to 9 rows before it",
     ]
 
 
