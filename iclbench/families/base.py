@@ -347,7 +347,8 @@ class FunctionFamily(Family):
         return noise**2 / (self.weight_variance * scale**2)
 
     def is_oracle_optimal(self, oracle: str, shift: str) -> bool:
-        """False if a query repeats a point with its noise, because its label is then known exactly."""
+        """Return False if a query repeats a point with its noise, because the label of the query is then known
+        exactly."""
         parsed = self.parse_shift(shift)
         return parsed.part("repeated-query") is None or not self.label_noise(parsed)
 

@@ -8,9 +8,9 @@ families: the caller draws N context examples instead of the trained number.
 
 The kinds of function families are listed here (Garg et al. 2022, section 4; Grazzi et al. 2024, figures 1 and 9). They
 change inputs and labels, not the functions. The papers evaluate all of them on inputs from N(0, I), even for models
-trained on skewed inputs (appendix A.1.3; the released evaluation fixes Gaussian data). Here, too, kinds that constrain
-directions transform inputs from N(0, I). The other kinds use the inputs of the task or, in combination with
-`isotropic`, the inputs of the papers. The kinds are:
+trained on skewed inputs (appendix A.1.3; the released evaluation code always uses Gaussian inputs). Here, too, kinds
+that constrain directions transform inputs from N(0, I). The other kinds use the inputs of the task or, in combination
+with `isotropic`, the inputs of the papers. The kinds are:
 
 - `isotropic`, `skewed`: inputs from N(0, I), or from the skewed distribution of the papers;
 - `subspace`: coordinates after the first ceil(d/2) are 0 (paper); `subspace-random`: inputs are in a random subspace of

@@ -9,7 +9,7 @@ log-uniform. The patches of an episode are so distant in time that the correlati
 than 1e-6, so the fields are drawn independently. All temperatures, including the targets, are noisy.
 
 Frozen prompts are stratified by the three parameters of the kernel and by context size; training episodes are
-independent. Errors are not divided by a normaliser, since temperatures are standardised: by the mean and standard
+independent. Errors are not divided by a normaliser, since temperatures are standardised by the mean and standard
 deviation of noiseless temperatures over land from January to June.
 """
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float64, Int64
 from iclbench.core.errors import DataError
 from iclbench.core.hashing import data_fingerprint
 
-# A file with more marks is refused, since its marks are probably other numbers.
+# A file with more marks is refused, since its values are probably not marks.
 MAX_MARKS = 100_000
 
 _FIX_TIES = "keep the first of these events, or spread them over a step of the clock: -o task.ties=keep-first or spread"
@@ -31,7 +31,8 @@ class EventData:
         gaps: gaps of all events in the units of the file.
         marks: 0-based marks of all events.
         counts: number of events of every sequence, 0 for a window without events.
-        open_intervals: time of observation after the last event of every sequence; NaN if it ends with this event.
+        open_intervals: time of observation after the last event of every sequence; NaN if the observation ends with
+            this event.
         mark_count: number of marks K.
         location_of: a function that describes the position in the file of an event, given its number.
         event_numbers: numbers of the events, counted over all sequences of the file.

@@ -22,7 +22,8 @@ class PackedSequences:
         y: gap, mark and time of every event, one sequence after the other.
         first_event: index of the first event of every sequence.
         counts: number of events of every sequence, 0 for a window without events.
-        open_intervals: time of observation after the last event of every sequence; infinite if it ends with this event.
+        open_intervals: time of observation after the last event of every sequence; infinite if the observation ends
+            with this event.
         sequence_number: number of every sequence in the file.
         first_event_number: number of the first event of every sequence, counted over all sequences of the file; -1 if
             the sequence has no events.

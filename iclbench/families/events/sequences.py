@@ -55,8 +55,8 @@ class EventParameters(BaseSettings):
     """Parameters of a file of sequences, in a card or as `-o task.KEY=VALUE`.
 
     Attributes:
-        path: a name in the folder `events` of the data folder, or a path from the current folder (default: the only
-            file in that folder).
+        path: a name in the folder `events` of the data folder, or a path relative to the current folder (default: the
+            only file in `events`).
         format: `npz`, `jsonl` or `csv` (default: by suffix).
         times: whether the times of an `.npz` file are gaps or absolute; required if they look absolute.
         marks: number of marks K (default: the number in the file).

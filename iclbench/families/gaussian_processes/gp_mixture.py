@@ -336,6 +336,6 @@ def _integers(shape: tuple[int, ...], low: int, high: int, generator: torch.Gene
 
 
 def _first_points(points: Points, sizes: Int[Tensor, "*B"]) -> Points:
-    """Return the points with all but the first `sizes` points of every set masked and set to 0."""
+    """Mask all points of every set after the first `sizes` points, and set them to 0."""
     mask = torch.arange(points.count, device=sizes.device) < sizes.unsqueeze(-1)
     return Points(points.x * mask.unsqueeze(-1), points.y * mask.unsqueeze(-1), mask)

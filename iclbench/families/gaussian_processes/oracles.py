@@ -92,7 +92,7 @@ class MeanState(KernelState):
 
 
 class PeriodicMean(OracleKernel):
-    """`oracle-kernel` for RBF functions; for periodic functions it predicts the true mean over a period.
+    """A predictor that equals `oracle-kernel` for RBF functions and predicts the true mean of periodic functions.
 
     Models that have learned smooth functions but not periods score similarly. On periodic functions, the mean score of
     this predictor is -log(2 pi e (1 - p_0 + sigma²)) / 2 = -1.214, where p_0 is the variance of the mean

@@ -1,4 +1,4 @@
-"""A baseline that fits a Gaussian to the training images and predicts pixels by its distribution given the context."""
+"""A baseline that fits a Gaussian to the training images and conditions it on the context to predict pixels."""
 
 from __future__ import annotations
 

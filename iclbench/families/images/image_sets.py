@@ -2,8 +2,8 @@
 
 | images | trained on | evaluated on | `unseen-classes` |
 | --- | --- | --- | --- |
-| `glyphs` | the first drawings of the first classes | 20 further drawings of them | 20 drawings of further classes |
-| `mnist` | the training file | the test file | |
+| `glyphs` | first drawings of the first classes | 20 other drawings of these classes | 20 drawings of further classes |
+| `mnist` | training file | test file | |
 | `emnist` (balanced) | training file, classes 0 to 9 | test file, the same classes | test file, classes 10 to 46 |
 | `celeba` | partitions 0 and 1 | partition 2 | |
 """

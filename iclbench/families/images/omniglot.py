@@ -3,8 +3,8 @@ drawings each.
 
 The images are read from the two official archives, `images_background.zip` (964 characters) and `images_evaluation.zip`
 (659), or from the unpacked folders `images_background` and `images_evaluation`. Drawings are files
-`ALPHABET/characterNN/NNNN_DD.png` of 105 x 105 pixels with 1 bit. Reading takes seconds, so the result is cached in a
-file (`iclbench.families.images.array_cache`).
+`ALPHABET/characterNN/NNNN_DD.png` of 105 x 105 pixels with 1 bit per pixel. Reading takes seconds, so the result is
+cached in a file (`iclbench.families.images.array_cache`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Exact probabilities of the next token under the posterior of Markov chains given the previous tokens.
 
 Without switches, the posterior of each row is a Dirichlet distribution, and the probability of a token is its share of
-the tokens that followed the last m tokens, after adding `concentration` to each count. With switches, the answer is the
-mean of these probabilities over the posterior of the first token of the chain in force (Adams and MacKay 2007, Bayesian
-online changepoint detection, arXiv 0710.3742). The recursion is exact. Its time is quadratic in the length of the
-sequence, since the chain in force may start at any token.
+the tokens that followed the last m tokens, after adding `concentration` to each count. With switches, the prediction is
+the mean of these probabilities over the posterior of the first token of the chain in force (Adams and MacKay 2007,
+Bayesian online changepoint detection, arXiv 0710.3742). The recursion is exact. Its time is quadratic in the length of
+the sequence, since the chain in force may start at any token.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Range = Annotated[tuple[_Value, _Value], Field(strict=False)]
 LARGEST_RADIUS, LARGEST_NOISE = 2.0, 1e3
 # Growing systems are sampled only while rho^n is below this number, because elements are float32.
 LARGEST_GROWTH = 1e30
-# The normaliser is a mean over this number of elements, which is the number of the presets `grid` and `small`.
+# The normaliser is a mean over this number of elements, the length of sequences in the presets `grid` and `small`.
 NORMALISED_ELEMENTS = 64
 
 SYSTEM_KINDS = {
@@ -107,8 +107,9 @@ class LinearSystems(StreamFamily):
     """Sequences of numbers, one element per requested point; the question is `next`.
 
     Shifts: with `radius-R` or `angle-T`, all systems have the radius R or the angle T. `process-noise-C` sets the
-    standard deviation of the noise of the state, and `noisy-S` sets that of the elements. With `switch`, another
-    independent system replaces the system in the middle of the sequence and continues from the same state.
+    standard deviation of the noise of the state, and `noisy-S` sets the standard deviation of the noise of the
+    elements. With `switch`, another independent system replaces the system in the middle of the sequence and continues
+    from the same state.
     """
 
     Parameters = LinearSystemParameters

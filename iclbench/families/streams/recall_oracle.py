@@ -23,7 +23,7 @@ _EPISODES_AT_ONCE = 32
 
 
 class _RecallOracle(FamilyPredictor[NoSettings], abstract=True):
-    """Base of both oracles. They read only the sequence; raises `UsageError` for other families."""
+    """Base of both oracles, which read only the sequence. Raises `UsageError` for other families."""
 
     order = "causal"
 
@@ -47,7 +47,8 @@ class _RecallOracle(FamilyPredictor[NoSettings], abstract=True):
 
 
 class RecallOracle(_RecallOracle):
-    """Predicts the value token that followed the key if the key has occurred, and equal probabilities otherwise.
+    """An oracle that predicts the value token that followed the key, or equal probabilities if the key has not
+    occurred.
 
     The oracle does not predict whether a key or a value is complete. It assumes that a key ends with the last token, or
     that a value continues. It is therefore exact at the scored positions, which are the positions of values.
@@ -82,7 +83,8 @@ class RecallOracle(_RecallOracle):
 
 
 class RecallVectorOracle(_RecallOracle):
-    """Predicts the value of the nearest earlier key at positions of values, and 0 at positions of keys."""
+    """An oracle that predicts the value of the nearest earlier key at positions of values, and 0 at positions of
+    keys."""
 
     family_class, family_name = RecallVectors, "recall-vectors"
 

@@ -3,7 +3,7 @@
 A sequence has n pairs of a key and a value, both vectors, and then queries, each a key of the context followed by its
 value; only the values of queries are scored. Keys and values are uniform on the sphere of radius sqrt(d), as in the
 released code of MambaFormer. There, a sequence has one query, which is a new vector instead of a key of the context
-with probability 1/(n + 1). Here, queries fill the rest of the sequence, and all of them are keys of the context.
+with probability 1/(n + 1). Here, queries fill the rest of the sequence, and their keys are always from the context.
 """
 
 from __future__ import annotations

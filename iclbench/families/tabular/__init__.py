@@ -1,1 +1,1 @@
-"""Real regression tables and their file formats."""
+"""Real tables and their file formats."""

@@ -88,7 +88,7 @@ class TableEncoder:
         names: name of every output column.
         source: for every output column, the index of its column in the table.
         steps: a description of the encoding of every used column.
-        remarks: texts that list the columns that are not used, and the reason.
+        remarks: texts that list the unused columns and the reasons.
 
     >>> table = pd.DataFrame({"size": [2.5, 3.5, None], "colour": ["red", "blue", "red"], "unit": ["kg"] * 3})
     >>> encoder = TableEncoder().fit(table)
@@ -333,7 +333,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
 
 
 def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
-    """Return the reason for which a column is not used, or an empty text. Row indices are not checked."""
+    """Return why a column is not used, or an empty text if it can be used. Row indices are not checked."""
     present = values[~np.isnan(values)]
     if not len(present):
         return "no values"
@@ -345,8 +345,8 @@ def _unused(kind: Kind, values: Float[np.ndarray, " rows"]) -> str:
 
 
 def _is_index(name: str, kind: Kind, values: Float[np.ndarray, " rows"]) -> bool:
-    """Return whether a column numbers the rows. Its integers are different and it has the name of an index, or they
-    count up from 0 or 1."""
+    """Return whether a column numbers the rows. This is the case if the column has the name of an index and its
+    integers are all different, or if its integers count up from 0 or 1."""
     if not isinstance(kind, Number) or np.isnan(values).any() or not (values == np.floor(values)).all():
         return False
     if _INDEX_NAME.fullmatch(name.strip()):

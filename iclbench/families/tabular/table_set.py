@@ -1,4 +1,4 @@
-"""Tables with targets, which scikit-learn bundles or a folder contains.
+"""Tables with targets, either bundled with scikit-learn or read from a folder.
 
 The target of a file is the column `target` or `class`, in upper or lower case. Without such a column, it is the last
 column. The name of a file of a published collection begins with its OpenML number: `31.arff`, `31_credit-g.csv`.

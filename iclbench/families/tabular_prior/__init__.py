@@ -1,1 +1,1 @@
-"""Synthetic tables: a prior of structural causal models, Bayesian networks, tree ensembles and Gaussian processes."""
+"""Synthetic tables from structural causal models, Bayesian neural networks, tree ensembles and Gaussian processes."""

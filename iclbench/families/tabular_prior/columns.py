@@ -93,7 +93,7 @@ class Layout(TensorRecord):
 
 
 def inputs(values: Float[Tensor, "B N C"], layout: Layout, generator: torch.Generator) -> Float[Tensor, "B N C"]:
-    """Compute the inputs of tables from the numbers of their columns."""
+    """Compute the inputs of tables from the numbers in their columns."""
     size = values.shape[2]
     values = _with_categories(values, layout.categories, generator)
     observed = ~_missing(values, layout, generator)

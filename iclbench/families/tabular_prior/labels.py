@@ -42,7 +42,7 @@ def class_labels(
     classes: int,
     generator: torch.Generator,
 ) -> Int[Tensor, "B N"]:
-    """Return the labels 0 to K - 1 of the K intervals between K - 1 cuts, in random order.
+    """Return class labels. The K intervals between K - 1 cuts have the labels 0 to K - 1 in random order.
 
     In half of the tables, a cut is a uniformly drawn quantile of the reference rows; in the others, it is a uniformly
     drawn value. All cuts are between the 10 % and 90 % quantiles of the reference rows.

@@ -238,7 +238,7 @@ def _choose_units(
     scores = uniform((tables, len(unit)), generator)
     target = scores.masked_fill(~is_candidate, -1).argmax(1)
     is_column = is_near.scatter(1, target.unsqueeze(1), False)
-    # A group of one unit per layer has fewer units than `size`; the columns without a unit are not used.
+    # A group may have fewer units than `size`. The columns without a unit are not used.
     scores = torch.nn.functional.pad(scores.masked_fill(~is_column, -1), (0, max(0, size - len(unit))), value=-2)
     return target, scores.topk(size, 1).indices.clamp_max(len(unit) - 1)
 

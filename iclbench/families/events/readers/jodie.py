@@ -1,4 +1,4 @@
-"""The CSV files of JODIE (Kumar et al. 2019; snap.stanford.edu/jodie): one sequence per user, with the items as marks.
+"""Reader of the CSV files of JODIE (Kumar et al. 2019; snap.stanford.edu/jodie): one sequence per user, items as marks.
 
     user_id,item_id,timestamp,state_label,comma_separated_list_of_features
     0,0,0.0,0,-0.319991,-0.435701,0.106784,-0.067309

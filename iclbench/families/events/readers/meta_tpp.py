@@ -33,7 +33,7 @@ _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotIm
 
 
 def read(path: Path, marks: int | None, times: str | None) -> EventData:
-    """Read the sequences of a file; `marks` is the number of marks K (default: the largest mark). `times`: see
+    """Read the sequences of a file; `marks` is the number of marks K (default: the largest mark). `times` is as in
     `read_events`.
 
     Raises:
