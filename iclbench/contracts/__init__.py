@@ -1,7 +1,8 @@
-"""The contracts of predictors: checks of the properties that every predictor must have, one function per property.
+"""The contracts of predictors: one check for each property that predictors must have.
 
-A check of a predictor on example episodes raises `AssertionError` with a message that describes the property and the
-size of the deviation. The tests run all checks on all registered predictors; `failures` runs them on one predictor.
+A check runs a predictor on example episodes. If the predictor lacks the property, the check raises `AssertionError`
+with a message that describes the violation and its size. The tests run all checks on all registered predictors, and
+`failures` runs them on one predictor.
 """
 
 from iclbench.contracts import backbones, phases, questions, related

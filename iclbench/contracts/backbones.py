@@ -16,7 +16,7 @@ from iclbench.core.predictor import Predictor
 
 @contract(lambda predictor: bool(getattr(predictor, "has_layers", False)))
 def the_last_layer_is_the_answer(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """The decoded output of the last layer at the targets equals `predict_targets`."""
+    """The last entry of `predict_by_layer` equals the answer of `predict_targets`."""
     context, x = episodes.context, targets_of(episodes).x
     with torch.no_grad():
         layers = predictor.predict_by_layer(context, x, episodes.related)
@@ -28,13 +28,13 @@ def _is_trainable(predictor: Predictor) -> bool:
     return isinstance(predictor, nn.Module) and hasattr(predictor, "loss")
 
 
-# Step lengths, tried from the largest: the loss of a narrow model may not decrease with the first one.
+# Step lengths, tried in this order. The largest may be too long to decrease the loss of a narrow model.
 _STEP_LENGTHS = (1e-3, 1e-4, 1e-5)
 
 
 @contract(_is_trainable)
 def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """A small step along the negative gradient, on the same batch with the same noise, lowers the loss."""
+    """A small step along the negative gradient lowers the loss on the same batch with the same noise."""
     model = copy.deepcopy(predictor)
     assert isinstance(model, nn.Module)
     loss_before = _loss(model, episodes)
@@ -57,7 +57,7 @@ def a_gradient_step_lowers_the_loss(predictor: Predictor, episodes: Episodes, to
 def saved_weights_give_the_same_answers(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """A model with weights that were saved to a file gives the same answers."""
+    """A model gives the same answers after its weights are saved to a file and loaded."""
     from safetensors.torch import load_model, save_model
 
     loaded_model = copy.deepcopy(predictor)

@@ -1,4 +1,5 @@
-"""The type and list of contracts, and functions that all checks use: example episodes, questions, comparisons."""
+"""The list of contracts, and functions for all checks: they create example episodes, and ask for and compare
+answers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from iclbench.core.records import TensorRecord
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest difference between answers that should be equal: `absolute + relative * |expected|`."""
+    """The largest allowed difference between answers that should be equal: `absolute + relative * |expected|`."""
 
     absolute: float = 1e-5
     relative: float = 1e-4
@@ -35,8 +36,8 @@ class Contract:
 
     Attributes:
         name: name of the property.
-        check: the function that raises `AssertionError` if a predictor does not have the property.
-        applies: the function that returns whether a predictor must have the property.
+        check: function that raises `AssertionError` if a predictor does not have the property.
+        applies: function that returns whether a predictor must have the property.
         needs_related: whether the check needs related datasets.
     """
 
@@ -46,7 +47,7 @@ class Contract:
     needs_related: bool = False
 
     def is_checkable(self, predictor: Predictor, episodes: Episodes) -> bool:
-        """Whether the predictor can be checked on these episodes."""
+        """Return whether the contract applies to the predictor and can be checked on these episodes."""
         return self.applies(predictor) and (episodes.related is not None or not self.needs_related)
 
 
@@ -56,7 +57,7 @@ CONTRACTS: list[Contract] = []
 def contract(
     applies: Callable[[Predictor], bool] = lambda _: True, needs_related: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator that adds a check to `CONTRACTS`."""
+    """Decorate a check to add it to `CONTRACTS`."""
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
         CONTRACTS.append(Contract(check.__name__, guarded(check), applies, needs_related))
@@ -66,7 +67,7 @@ def contract(
 
 
 def failures(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> dict[str, str]:
-    """The contracts that `predictor` breaks on these episodes, each with the error; empty if it fulfils all."""
+    """Return the names of the contracts that `predictor` breaks on these episodes, each with an error message."""
     broken = {}
     for contract in CONTRACTS:
         if contract.is_checkable(predictor, episodes):
@@ -88,11 +89,13 @@ def example_episodes(
     seed: int = 0,
     marks: int | None = None,
 ) -> Episodes:
-    """Three random episodes for the checks: noisy linear functions, random labels (`classes`), or events at random
-    times (`marks`). With `dim=0` they are streams of random vectors or tokens.
+    """Return three random episodes for the checks.
 
-    With `related`, the first episode has this many datasets of the same function, and each further episode one less.
-    The datasets have different sizes.
+    They are samples of noisy linear functions, random labels (`classes`), or events at random times (`marks`). With
+    `dim=0`, they are streams of random vectors or tokens.
+
+    With `related`, the first episode has this number of related datasets from the same function. Each later episode has
+    one fewer. The datasets differ in size.
     """
     generator = torch.Generator().manual_seed(seed)
     if marks is not None:
@@ -119,14 +122,14 @@ def example_episodes(
 
 
 def _split(all_points: Points, points: int) -> Episodes:
-    """The first `points` points as the context, the others as targets."""
+    """Split points into a context (the first `points` points) and targets (the others)."""
     targets = all_points.span(points)
     return Episodes(context=all_points.span(0, points), targets=targets, scored=targets.mask)
 
 
 def ask_next(predictor: Predictor, episodes: Episodes, points: Points) -> Prediction:
-    """The marginal predictions at every position. Joint distributions are not compared, because targets that are
-    predicted one at a time have none."""
+    """Return the marginal predictions at every position. Joint distributions are not compared, because targets that are
+    predicted one at a time do not have a joint distribution."""
     with torch.no_grad():
         return _marginals("predict_next", predictor.predict_next(points, episodes.related))
 
@@ -152,7 +155,7 @@ def targets_of(episodes: Episodes) -> Points:
 
 
 def different_outputs(y: Tensor, episodes: Episodes) -> Tensor:
-    """Outputs that differ from `y` everywhere: other numbers, other labels, or later events with other marks."""
+    """Return outputs that differ from `y` everywhere: other numbers, other labels, or later events with other marks."""
     if episodes.classes is not None:
         return (y + 1) % episodes.classes
     if episodes.context.x.shape[-1] or y.shape[-1] != len((GAP, MARK, TIME)):
@@ -163,7 +166,7 @@ def different_outputs(y: Tensor, episodes: Episodes) -> Tensor:
 
 
 def insert_points(tensor: Tensor, positions: Tensor, values: Tensor) -> Tensor:
-    """A copy of `tensor` with `values` at the given positions of axis 1."""
+    """Return a copy of `tensor` with `values` at the given positions of axis 1."""
     index = positions.reshape(*positions.shape, *[1] * (tensor.dim() - 2)).expand(values.shape)
     return tensor.scatter(1, index, values)
 

@@ -1,4 +1,4 @@
-"""Small backbones and example tasks for the contracts, used by the tests and by `iclbench check`."""
+"""Small backbones and example tasks to check contracts with. The tests and `iclbench check` use them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from iclbench.core.task import TaskShape
 
 CLASSES, MARKS, OUTPUTS = 5, 3, 2
 CONTEXT = 7
-# Number of points of the longest prompt: some contracts extend or repeat contexts.
+# Number of points in the longest prompt. It exceeds `CONTEXT`, since some contracts extend or repeat contexts.
 LONGEST = 16
-# Parameter budgets of a backbone; the first one that its settings can meet is used.
+# Parameter budgets to try; a backbone gets the first one that its settings can meet.
 BUDGETS = (4_000, 8_000, 16_000, 32_000)
-# Settings for the number of samples of latent models, which affects the time but not the size.
+# Settings for the number of samples of latent models. They affect the time but not the size, so small values are used.
 _SAMPLE_SETTINGS = ("samples", "train_samples")
 
 
 def example_shape(head: str, related: int = 0) -> TaskShape:
-    """The shape of a task for the contracts. The question is `next`, or `targets` if there are related datasets."""
+    """Return the shape of an example task. The question is `next`, or `targets` with related datasets."""
     question = "targets" if related else "next"
     if head == "event":
         return TaskShape(x_dim=0, points=LONGEST, y_dim=3, marks=MARKS, head=head, question=question)
@@ -45,12 +45,12 @@ def example_shape(head: str, related: int = 0) -> TaskShape:
 
 
 def stream_shape(head: str) -> TaskShape:
-    """The shape of a stream for the contracts: tokens with the head `categorical`, otherwise vectors."""
+    """Return the shape of an example stream: tokens for the head `categorical`, vectors for other heads."""
     return replace(example_shape(head), x_dim=0)
 
 
 def episodes_of(shape: TaskShape) -> Episodes:
-    """Random episodes of a task."""
+    """Return random episodes for a task."""
     return example_episodes(
         dim=shape.x_dim,
         points=CONTEXT,
@@ -62,7 +62,7 @@ def episodes_of(shape: TaskShape) -> Episodes:
 
 
 def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that give a backbone a few thousand parameters; the defaults if its size cannot be changed.
+    """Return settings that give a backbone a few thousand parameters, or its defaults if its size cannot be changed.
 
     Args:
         name: name of the backbone, for messages.
@@ -80,15 +80,15 @@ def small_settings(name: str, cls: type[Backbone], fixed: Mapping[str, Any]) -> 
 
 
 def build(name: str, cls: type[Backbone], settings: Mapping[str, Any], shape: TaskShape) -> Backbone:
-    """A backbone for a task, in evaluation mode, with random values for parameters that start at 0."""
+    """Build a backbone in evaluation mode. Parameters that start at 0 get random values."""
     validated_settings = validate(cls.Settings, settings, f"backbone '{name}'")
     with global_stream(0, "weights"):
         return randomise_zeros(cls(validated_settings, shape)).eval()
 
 
 def randomise_zeros(backbone: Backbone) -> Backbone:
-    """Draw random values for parameters that start at 0, because these hide errors in other layers until they are
-    trained."""
+    """Draw random values for parameters that start at 0. With zeros, errors in other layers would not affect the
+    answers."""
     for weight in backbone.parameters():
         if not weight.any():
             nn.init.normal_(weight, std=0.3)

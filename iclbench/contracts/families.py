@@ -26,12 +26,12 @@ EPISODES, POINTS = 16, 8
 
 
 def draw(family: Family, episodes: int = EPISODES, points: int = POINTS, seed: int = 0, **options: object) -> Episodes:
-    """Episodes from a new generator with this seed."""
+    """Sample episodes with a new generator with this seed."""
     return family.sample(Request(episodes, points, torch.Generator().manual_seed(seed), **options))  # type: ignore[arg-type]
 
 
 def shifts_of(family: Family) -> list[str]:
-    """Every shift of the family, with a number if its kind has one."""
+    """Return all shifts of the family, with a number if the kind of shift takes one."""
     return [
         "none",
         Shift().with_examples(12).name,
@@ -40,7 +40,7 @@ def shifts_of(family: Family) -> list[str]:
 
 
 def combined_shifts_of(family: Family) -> list[str]:
-    """Every pair of shifts that can be combined."""
+    """Return all pairs of shifts that can be combined, since they change different aspects."""
     kinds = family.shift_kinds.items()
     pairs = [pair for pair in combinations(kinds, 2) if not set(pair[0][1].aspects) & set(pair[1][1].aspects)]
     return ["+".join(_shift_name(name, kind) for name, kind in pair) for pair in pairs]
@@ -53,7 +53,8 @@ def _shift_name(name: str, kind: Kind) -> str:
 
 
 def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
-    """Tensors have the shape `(batch, points, dim)`, inputs are float32, masks are boolean, and labels are classes."""
+    """Tensors have the shape (batch, points, dim), inputs are float32, masks are boolean, and labels are valid
+    classes."""
     episodes = draw(family)
     context = episodes.context
     assert context.x.shape == (EPISODES, POINTS, family.x_dim), f"x has shape {tuple(context.x.shape)}"
@@ -75,8 +76,8 @@ def episodes_have_the_declared_shapes_and_types(family: Family) -> None:
 
 
 def events_are_gaps_marks_and_times(family: Family) -> None:
-    """Gaps are positive, times are their sums, marks are integers below `marks`; a censored point is the last one of
-    its sequence and not scored. Only for families of events."""
+    """Gaps are positive, times are their cumulative sums, and marks are integers below `marks`. A censored point is the
+    last point of its sequence and is not scored. (For families of events.)"""
     if family.marks is None:
         return
     episodes = draw(family)
@@ -97,8 +98,8 @@ def events_are_gaps_marks_and_times(family: Family) -> None:
 
 
 def every_listed_shift_can_be_sampled(family: Family) -> None:
-    """Single shifts and combinations of two give finite, batch-first tensors; for the question `next`, one query per
-    prefix."""
+    """Single shifts and combinations of two give finite, batch-first tensors. For the question `next`, there is one
+    query per prefix."""
     for shift in [*shifts_of(family), *combined_shifts_of(family)]:
         episodes = draw(family, shift=shift)
         for name, tensor in episodes.tensors().items():
@@ -111,7 +112,8 @@ def every_listed_shift_can_be_sampled(family: Family) -> None:
 
 
 def the_seed_determines_the_episodes(family: Family) -> None:
-    """The same seed gives the same episodes, and another seed gives others; the global random state does not change."""
+    """The same seed gives the same episodes, and a different seed gives different ones. The global random state does
+    not change."""
     before = torch.get_rng_state()
     for shift in shifts_of(family):
         sample, repeated_sample, other_sample = (draw(family, seed=seed, shift=shift).tensors() for seed in (3, 3, 4))
@@ -129,7 +131,8 @@ def the_seed_determines_the_episodes(family: Family) -> None:
 
 
 def episodes_differ_from_each_other(family: Family) -> None:
-    """No two episodes of a batch are the same. Streams are longer, since short ones of few tokens may be equal."""
+    """No two episodes of a batch are the same. Longer streams are sampled, since short streams of few tokens may be
+    equal."""
     episodes = draw(family, points=4 * POINTS if family.is_stream else POINTS)
     labels = torch.cat([episodes.context.y.flatten(1), episodes.queries.y.flatten(1)], 1)
     assert len(torch.unique(labels, dim=0)) == EPISODES, "two episodes have the same outputs"
@@ -144,15 +147,15 @@ def every_number_of_points_can_be_sampled(family: Family) -> None:
 
 
 def the_truth_is_not_empty(family: Family) -> None:
-    """The truth is not empty and is batch-first."""
+    """The truth has at least one tensor, and all its tensors are batch-first."""
     truth = draw(family).truth
     assert truth, "the truth is empty"
     assert all(len(tensor) == EPISODES for tensor in truth.values()), "the truth is not batch-first"
 
 
 def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
-    """Dimensions beyond `active_dims` are 0; with all dimensions active, episodes are those without a curriculum. Only
-    for the question `next` with inputs."""
+    """Input dimensions beyond `active_dims` are 0. With all dimensions active, inputs are the same as without a
+    curriculum. (For the question `next` with inputs.)"""
     if "next" not in family.questions or not family.x_dim:
         return
     for active in (1, 2, family.x_dim):
@@ -164,8 +167,8 @@ def a_curriculum_zeroes_the_inputs_it_has_not_reached(family: Family) -> None:
 
 
 def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
-    """The variance and `normaliser` are equal within four standard errors over independent episodes. Only for families
-    of functions."""
+    """The mean of y² equals `normaliser` within four standard errors over independent episodes. (For families of
+    functions.)"""
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family, episodes=6000, points=3)
@@ -178,7 +181,8 @@ def the_variance_of_noiseless_labels_is_the_normaliser(family: Family) -> None:
 
 
 def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
-    """A subset of episodes and points has the same outputs as within the batch. Only for families of functions."""
+    """Outputs for a subset of episodes and points equal the outputs within the complete batch. (For families of
+    functions.)"""
     if not isinstance(family, FunctionFamily):
         return
     episodes = draw(family)
@@ -191,8 +195,8 @@ def functions_see_neither_other_points_nor_neighbours(family: Family) -> None:
 
 
 def contexts_have_the_requested_sizes(family: Family) -> None:
-    """Contexts have at most the requested number of points, and exactly N with the shift `points-N`. Only for
-    the question `targets`, because `next` uses every prefix."""
+    """Contexts have at most the requested number of points, and exactly N points with the shift `points-N`. (For the
+    question `targets`, because `next` uses every prefix.)"""
     if "targets" not in family.questions:
         return
     sizes = draw(family, points=30).context.counts
@@ -204,8 +208,8 @@ def contexts_have_the_requested_sizes(family: Family) -> None:
 
 
 def related_datasets_change_nothing_else(family: Family) -> None:
-    """Context, targets and the first related datasets do not depend on the requested number of related datasets, which
-    is at most `related_sets`."""
+    """The requested number of related datasets, which is at most `related_sets`, does not change the context, the
+    targets or the values of related datasets."""
     max_related = family.related_sets
     all_related = draw(family, related=max_related)
     if not max_related:
@@ -229,8 +233,9 @@ def related_datasets_change_nothing_else(family: Family) -> None:
 
 
 def related_datasets_have_the_requested_number(family: Family) -> None:
-    """With `related=n`, every episode has exactly n related datasets, before absent ones; otherwise the number is drawn
-    per episode. No dataset has more than `related_points` points, if the family sets it."""
+    """With `related=n`, every episode has exactly n related datasets, followed by absent ones. With `related=None`, the
+    number may differ between episodes. No dataset has more than `related_points` points, if the family sets this
+    limit."""
     max_related = family.related_sets
     if not max_related:
         return
@@ -256,12 +261,15 @@ def strata_are_parts_of_the_episodes(family: Family) -> None:
 
 
 def no_baseline_beats_a_listed_oracle(family: Family) -> None:
-    """No simple baseline has a squared error (for events: a negative log-likelihood, for labels: a cross-entropy) that
-    is smaller by more than four standard errors, paired by episode."""
+    """No simple baseline has an error that is smaller than an oracle's by more than four standard errors, paired by
+    episode.
+
+    The error is the squared error, the negative log-likelihood for events, and the cross-entropy for labels.
+    """
     oracles = sorted(name for name in family.oracles if family.lists_oracle(name))
     if not oracles:
         return
-    # Without related datasets, which would take most of the time.
+    # Related datasets are removed, since they would take most of the time.
     episode_count = 4 * EPISODES if "next" in family.questions else EPISODES
     points = max(POINTS, min(2 * family.x_dim, 48)) if family.x_dim else 4 * POINTS
     episodes = replace(draw(family, episode_count, points), related=None)
@@ -271,13 +279,13 @@ def no_baseline_beats_a_listed_oracle(family: Family) -> None:
     for oracle, errors_of_oracle in oracle_errors.items():
         for name, errors in baseline_errors.items():
             gaps = errors_of_oracle - errors
-            # Large gaps are clamped, because the oracle may fail in a few episodes; this lowers their mean.
+            # Large gaps are clamped, because the oracle may fail in a few episodes. This lowers the mean gap.
             gaps = gaps.clamp(max=gaps.quantile(0.75))
             lead, error = float(gaps.mean()), float(gaps.std()) / math.sqrt(len(gaps))
             assert lead <= 4 * error + 1e-9, f"{name} beats the oracle {oracle} by at least {lead:.3g} ± {error:.2g}"
 
 
-# Baselines to compare an oracle with: each is fast, and accurate on some functions.
+# Baselines to compare an oracle with. Each is fast, and accurate for some functions.
 _SIMPLE_BASELINES = ("zero", "mean", "averaging", "knn-3", "least-squares", "ridge-1e-1", "lasso-1e-2", "gp-rbf")
 _SIMPLE_EVENT_BASELINES = ("poisson", "renewal", "markov-marks")
 _SIMPLE_VECTOR_BASELINES = ("zero", "mean", "last-value", "ar-2", "ar-4")
@@ -293,8 +301,11 @@ def _simple_baselines(family: Family) -> tuple[str, ...]:
 
 
 def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Tensor, " B"] | None:
-    """The errors of an oracle; None if it does not support the parameters of the family: for example, random features
-    instead of shared ones, or millions of supports to average over."""
+    """Return the errors of an oracle, or None if it does not support the parameters of the family.
+
+    For example, an oracle may not support random features in place of shared ones, or an average over millions of
+    supports.
+    """
     try:
         return _errors(family, oracle, episodes)
     except UsageError:
@@ -302,7 +313,7 @@ def _oracle_errors(family: Family, oracle: str, episodes: Episodes) -> Float[Ten
 
 
 def _baseline(family: Family, baseline: str) -> Predictor:
-    """The baseline with the facts of the family."""
+    """Build a baseline with the facts of the family."""
     _, card = load_baseline(baseline)
     estimator = ESTIMATORS.get(card.estimator)
     settings = validate(estimator.Settings, card.settings, f"baseline '{baseline}'")
@@ -311,8 +322,8 @@ def _baseline(family: Family, baseline: str) -> Predictor:
 
 
 def _errors(family: Family, baseline: str, episodes: Episodes) -> Float[Tensor, " B"]:
-    """The mean squared error of a baseline in every episode, divided by the normaliser; for events the negative
-    log-likelihood, for labels the cross-entropy."""
+    """Return the error of a baseline in each episode: the mean squared error divided by the normaliser, the negative
+    log-likelihood for events, or the cross-entropy for labels."""
     predictor = _baseline(family, baseline)
     question = "next" if "next" in family.questions else "targets"
     answer = predictor.informed(episodes.truth).ask(episodes.without_truth(), question)

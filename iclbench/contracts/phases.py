@@ -1,4 +1,4 @@
-"""Contracts of the three phases (condition, query, update) and of states."""
+"""Contracts of the phases (condition, query, update, remove) and of states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from iclbench.core.predictor import Predictor, State
 
 @contract()
 def phases_equal_the_question(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """`condition` and `query` equal `predict_targets`, and a query does not change the state."""
+    """`condition` followed by `query` gives the answers of `predict_targets`, and a query does not change the state."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     state = predictor.condition(context, episodes.related)
@@ -36,7 +36,8 @@ def phases_equal_the_question(predictor: Predictor, episodes: Episodes, toleranc
 def update_equals_conditioning_on_everything(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Updates with chunks of any size, even after an empty context, equal one `condition` on all points."""
+    """Updates with chunks of any size, even after an empty context, give the same answers as `condition` on all
+    points."""
     context, x = episodes.context, targets_of(episodes).x
     expected = ask_targets(predictor, episodes, context, x)
     for cuts in ([0, 1], [context.count // 2], [0, 2, 3]):
@@ -50,8 +51,8 @@ def update_equals_conditioning_on_everything(
 
 @contract()
 def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """An indexed state gives the answers of the selected episodes, and a loaded state the same answers as the saved
-    one."""
+    """An indexed state gives the answers for the selected episodes, and a loaded state gives the same answers as the
+    saved state."""
     context, x = episodes.context, targets_of(episodes).x
     state = predictor.condition(context, episodes.related)
     assert isinstance(state, State), f"condition returns a {type(state).__name__}, not a State"
@@ -74,7 +75,7 @@ def states_can_be_indexed_and_saved(predictor: Predictor, episodes: Episodes, to
 
 @contract(lambda predictor: predictor.removes_points)
 def removing_points_undoes_updating(predictor: Any, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """After `remove`, the answers equal those before the points were added."""
+    """After `remove`, the answers are the same as before the points were added."""
     context, x = episodes.context, targets_of(episodes).x
     before = predictor.condition(context.span(0, 2), episodes.related)
     after = predictor.remove(predictor.update(before, context.span(2)), context.span(2))

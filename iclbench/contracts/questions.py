@@ -1,4 +1,5 @@
-"""Contracts of the questions `next` and `targets`: allowed dependencies of answers, and relations between them."""
+"""Contracts of the questions `next` and `targets`: what answers may depend on, and how the two questions are
+related."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from iclbench.core.predictor import Oracle, Predictor
 
 @contract()
 def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """There is one finite answer per prefix and per target."""
+    """There is one finite answer per prefix and per target, and one loss per answer."""
     context, x = episodes.context, targets_of(episodes).x
     for question, answer, count in (
         ("predict_next", ask_next(predictor, episodes, context), context.count),
@@ -44,7 +45,7 @@ def answers_have_the_right_shape(predictor: Predictor, episodes: Episodes, toler
 
 @contract()
 def answers_are_deterministic(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Answers are deterministic."""
+    """Repeated calls of `predict_next` give exactly the same answers."""
     answer, repeated_answer = (ask_next(predictor, episodes, episodes.context) for _ in range(2))
     assert_close(answer, repeated_answer, Tolerance(0.0, 0.0), "predict_next is not deterministic")
 
@@ -63,7 +64,8 @@ def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tole
 def the_order_of_the_targets_changes_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Answers are permuted with their targets, and joint scores of all targets do not change."""
+    """If the targets are permuted, their answers are permuted in the same way, and the joint scores of all targets do
+    not change."""
     context, targets = episodes.context, targets_of(episodes)
     reversed_targets = targets.map(lambda t: t.flip(1))
     message = "answers depend on the order of the targets"
@@ -87,7 +89,7 @@ def _joint_scores(predictor: Predictor, episodes: Episodes, targets: Points) -> 
 
 @contract()
 def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """The answer for n does not change with label n."""
+    """The answers up to point n do not depend on label n."""
     count = episodes.context.count
     is_changed = torch.eye(count, dtype=torch.bool)
     expected, changed_answers = _changed_answers(predictor, episodes, is_changed, change_inputs=False)
@@ -98,7 +100,7 @@ def no_answer_sees_its_own_label(predictor: Predictor, episodes: Episodes, toler
 
 @contract()
 def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """The answer for n does not change with points after n."""
+    """The answers up to point n do not depend on later points."""
     count = episodes.context.count
     is_changed = torch.ones(count, count, dtype=torch.bool).triu(1)[:-1]
     expected, changed_answers = _changed_answers(predictor, episodes, is_changed, change_inputs=True)
@@ -110,9 +112,11 @@ def later_points_change_nothing(predictor: Predictor, episodes: Episodes, tolera
 def _changed_answers(
     predictor: Predictor, episodes: Episodes, is_changed: Bool[Tensor, "cases N"], change_inputs: bool
 ) -> tuple[Prediction, list[Prediction]]:
-    """The answers, and for each case the answers with other labels (and inputs) at the changed points. All cases are
-    episodes of one batch, whose independence is another contract. An oracle has one batch per case, because it has
-    access to the truth of these episodes."""
+    """Return the answers, and for each case the answers with other labels (and inputs) at the changed points.
+
+    All cases are evaluated in one batch; another contract checks that its episodes are independent. An oracle is
+    evaluated with one batch per case, because it has access to the truth of these episodes only.
+    """
     size, changed_answers = len(episodes), []
     for cases in is_changed.to(episodes.context.x.device).split(
         1 if isinstance(predictor, Oracle) else len(is_changed)
@@ -158,7 +162,7 @@ def the_order_of_the_context_changes_nothing(
 
 @contract()
 def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Masked points, at any positions that differ between episodes, do not change the answers."""
+    """Masked points do not change the answers, even at positions that differ between episodes."""
     context, x = episodes.context, targets_of(episodes).x
     orders = torch.stack(
         [torch.randperm(2 * context.count, generator=torch.Generator().manual_seed(b)) for b in range(len(context))]
@@ -199,7 +203,7 @@ def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance:
 
 @contract()
 def separate_queries_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """With `x_query`, the answer for n is at `x_query[:, n]`, and queries do not change later answers."""
+    """With `x_query`, answer n is the prediction at `x_query[:, n]`, and queries do not change later answers."""
     context = episodes.context
     queries = 2 * context.x.flip(1)
     next_answer = predictor.predict_next(context, episodes.related, x_query=queries).marginals
@@ -212,7 +216,7 @@ def separate_queries_are_answered(predictor: Predictor, episodes: Episodes, tole
 
 @contract()
 def selected_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """With `prefixes`, the answers equal those after the prefixes of these lengths, in the given order."""
+    """With `prefixes`, the answers are those after the prefixes of these lengths, in the given order."""
     context = episodes.context
     prefixes = [0, 1, context.count // 2, context.count - 1]
     queries = context.x.flip(1)
@@ -229,7 +233,7 @@ def selected_prefixes_are_answered(predictor: Predictor, episodes: Episodes, tol
 
 @contract()
 def an_empty_context_works(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """Answers without context are finite, and equal to those with a context of only masked points."""
+    """Answers without context are finite, and equal the answers for a context in which all points are masked."""
     context, x = episodes.context, targets_of(episodes).x
     empty = ask_targets(predictor, episodes, context.span(0, 0), x)
     for name, t in empty.tensors().items():

@@ -1,4 +1,4 @@
-"""Contracts of related datasets: they are a set of sets, and absent ones have no effect."""
+"""Contracts of related datasets: their order does not matter to set models, and absent datasets have no effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from iclbench.contracts.contract import (
 from iclbench.core.episodes import Episodes, Points
 from iclbench.core.predictor import Predictor
 
-# Answers that differ by at most this are equal.
+# Answers that differ by at most this much count as equal.
 _SMALLEST_EFFECT = 1e-6
 
 
@@ -54,7 +54,7 @@ def related_datasets_have_an_effect(predictor: Predictor, episodes: Episodes, to
 def absent_related_datasets_equal_none(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """Neither masked points in a related dataset nor a dataset of only masked points have an effect."""
+    """Neither masked points in a related dataset nor completely masked datasets have an effect."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     more_points = _pad(related, 2)
@@ -112,7 +112,7 @@ def the_order_within_a_related_dataset_changes_nothing(
 def _assert_order_has_no_effect(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance, axis: int, message: str
 ) -> None:
-    """Check that related datasets flipped along an axis give the same answers."""
+    """Check that flipping the related datasets along an axis does not change the answers."""
     context, x = episodes.context, targets_of(episodes).x
     flipped = replace(episodes, related=_related(episodes).map(lambda t: t.flip(axis)))
     answer, expected = (ask_targets(predictor, case, context, x) for case in (flipped, episodes))
