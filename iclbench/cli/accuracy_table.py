@@ -1,4 +1,4 @@
-"""The table of an evaluation with class labels: contestants by tests, best first, and the chance level last."""
+"""The accuracy table of an evaluation with class labels: a row per contestant, best first, and a column per test."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ def has_labels(values: pd.DataFrame) -> bool:
 
 
 def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None:
-    """Print one table per task and preset over all its prompt sets, and failures. Runs with different parameters of the
-    task have different prompts and therefore separate tables."""
+    """Print an accuracy table for each task and preset, and the failures.
+
+    A table covers all prompt sets of its task and preset. Runs with different task parameters have different prompts
+    and are listed in separate tables.
+    """
     if not prompt_sets:
         return
     for (task, preset), rows in pd.concat(prompt_sets).groupby(["task", "preset"], sort=False):
@@ -56,7 +59,8 @@ def split_by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
 
 
 def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: accuracies with half the width of their intervals, ordered by the first test."""
+    """Return the column names and the rows: accuracies with the half-widths of their intervals, sorted by the first
+    test. The chance level is in the last row."""
     accuracies = values[(values["status"] == "ok") & values["axis"].isna() & values["metric"].eq(MAIN_ACCURACY)]
     accuracies = accuracies.assign(
         test=accuracies["evaluator"].where(accuracies["evaluator"].ne("targets"), _shift_titles(accuracies["shift"]))
@@ -81,5 +85,5 @@ def accuracy_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _shift_titles(shift: pd.Series) -> pd.Series:
-    """Titles of the evaluations on new episodes of the task: "as trained", or the name of the shift."""
+    """Return the column titles of evaluations on new episodes: "as trained", or the name of the shift."""
     return shift.where(shift.ne("none"), "as trained")

@@ -16,8 +16,8 @@ def command(
         typer.Argument(
             autocompletion=completion.classes,
             help="A registered name or package.module:Class of a backbone, estimator or family, or the card (.toml) "
-            "of a baseline or a task. The family of a task is checked with the card's parameters, "
-            "a sequence mixer as part of its model class.",
+            "of a baseline or a task. For a task, its family is checked with the card's parameters. "
+            "To check a sequence mixer, name a model class that uses it.",
         ),
     ],
     data_dir: DataDir = None,

@@ -1,4 +1,4 @@
-"""Find the classes with the given name, and check the contracts that apply to each."""
+"""Find the classes with a given name, and check the contracts that apply to each class."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from iclbench.families.base import Family
 from iclbench.families.linear import SparseLinear
 from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
-# The numbers of related datasets in the checks. Models run different code for tasks with related datasets.
+# The numbers of related datasets in the checks. Both cases are checked, since models run different code for them.
 RELATED_COUNTS = (0, 3)
 
 
 def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str | None]]:
-    """Check every contract that applies to the class, and yield its name and its problem (None if it holds).
+    """Check every contract that applies to the class. Yield the contract's name, and the problem or None if the
+    contract holds.
 
-    An estimator is checked with the settings of its card, and a backbone with a few thousand parameters. For a
-    backbone, this also checks that a size meets each budget of the presets.
+    An estimator is checked with the settings on its card. A backbone is checked at a size of a few thousand parameters.
+    For each parameter budget of the presets, the backbone must also have a size that meets the budget.
 
     Raises:
         DataError: the data of a family cannot be read.
@@ -47,7 +48,7 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
         else:
             family = checked_class(checked_class.Parameters(), data_dir)
         if family.needs_data:
-            _ = family.fingerprint  # so that missing data raise one error and do not break every contract
+            _ = family.fingerprint  # raise one error for missing data, instead of failing every contract
         for family_contract in FAMILY_CONTRACTS:
             yield family_contract.__name__, _problem(family_contract, family)
         return
@@ -74,11 +75,15 @@ def check_class(cls: Any, target: str, data_dir: Any) -> Iterator[tuple[str, str
 
 
 def _estimator_cases(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """The estimator with episodes to check it on, without and with related datasets. The first item of each case is a
-    suffix for the contracts' names."""
+    """Yield an estimator and the episodes to check it on, without and with related datasets.
+
+    The first item of each case is a suffix for the contracts' names.
+    """
     head = next((head for head in ("categorical", "event") if head in cls.heads), "")
     settings = validate(cls.Settings, _settings_of(target), f"estimator '{target}'")
-    family = SparseLinear(SparseLinear.Parameters(dim=4, sparsity=2))  # for methods that read the number of weights
+    family = SparseLinear(
+        SparseLinear.Parameters(dim=4, sparsity=2)
+    )  # some methods need the number of non-zero weights
     for related_count in (0,) if cls.reads_streams else _related_counts(head):
         shape = stream_shape(head or "point") if cls.reads_streams else example_shape(head or "point", related_count)
         facts = TaskFacts(noise_to_signal=0.25, family=family, classes=shape.classes, marks=shape.marks)
@@ -86,7 +91,8 @@ def _estimator_cases(target: str, cls: type[FittedPredictor]) -> Iterator[tuple[
 
 
 def _settings_of(target: str) -> dict[str, Any]:
-    """The settings of a baseline's card, or those of the first shipped card of a registered estimator."""
+    """Return the settings on the card of a baseline. For a registered estimator, take the first shipped card that uses
+    it."""
     if target.endswith(".toml"):
         return load_baseline(target)[1].settings
     cards = (load_baseline(name)[1] for name in card_names("baselines"))
@@ -94,7 +100,7 @@ def _settings_of(target: str) -> dict[str, Any]:
 
 
 def _families_of(target: str) -> list[str]:
-    """The families of the shipped tasks with this estimator."""
+    """Return the families of the shipped tasks that list this estimator as a baseline or an oracle."""
     baselines = {name for name in card_names("baselines") if load_baseline(name)[1].estimator == canonical(target)}
     cards = (load_task(name)[1] for name in card_names("tasks"))
     return sorted({card.family for card in cards if baselines & {*card.baselines, *card.oracles}})
@@ -103,8 +109,11 @@ def _families_of(target: str) -> list[str]:
 def _backbone_cases(
     name: str, cls: type[Backbone], settings: Mapping[str, Any]
 ) -> Iterator[tuple[str, Predictor, Episodes]]:
-    """The backbone to check, with each of its heads: for a task without related datasets, on which it reads a sequence
-    in one pass, and for a task with related datasets, on which it continues from a state."""
+    """Yield the backbone with each of its heads and the episodes to check it on, without and with related datasets.
+
+    Without related datasets, the backbone reads a sequence in one pass. With related datasets, it continues from a
+    state.
+    """
     small = small_settings(name, cls, settings)
     for head in cls.heads:
         for related_count in _related_counts(head):
@@ -113,12 +122,12 @@ def _backbone_cases(
 
 
 def _related_counts(head: str) -> tuple[int, ...]:
-    """The numbers of related datasets in the checks of a head; event sequences have none."""
+    """Return the numbers of related datasets in the checks of a head. Event sequences have none."""
     return (0,) if head == "event" else RELATED_COUNTS
 
 
 def _budgets() -> list[int]:
-    """The budgets of the presets of all shipped tasks."""
+    """Return the parameter budgets of the presets of all shipped tasks."""
     presets = (preset for task in card_names("tasks") for preset in load_task(task)[1].presets.values())
     return sorted({preset.budget for preset in presets if preset.budget is not None})
 
@@ -138,8 +147,8 @@ def _problem(contract: Any, *arguments: Any) -> str | None:
 
 
 def classes(target: str) -> list[Any]:
-    """The class of package.module:Class, the family or estimator of a card, or all classes with this registered name
-    (for example an estimator and a family)."""
+    """Return the classes to check: the class of a target, the family or estimator of a card, or all classes with a
+    registered name. An estimator and a family may have the same name."""
     if is_baseline(target):
         return [ESTIMATORS.get(load_baseline(target)[1].estimator)]
     if target.endswith(".toml"):
@@ -156,8 +165,11 @@ def classes(target: str) -> list[Any]:
 
 
 def oracle_claims(target: str) -> Iterator[str]:
-    """The oracles on the cards of a family, and whether the family lists them. The cards are the shipped ones and
-    those in the current folder, or the card that is checked."""
+    """Yield one line per oracle on a family's cards: whether the family confirms that the oracle is optimal.
+
+    If the target is a card, only this card is read. Otherwise the shipped cards and all cards in the current folder are
+    read.
+    """
 
     def canonical_family(family: str) -> str:
         return family if ":" in family else canonical(family)
@@ -182,7 +194,7 @@ def oracle_claims(target: str) -> Iterator[str]:
 
 
 def summary(contracts: int, broken_contracts: list[str]) -> str:
-    """The last line: the number of contracts, and each broken contract once."""
+    """Return the last line of the output: the number of contracts, and the name of each broken contract."""
     broken_names = dict.fromkeys(name.partition(" (")[0] for name in broken_contracts)
     return (
         f"{len(broken_contracts)} of {contracts} broken: {', '.join(broken_names)}"

@@ -1,7 +1,7 @@
-"""Completion of names of cards, backbones and runs, and the completion script of a shell.
+"""Shell completion: the names of cards, backbones and runs, and the completion script.
 
-Each function lists names, and Typer selects those that begin with the typed text. The functions run while the user
-types, so they import only what they need to list names.
+Each completion function lists names, and Typer selects the names that begin with the typed text. The functions run
+while the user types, so they import only what they need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from iclbench.config.cards import CardKind
 
 SHELLS = ("bash", "zsh", "fish")
-# The environment variable of a completion request.
+# A shell sets this environment variable to request completions.
 VARIABLE = "_ICLBENCH_COMPLETE"
 
 
@@ -81,10 +81,10 @@ def runs(ctx: Any) -> list[str]:
 
 
 def shifts(ctx: Any, incomplete: str) -> list[str]:
-    """Completions of the last of several shifts joined by `+`.
+    """Return completions for the last shift of a combination, whose shifts are joined by `+`.
 
-    The shifts are those of the runs on the command line, of all runs in the results folder, or, if there are none, of
-    all tasks.
+    The shifts are taken from the runs on the command line or, if none are named, from all runs in the results folder.
+    Without runs, they are taken from all tasks.
     """
     from iclbench.config.cards import card_names, load_task
 
@@ -100,7 +100,7 @@ def _shifts_of_runs(ctx: Any) -> list[list[str]]:
     names, shifts = {*(ctx.params.get("run") or ()), *ctx.args}, []
     for path in _results(ctx).glob("runs/*/config.toml"):
         if not names or path.parent.name in names:
-            with suppress(OSError, ValueError, KeyError, TypeError):  # a broken run is ignored
+            with suppress(OSError, ValueError, KeyError, TypeError):  # skip runs with an unreadable configuration
                 shifts.append([str(s) for s in tomllib.loads(path.read_text(encoding="utf-8"))["task"]["shifts"]])
     return shifts
 
@@ -145,11 +145,12 @@ def install(shell: str | None) -> None:
 
 
 def _shell_name(shell: str) -> str:
-    """The checked name of a shell; `auto` is the user's shell."""
+    """Return the name of a supported shell, where `auto` means the user's shell. Raise `UsageError` for other
+    shells."""
     name = Path(os.environ.get("SHELL", "")).name if shell == "auto" else shell
     if name not in SHELLS:
         raise UsageError(
-            f"no completion for {name or 'an unknown shell'!r}; write --show-completion bash, zsh or fish",
+            f"no completion for {name or 'an unknown shell'!r}; supported shells: bash, zsh, fish",
             code="bad-value",
         )
     return name
@@ -167,6 +168,6 @@ def _cards(*kinds: CardKind) -> list[str]:
 
 
 def _after_last_comma(incomplete: str, names: Iterable[str]) -> list[str]:
-    """Completions of the last of several names separated by commas."""
+    """Return completions for the last name of a comma-separated list."""
     before, comma, _ = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names]

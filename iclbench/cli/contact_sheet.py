@@ -18,12 +18,12 @@ _LINE_GREY = 200
 
 
 def write_glyphs(path: Path) -> str:
-    """Write the contact sheet; returns a line that describes it.
+    """Write the contact sheet, and return a line that describes it.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    # Thirty classes, spread over all 1,623, include many alphabets.
+    # Thirty classes, spread evenly over all 1,623, cover many alphabets.
     classes = range(0, 1623, 1623 // CLASSES)[:CLASSES]
     sheet = framed_grid(glyphs(0, classes, DRAWINGS, SIZE))
     if path.is_dir():
@@ -40,7 +40,7 @@ def write_glyphs(path: Path) -> str:
 
 
 def framed_grid(images: UInt8[np.ndarray, "rows columns size size"]) -> UInt8[np.ndarray, "height width"]:
-    """One black-on-white picture with lines between the images."""
+    """Arrange images in a grid, drawn black on white with lines between the images."""
     framed_images = np.pad(255 - images, ((0, 0), (0, 0), (1, 0), (1, 0)), constant_values=_LINE_GREY)
     rows, columns, height, width = framed_images.shape
     return framed_images.transpose(0, 2, 1, 3).reshape(rows * height, columns * width)

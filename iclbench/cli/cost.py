@@ -57,14 +57,14 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Measure parameters, state, FLOPs, time and memory of a training step, conditioning, a query and an update."""
+    """Measure parameters and state size, and FLOPs, time and memory of training, conditioning, queries and updates."""
     from iclbench.config.cards import load_baseline
     from iclbench.core.context import Context
 
     runs = selected_runs(results, run)
     for name in baseline or []:
         if name != "all":
-            load_baseline(name)  # a mistyped name fails before anything is measured
+            load_baseline(name)  # report a mistyped name before the measurements
     context = Context(results, data_dir, set_up_torch(device, threads))
     from iclbench.cli.cost_runs import CostSizes, measure_all
 

@@ -27,7 +27,7 @@ def measure_all(
     sizes: CostSizes,
     json: bool,
 ) -> int:
-    """Measure runs with a progress bar, and then baselines; returns the number of measurements that failed."""
+    """Measure runs, then baselines, and print the costs. Return the number of failed measurements."""
     written_paths: list[Path] = []
     failed_count = 0
 
@@ -74,7 +74,8 @@ def measure_all(
 def _baselines(
     runs: Sequence[Run], names: Sequence[str], data_dir: Path | None
 ) -> Iterator[tuple[Run, PromptSet, str]]:
-    """The named baselines for every task and preset of the runs: a run, the prompts, and the name or path."""
+    """Yield the requested baselines for each task and preset of the runs: a run, its prompts, and the baseline's name
+    or path."""
     requested_names = {load_baseline(name)[0]: name for name in names if name != "all"}
     for run in {(r.config.task.name, r.config.preset): r for r in runs}.values() if names else ():
         prompts = PromptSet(run.config.task, run.config.preset, data_dir=data_dir)
@@ -118,7 +119,7 @@ def print_costs(written_paths: Sequence[Path], json: bool) -> None:
 
 
 def _headers(report_headers: Sequence[str]) -> list[str]:
-    """Headers that are clear without their neighbours, since a table may be printed in blocks.
+    """Return headers that are clear without their neighbours, since a wide table is printed in blocks of columns.
 
     >>> _headers(["training step", "its time", "its memory", "n"])
     ['training step', 'step time', 'step memory', 'n']

@@ -12,8 +12,8 @@ from iclbench.cli.options import set_up_torch
 Subject = Annotated[
     Literal["functions", "tables"],
     typer.Argument(
-        help="functions: GPT-2 and Mamba on linear functions. tables: two models of real tables, trained on synthetic "
-        "ones (up to 15 minutes on two cores)."
+        help="functions: GPT-2 and Mamba on linear functions. tables: two models trained on synthetic tables and "
+        "evaluated on real ones (up to 15 minutes on two cores)."
     ),
 ]
 DemoResults = Annotated[
@@ -22,7 +22,7 @@ DemoResults = Annotated[
 
 # The grids of the demo, by subject.
 GRIDS = {"functions": "demo", "tables": "demo-tables"}
-# The tasks on which the models of tables are evaluated, by the task of their training.
+# The task with real tables on which a model is evaluated, by the model's training task.
 REAL_TABLES = {"tabular-prior-classes": "real-tables-classes", "tabular-prior": "real-tables"}
 
 
@@ -56,7 +56,7 @@ def command(subject: Subject = "functions", results: DemoResults = Path("results
         if subject == "tables":
             for run in (find(results, name) for name in runs):
                 real_tables = resolve_task(REAL_TABLES[run.config.task.name], run.config.preset)[0]
-                # Contexts have as many rows as in training.
+                # Evaluate with as many context rows as in training.
                 replacement = (real_tables.model_copy(update={"points": run.config.task.points}), None)
                 baselines = list(TABLE_BASELINES["class" if real_tables.head == "categorical" else "number"])
                 evaluate_run(context, run, [], None, 0, replacement, baselines, prompt_sets)

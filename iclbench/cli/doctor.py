@@ -22,7 +22,7 @@ _LIBRARIES = (
     "altair",
     "vl-convert-python",
 )
-# Optional libraries, with the feature that needs each.
+# Optional libraries, each with the feature that needs it.
 _OPTIONAL = {
     "mamba-ssm": "CUDA kernels",
     "triton": "the Triton kernel",
@@ -50,7 +50,7 @@ def command(results: Results = RESULTS, data_dir: DataDir = None, json: Json = F
 
 
 def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
-    """The items of the table and their values."""
+    """Return the items of the table with their values."""
     from iclbench import __version__
     from iclbench.config.cards import card_names
     from iclbench.core.version import commit
@@ -84,7 +84,7 @@ def _facts(results: Path, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _version(library: str) -> str:
-    """The installed version, and the feature of an optional library."""
+    """Return the installed version of a library, and for an optional library the feature that needs it."""
     try:
         version = importlib.metadata.version(library)
     except importlib.metadata.PackageNotFoundError:
@@ -93,7 +93,7 @@ def _version(library: str) -> str:
 
 
 def _gpus() -> list[str]:
-    """The names of the GPUs that torch can use. Torch is not imported if its version is a CPU build."""
+    """Return the names of the GPUs that torch can use. A CPU build of torch is not imported, which saves seconds."""
     if _version("torch").endswith("+cpu"):
         return []
     import torch
@@ -102,7 +102,7 @@ def _gpus() -> list[str]:
 
 
 def _hub() -> str:
-    """The cache folder of models from the hub, and whether models that are not in it are downloaded."""
+    """Return the cache folder for models from the hub, and whether missing models are downloaded."""
     from huggingface_hub import constants
 
     offline = "offline: only cached models" if constants.HF_HUB_OFFLINE else "other models are downloaded"

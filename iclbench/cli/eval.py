@@ -49,7 +49,7 @@ def command(
     evaluator: Annotated[
         list[str] | None,
         typer.Option(
-            "--evaluator", help="Test of the family (icl, iwl, ...), in place of those of the card. May be repeated."
+            "--evaluator", help="Test of the family (icl, iwl, ...), instead of the tests on the card. May be repeated."
         ),
     ] = None,
     baseline: Annotated[
@@ -57,19 +57,17 @@ def command(
         typer.Option(
             "--baseline",
             autocompletion=completion.baselines,
-            help="Baseline to evaluate, in place of those of the card: a name, a card, or a class with fit and predict "
+            help="Baseline to evaluate instead of those on the card: a name, a card, or a class with fit and predict "
             "(sklearn.svm:SVR). May be repeated.",
         ),
     ] = None,
-    method: Annotated[
-        str, typer.Option("--method", help="icl, or deep-thinking to evaluate this method in addition.")
-    ] = "icl",
+    method: Annotated[str, typer.Option("--method", help="icl, or deep-thinking to evaluate both methods.")] = "icl",
     override: Annotated[
         list[str] | None,
         typer.Option(
             "-o",
             "--override",
-            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current path "
+            help="Setting of the method (method.eta=0.01, method.passes=5, ...), or task.path=FILE, the current place "
             "of the runs' data. May be repeated.",
         ),
     ] = None,
@@ -77,7 +75,7 @@ def command(
         bool,
         typer.Option(
             "--data-changed",
-            help="Evaluate runs even if their data have changed since training. Leaderboards do not show these rows.",
+            help="Evaluate runs even if their data have changed since training. Leaderboards omit these results.",
         ),
     ] = False,
     task: Annotated[
@@ -85,7 +83,7 @@ def command(
         typer.Option(
             "--task",
             autocompletion=completion.tasks,
-            help="Evaluate on the prompts of this task, in place of the trained task.",
+            help="Evaluate on the prompts of this task instead of the training task.",
         ),
     ] = None,
     csv: Annotated[
@@ -95,7 +93,7 @@ def command(
         str | None,
         typer.Option(
             "--target",
-            help="Target column of --csv: its name or, if no name is a number, its number from 1.",
+            help="Target column of --csv: its name, or its number from 1 if no column has a number as its name.",
         ),
     ] = None,
     header: Annotated[
@@ -108,7 +106,7 @@ def command(
             "--points",
             min=1,
             max=1000,
-            help="Number of rows of --csv in a context (default: as in training, at most four fifths).",
+            help="Number of rows of --csv in a context (default: as in training, but at most four fifths of the rows).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed.")] = 0,
@@ -143,12 +141,12 @@ def command(
     if csv is not None and (task or shift or evaluator or extrapolate is not None):
         raise UsageError("--csv cannot be used with --task, --shift, --evaluator or --extrapolate", code="conflict")
     if task is not None:
-        load_task(task)  # a mistyped name fails before the evaluation
+        load_task(task)  # report a mistyped name before the evaluation
     overrides = parse_overrides(override or [], ("method", "task"))
     context_method, files = method_of(method, overrides.get("method")), overrides.get("task", {})
     if files and (csv is not None or task is not None):
         raise UsageError(
-            "-o task.path is the path of the data of the runs' task; it cannot be used with --task or --csv",
+            "-o task.path sets the data file of the runs' own task; it cannot be used with --task or --csv",
             code="conflict",
         )
     runs = selected_runs(results, run)
@@ -191,7 +189,7 @@ def command(
             if run and len(runs) == 1:
                 raise
             untrusted_count += isinstance(error, UntrustedError)
-            failed_count += 1  # the other runs are evaluated
+            failed_count += 1  # continue with the other runs
             changed_code += [trained_run.name] * isinstance(error, CodeChangedError)
             say(f"skipped run '{trained_run.name}': {error}")
     summary.print_summary(results, prompt_set_ids, json, omitted_runs=changed_code)

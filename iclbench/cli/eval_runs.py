@@ -1,4 +1,4 @@
-"""Evaluate runs and their baselines with a progress bar, on prompts of their task, of another task or of a table."""
+"""Evaluate runs and their baselines with a progress bar, on prompts from their own task, another task or a table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TABLE_BASELINES = {
 
 @dataclass(frozen=True, eq=False)
 class UserFile:
-    """A user's table without a kind of target, which the run determines."""
+    """A user's table. The kind of its target (number or class) is not fixed, since it depends on the run."""
 
     path: Path
     columns: pd.DataFrame
@@ -51,7 +51,7 @@ class UserFile:
 
     @cache  # noqa: B019
     def labelled(self, kind: TargetKind) -> LabelledTable:
-        """The table with the target as numbers or classes."""
+        """Return the table with the target as numbers or as classes."""
         try:
             return LabelledTable.of(stem(self.path), self.columns, self.target, kind, self.path)
         except DataError as error:
@@ -73,11 +73,10 @@ def evaluate_run(
     remarks: dict[str, None] | None = None,
     data_changed: bool = False,
 ) -> int:
-    """Evaluate one run with a progress bar, on prompts of its task or of a `replacement`; returns the number of failed
-    cells.
+    """Evaluate one run on prompts from its own task or from `replacement`. Return the number of failed cells.
 
-    Adds the ids of the prompt sets to `prompt_set_ids`, and remarks on their scores to `remarks`. The other arguments
-    are those of `evaluation.evaluate.evaluate_run`.
+    The ids of the prompt sets are added to `prompt_set_ids`, and remarks on their scores to `remarks`. The other
+    arguments are passed to `evaluation.evaluate.evaluate_run`.
     """
     ids_with_remarks: set[str] = set()
     longest = None if extrapolate is None else example_count(str(extrapolate), run.config.task.points)
@@ -146,20 +145,23 @@ def read_user_table(csv: Path, target: str, header: bool | None) -> UserFile:
 def replacement_task(
     run: Run, file: UserFile | None, points: int | None, task: str | None
 ) -> tuple[TaskConfig, Family | None] | None:
-    """The task that replaces the run's task: a user's table, or a card at the preset of the run; None for the run's
-    task."""
+    """Return the task that replaces the run's own task: a user's table, or a card at the run's preset. Return None if
+    neither is given."""
     if file is not None:
         return table_task(run, file, points)
     return None if task is None else (resolve_task(task, run.config.preset)[0], None)
 
 
 def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[TaskConfig, UserTable]:
-    """The user's table as a task: splits with the run's inputs and outputs, and the baselines for its kind of target.
+    """Return the user's table as a task for a run.
+
+    Its prompts are splits of the table, encoded for the run's inputs and outputs. Its baselines depend on the kind of
+    target.
 
     Args:
         run: the run.
         file: the table.
-        points: number of rows of a context (default: as in training, if the table has enough rows).
+        points: number of rows in a context (default: as in training, if the table has enough rows).
     """
     trained_task = run.config.task
     if trained_task.head == "event":
@@ -190,7 +192,8 @@ def table_task(run: Run, file: UserFile, points: int | None = None) -> tuple[Tas
         kind=kind,
         classes=trained_family.classes or 10,
         dim=max(1, len(table.encoder.names)) if model.reads_any_columns else trained_family.x_dim,
-        # A fifth of the rows, so that baselines on all other rows read many more than the context.
+        # A fifth of the rows are targets. The baselines that are fitted on all other rows can then read many more rows
+        # than the context has.
         targets=min(MAX_TARGETS, max(MIN_TARGETS, table.rows // 5)),
         variance=trained_family.normaliser,
     )

@@ -49,11 +49,11 @@ def command(
 
 
 def values_by_step(run: Run, values: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]]:
-    """The values of a run, by training step and name.
+    """Yield each training step of a run with its values by name.
 
-    The last step also has the scores on prompts of the run's task. Their names are `EVALUATOR/SHIFT/METRIC`, or
-    `EVALUATOR/SHIFT/METRIC/N-related` with related datasets. Scores with further evaluation seeds have the name of the
-    prompt set as a prefix.
+    The values of the last step include the scores on prompts of the run's task. A score's name is
+    `EVALUATOR/SHIFT/METRIC`, or `EVALUATOR/SHIFT/METRIC/N-related` with related datasets. If several evaluation seeds
+    give scores of the same name, the name of the prompt set is added as a prefix.
     """
     import pandas as pd
 

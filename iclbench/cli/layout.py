@@ -1,8 +1,8 @@
-"""The layout of a printed table, in which no cell is cut.
+"""Lay out a printed table without truncating cells.
 
-In a table that is too wide, prose is folded between words, and numbers are not folded. If that is not enough, the table
-is split into blocks of columns, one below the other, and each block begins with the columns that name its rows. A block
-that does not fit is wider than the terminal.
+If a table is too wide, text is folded between words; numbers are never folded. If it is still too wide, it is split
+into blocks of columns, printed one below the other. Each block begins with the columns that name the rows. A block that
+still does not fit is printed wider than the terminal.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 # Spaces between two columns.
 GAP = 2
-# Minimum widths of folded prose in characters. The second is used if the first does not fit.
+# Minimum widths of folded text in characters. The second is used if the table does not fit with the first.
 _FOLD_WIDTHS = (20, 12)
 
 
 @dataclass(frozen=True)
 class ColumnWidth:
-    """The width that a column needs.
+    """The width needed by a column.
 
     Attributes:
         line_width: number of characters in the longest line.
@@ -29,7 +29,7 @@ class ColumnWidth:
     word_width: int
 
     def minimum_width(self, fold_width: int) -> int:
-        """The minimum width, if lines are folded to `fold_width` characters."""
+        """Return the minimum width if lines are folded to `fold_width` characters."""
         return max(self.word_width, min(self.line_width, fold_width))
 
 
@@ -46,10 +46,10 @@ class Block:
 
 
 def blocks(columns: Sequence[ColumnWidth], width: int, keys: Sequence[int] = (0,)) -> list[Block]:
-    """The smallest number of blocks that fit into a width.
+    """Split columns into the smallest number of blocks that fit into `width`.
 
     Args:
-        columns: the width that each column needs.
+        columns: the width needed by each column.
         width: characters per line.
         keys: the columns that name a row; every block begins with them.
 
@@ -82,13 +82,15 @@ def blocks(columns: Sequence[ColumnWidth], width: int, keys: Sequence[int] = (0,
 
 
 def _fit(columns: Sequence[ColumnWidth], width: int) -> tuple[int, ...] | None:
-    """Widths that fit: the minimum widths, plus a share of the remaining width; None if the columns do not fit."""
+    """Return widths that fit: each column's minimum width plus a share of the spare width. Return None if the columns
+    do not fit."""
     for fold_width in _FOLD_WIDTHS:
         widths = [column.minimum_width(fold_width) for column in columns]
         spare = width - GAP * (len(columns) - 1) - sum(widths)
         if spare < 0:
             continue
-        # Columns that need the least width come first, since unfolding them takes little width from the others.
+        # The spare width is given first to the columns that need the least of it, since they can be unfolded
+        # completely.
         order = sorted(range(len(columns)), key=lambda index: columns[index].line_width - widths[index])
         for remaining_columns, index in zip(range(len(columns), 0, -1), order, strict=True):
             extra = min(columns[index].line_width - widths[index], spare // remaining_columns)
@@ -99,5 +101,5 @@ def _fit(columns: Sequence[ColumnWidth], width: int) -> tuple[int, ...] | None:
 
 
 def _minimum_widths(columns: Sequence[ColumnWidth]) -> tuple[int, ...]:
-    """Widths of columns that do not fit."""
+    """Return the minimum widths of columns, for a block that does not fit."""
     return tuple(column.minimum_width(_FOLD_WIDTHS[0]) for column in columns)

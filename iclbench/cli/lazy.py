@@ -1,4 +1,4 @@
-"""The commands. Each is imported when it is called or its help is printed."""
+"""The list of commands. A command's module is imported only when the command is called or its help is printed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-# The words after `iclbench`, in the order of the help. For example, the function `command` of
+# The words after `iclbench`, in the order of the help. For example, the function `command` in
 # `iclbench.cli.lm.demo_model` defines the options and the help of `iclbench lm demo-model`, and runs the command. It
-# imports large packages in its body.
+# imports large packages in its body, so that the help is printed quickly.
 COMMANDS = (
     "demo",
     "list",
@@ -38,19 +38,19 @@ COMMANDS = (
     "lm demo-model",
 )
 
-# The word for a type in help texts, by a part of the type's name.
+# The placeholder for an option's value in help texts, by a part of the type's name.
 _TYPES = {"bool": "", "int": "N", "float": "X", "Path": "PATH"}
 
 
 def command_parser(words: str) -> Any:
-    """The parser of a command, such as `lm eval`."""
+    """Return the parser of a command such as `lm eval`."""
     app = typer.Typer(add_completion=False)
     app.command(words.rpartition(" ")[2])(_command_function(words))
     return with_plain_help(typer.main.get_command(app), _command_function(words))
 
 
 def command_summary(words: str) -> str:
-    """The first paragraph of a command's help."""
+    """Return the first paragraph of a command's help."""
     return " ".join((inspect.getdoc(_command_function(words)) or "").partition("\n\n")[0].split())
 
 
@@ -60,7 +60,7 @@ def _command_function(words: str) -> Callable[..., None]:
 
 
 def lazy_group(prefix: str = "") -> type[TyperGroup]:
-    """A class of groups with the commands after this prefix."""
+    """Return a class of command groups for the commands that begin with this prefix."""
     commands = {name: words for words in COMMANDS for before, _, name in [words.rpartition(" ")] if before == prefix}
 
     class LazyGroup(TyperGroup):
@@ -69,7 +69,7 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
             self.commands = {name: TyperCommand(name) for name in commands} | dict(self.commands)
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """A command with only its name and summary, for the list of commands."""
+            """Return a command with only its name and summary, for the list of commands."""
             if cmd_name in commands:
                 return with_plain_help(TyperCommand(cmd_name, help=command_summary(commands[cmd_name])))
             return super().get_command(ctx, cmd_name)
@@ -84,11 +84,11 @@ def lazy_group(prefix: str = "") -> type[TyperGroup]:
 
 
 def with_plain_help(parser: Any, function: Callable[..., None] | None = None) -> Any:
-    """The parser, changed so that help texts have no markup and short words for types.
+    """Escape markup in the help texts of a parser and shorten the placeholders for values. Return the same parser.
 
     Args:
         parser: the parser of a command or of a group.
-        function: the function with the options of the parser; without it, the words for types are not changed.
+        function: the function that defines the options; without it, the placeholders are not changed.
     """
     for element in (parser, *parser.params):
         if getattr(element, "help", None):
@@ -97,13 +97,14 @@ def with_plain_help(parser: Any, function: Callable[..., None] | None = None) ->
     for option in parser.params:
         if option.name in hints and option.metavar is None and option.param_type_name == "option":
             hint = str(hints[option.name])
-            # The words of typer, such as `<int range> [x>=1]`, leave little room for the help texts.
+            # Typer's own placeholders, such as `<int range> [x>=1]`, leave little room for the help texts.
             option.metavar = next((word for name, word in _TYPES.items() if name in hint), "TEXT")
     return parser
 
 
 def with_debug_option(parser: Any, root: Any) -> Any:
-    """The parser with the root's `--debug` in its help. `main` removes the option before the parsing."""
+    """Add the root's `--debug` to the help of a parser, and return the parser. `main` removes the option from the
+    arguments before they are parsed."""
     parser.params.append(copy(next(option for option in root.params if option.name == "debug")))
     parser.params[-1].expose_value = False
     return parser

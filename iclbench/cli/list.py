@@ -12,7 +12,8 @@ from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Json, Results
 from iclbench.core.errors import UnknownNameError
 
-# Columns that are only in the JSON output, because they are too wide for a terminal. `iclbench show` prints them, too.
+# Columns that are shown only in the JSON output, because they are too wide for a terminal. `iclbench show` also prints
+# them.
 _JSON_COLUMNS = {
     "tasks": {"family", "evaluators"},
     "grids": {"tasks", "backbones"},
@@ -66,7 +67,7 @@ def command(
 
 
 def _cell(column: str, value: Any) -> str:
-    """A value as text for a table."""
+    """Format a value for a table."""
     from iclbench.core.formats import fixed, nbytes
 
     if value is None:

@@ -1,4 +1,4 @@
-"""The rows of `iclbench list`, for every kind of entry."""
+"""The rows of `iclbench list` for each kind of entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("iclbench")
 
 
 def sections_of(results: Path) -> dict[str, Callable[[], list[dict[str, Any]]]]:
-    """The kinds of entries that can be listed, each with a function that reads its rows."""
+    """Return the kinds of entries that can be listed, each with a function that returns its rows."""
     return {
         "tasks": _tasks,
         "backbones": _backbones,
@@ -51,7 +51,7 @@ def _backbones() -> list[dict[str, str]]:
 
 def _baselines() -> list[dict[str, str]]:
     cards = [load_baseline(name) for name in card_names("baselines")]
-    # Of a class, module:Class, the table has the name only.
+    # For an estimator given as module:Class, show only the name of the class.
     return [
         {"baseline": name, "estimator": card.estimator.rpartition(":")[2], "summary": card.summary}
         for name, card in cards

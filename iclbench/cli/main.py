@@ -91,7 +91,7 @@ def _root(
 
 
 def parser() -> Any:
-    """The parser of all commands, without markup in help texts and with the option --debug for every command."""
+    """Return the parser of all commands, without markup in the help texts and with the option --debug."""
     root = with_plain_help(typer.main.get_command(app), _root)
     with_debug_option(with_plain_help(root.commands["lm"]), root)
     return root
@@ -109,7 +109,8 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; returns its exit code: 0 success, 1 failure, 2 usage error, 130 interrupted."""
+    """Run one command, and return its exit code: 0 for success, 1 for a failure, 2 for a usage error, 130 for an
+    interruption."""
     if completion.VARIABLE in os.environ:
         completion.answer_request(parser())
     set_encoding_fallback()
@@ -123,7 +124,7 @@ def main(arguments: list[str]) -> int:
             try:
                 code = parser()(args=arguments, prog_name="iclbench", standalone_mode=False)
             except Exception as error:
-                if not isinstance(error, Interrupted):  # its own message is more specific
+                if not isinstance(error, Interrupted):  # the message of Interrupted is more specific
                     raise_if_ctrl_c(error)
                 raise
             if code:
@@ -137,7 +138,7 @@ def main(arguments: list[str]) -> int:
         return _report_error(as_plugin_error(error))
     except KeyboardInterrupt:
         return _report_interruption()
-    except SystemExit as error:  # iclbench never raises it, so the command has not finished
+    except SystemExit as error:  # iclbench itself never calls sys.exit, so the command has not finished
         if isinstance(error.__context__, BrokenPipeError):  # raised by rich for `| head`
             return 1
         if debug:
@@ -162,14 +163,14 @@ def _report_interruption(message: str = "interrupted") -> int:
 
 
 def _report_error(error: BaseException) -> int:
-    """Print one line on stderr; returns the exit code of the error."""
+    """Print an error as one line on stderr, and return its exit code."""
     if isinstance(error, typer.Exit):
         return error.exit_code
     if isinstance(error, typer.Abort):  # raised by the command-line parser for Ctrl-C
         return _report_interruption()
     if isinstance(error, Interrupted):
         return _report_interruption(str(error))
-    if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help has already been printed
         return 0
     if isinstance(error, BrokenPipeError):
         sys.stderr.close()
@@ -193,7 +194,7 @@ def _report_error(error: BaseException) -> int:
 
 
 def _with_default_values(arguments: list[str]) -> list[str]:
-    """The arguments, with the default added to every option whose optional value is missing."""
+    """Return the arguments, and add the default value to each option that is given without its optional value."""
     completed_arguments = []
     for index, argument in enumerate(arguments):
         pattern, default = _OPTIONAL_VALUES.get(argument, ("", ""))

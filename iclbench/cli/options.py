@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DataDir = Annotated[
     Path | None, typer.Option("--data-dir", envvar="ICLBENCH_DATA", help="Folder with your copies of data sets.")
 ]
 Device = Annotated[
-    str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help="Device of models: auto, cpu, cuda, cuda:1, ...")
+    str, typer.Option("--device", envvar="ICLBENCH_DEVICE", help="Device for models: auto, cpu, cuda, cuda:1, ...")
 ]
 Threads = Annotated[
     int,
@@ -70,7 +70,7 @@ Trust = Annotated[
         "--trust",
         metavar="MODULE",
         callback=_trust,
-        help="Module with code that cards and runs may use, in addition to ICLBENCH_TRUST. May be repeated.",
+        help="Trust the code of this module if a card or run uses it. Adds to ICLBENCH_TRUST. May be repeated.",
     ),
 ]
 MaxBytes = Annotated[
@@ -80,7 +80,7 @@ MaxBytes = Annotated[
         metavar="SIZE",
         callback=_max_bytes,
         envvar=limits.VARIABLE,
-        help="Size limit of unpacked files, tables in memory and models, like 500M or 8G.",
+        help="Size limit for unpacked files, tables in memory and models, such as 500M or 8G.",
         show_default="1G",
     ),
 ]
@@ -89,7 +89,7 @@ RESULTS = Path("results")
 
 
 def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
-    """The named runs, or all finished runs. On a terminal the user is asked to trust their code.
+    """Return the named runs, or all finished runs. On a terminal, ask the user whether to trust their code.
 
     Raises:
         UsageError: a run does not exist, or no run is finished.
@@ -106,7 +106,7 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
             message = f"no finished run in {results}: {lines}{more}. Train {DivergedError.ADVICE}"
             raise UsageError(message, code="nothing-to-do")
         raise UsageError(f"no finished run in {results}; start with: iclbench train linear gpt2", code="nothing-to-do")
-    for run in runs if trust.ask_user else ():  # before any progress bar; a refused run is skipped later
+    for run in runs if trust.ask_user else ():  # ask before a progress bar is drawn; a refused run is skipped later
         with suppress(UsageError):
             for target in run.config.targets:
                 trust.require(target)
@@ -114,7 +114,8 @@ def selected_runs(results: Path, names: Sequence[str] | None) -> list[Run]:
 
 
 def set_up_torch(device: str, threads: int) -> str:
-    """Import torch with this many threads, and return the name of the device; `auto` selects a GPU if there is one.
+    """Import torch, set its number of threads, and return the name of the device. `auto` selects a GPU if one is
+    available.
 
     Raises:
         UsageError: the device is not available.
@@ -134,7 +135,7 @@ def set_up_torch(device: str, threads: int) -> str:
 
 
 def example_count(extrapolate: str, trained_length: int) -> int:
-    """The number of examples of `--extrapolate`: `160`, or `4x` for four times the training length."""
+    """Parse the value of `--extrapolate`: `160` examples, or `4x` for four times the training length."""
     number = extrapolate.removesuffix("x")
     if not (number.isascii() and number.isdecimal()):
         raise UsageError(

@@ -21,13 +21,15 @@ def command(
     target: Annotated[
         str,
         typer.Option(
-            "--target", help="Target column of --train: its name or, if no name is a number, its number from 1."
+            "--target",
+            help="Target column of --train: its name, or its number from 1 if no column has a number as its name.",
         ),
     ],
     run: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.runs, help="A finished run (default: the packed run for the kind of target)."
+            autocompletion=completion.runs,
+            help="A finished run (default: a run in the package that predicts this kind of target).",
         ),
     ] = None,
     out: Annotated[
@@ -37,8 +39,8 @@ def command(
         str | None,
         typer.Option(
             "--task",
-            help="classification or regression (default: that of RUN; without RUN: classification for text, truth "
-            "values, and integers with at most 10 different values, each in 3 rows on average).",
+            help="classification or regression (default: as RUN; without RUN: classification for text, Boolean values, "
+            "and integers with at most 10 distinct values in at least 3 rows each on average; else regression).",
         ),
     ] = None,
     header: Annotated[
@@ -50,11 +52,12 @@ def command(
         typer.Option(
             "--permutations",
             min=1,
-            help="Number of orders of the rows to average over (default: 4 for causal models, 1 for set models).",
+            help="Number of row orders to average predictions over (default: 4 for causal models, 1 for set models).",
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of random rows, columns and orders.")
+        int,
+        typer.Option("--seed", min=0, max=2**32 - 1, help="Seed for the random choice of rows, columns and orders."),
     ] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,

@@ -1,4 +1,4 @@
-"""Predictions for the new rows of a user's table: read, encode, predict, and write."""
+"""Predict the new rows of a user's table: read and encode the tables, predict, and write the predictions."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class UserTables:
     """A training table and the new rows.
 
     Attributes:
-        rows: the columns of the training table except the target.
+        rows: the training table without the target column.
         target: the target.
-        new: the new rows, with the columns of `rows` by name.
+        new: the new rows, with the same columns as `rows`.
     """
 
     rows: pd.DataFrame
@@ -52,8 +52,8 @@ class UserTables:
 
 
 def check_writable(out: Path | None) -> None:
-    """Raise `UsageError` early if the predictions cannot be written, or would replace a file that is not one of
-    predictions."""
+    """Raise `UsageError` before any computation if the predictions cannot be written, or would overwrite a file that
+    does not hold predictions."""
     if out is None:
         return
     if any(table_stem(out, suffix) is not None for suffix in (".parquet", ".arff", ".gz")):
@@ -73,7 +73,7 @@ def _holds_predictions(path: Path) -> bool:
 
 
 def read_tables(train: Path, new: Path, target: str, header: bool | None) -> UserTables:
-    """Read both tables, and match the columns of the new one by name.
+    """Read both tables, and match the columns of the new table to the training table by name.
 
     Raises:
         DataError: a table cannot be read, or a column is missing.
@@ -85,7 +85,7 @@ def read_tables(train: Path, new: Path, target: str, header: bool | None) -> Use
     rows = frame.drop(columns=names[index])
     if not len(rows.columns):
         raise DataError(f"{train}: expected a target and at least one other column, got one column")
-    # Columns without names have the same position in both tables, except that the new one may lack the target.
+    # Columns without names are matched by position. The new table may lack the target column.
     has_names = names != [f"column {i + 1}" for i in range(len(names))]
     if not has_names and len(new_frame.columns) == len(rows.columns):
         new_frame = new_frame.set_axis(list(rows.columns), axis=1)
@@ -116,15 +116,15 @@ def predict(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict the new rows and write the predictions. The encoding and random selections are printed on stderr.
+    """Predict the new rows, write the predictions, and print the encoding and random selections on stderr.
 
     Args:
         context: results folder, data sets and device.
         tables: the tables.
-        run: name of a run (default: the packed run for the kind of target).
-        task: classification or regression (default: that of the run, or of the target).
-        permutations: number of orders of the rows to average over.
-        seed: seed of random rows, columns and orders.
+        run: name of a run (default: a run in the package that predicts this kind of target).
+        task: classification or regression (default: as the run predicts; without a run, it depends on the target).
+        permutations: number of row orders to average predictions over.
+        seed: seed for the random choice of rows, columns and orders.
         out: file of the predictions (default: stdout).
         as_json: whether to print the encoding and the predictions as JSON.
     """
@@ -177,7 +177,7 @@ def predict(
 
 
 def _encoded_target(series: pd.Series, kind: TargetKind | None, trained: Trained | None) -> EncodedTarget:
-    """The target, encoded as the run predicts it."""
+    """Encode the target as the run predicts it, as numbers or classes."""
     if trained is None:
         return encode_target(series, kind)
     shape, name = trained.model.shape, trained.run.name
@@ -208,7 +208,7 @@ def _check_varies(series: pd.Series, target: EncodedTarget) -> None:
 
 
 def _only_missing_in_new(rows: pd.DataFrame, new: pd.DataFrame) -> list[str]:
-    """Remarks on the columns that have missing cells in the new table only."""
+    """Return remarks on columns that have missing cells only in the new table."""
     remarks = []
     for name in rows.columns:
         count = int(is_missing(new[name]).sum())
@@ -229,7 +229,7 @@ def _too_many_classes(target: str, count: int, limit: int, run: str) -> DataErro
 def _predictions(
     model: InContextClassifier | InContextRegressor, new: pd.DataFrame, target: EncodedTarget
 ) -> pd.DataFrame:
-    """The predictions, one per new row: means and intervals, or classes and their probabilities."""
+    """Return one prediction per new row: means and intervals, or classes and their probabilities."""
     if isinstance(model, InContextClassifier):
         probabilities = model.predict_proba(new)
         names = [target.classes[index] for index in model.classes_]

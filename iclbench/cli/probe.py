@@ -44,8 +44,8 @@ def command(
         typer.Option(
             "--fit",
             min=2,
-            help="Number of queries per function to fit scale and shift. For streams: number of episodes to fit linear "
-            "probes.",
+            help="Number of queries per function for fitting scale and shift. For streams: number of episodes for "
+            "fitting linear probes.",
             show_default="10; 4096",
         ),
     ] = None,
@@ -58,12 +58,14 @@ def command(
             show_default="40; 1024",
         ),
     ] = None,
-    rank: Annotated[bool, typer.Option("--rank", help="Measure the rank of the matrix of predictions.")] = False,
+    rank: Annotated[bool, typer.Option("--rank", help="Measure the rank of the prediction matrix.")] = False,
     contexts: Annotated[
-        int | None, typer.Option("--contexts", min=4, help="Maximum number of rows of the matrix.", show_default="64")
+        int | None,
+        typer.Option("--contexts", min=4, help="Maximum number of rows of the prediction matrix.", show_default="64"),
     ] = None,
     queries: Annotated[
-        int | None, typer.Option("--queries", min=1, help="Number of columns of the matrix.", show_default="128")
+        int | None,
+        typer.Option("--queries", min=1, help="Number of columns of the prediction matrix.", show_default="128"),
     ] = None,
     representation: Annotated[
         bool, typer.Option("--representation", help="Decode the true features from the sample representation.")
@@ -80,9 +82,9 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Apply the read-out of the model to every layer, with a scale and a shift fitted per function, and compare the
-    layers with GD and GD++. On streams, decode targets of the task linearly from the hidden state of every layer.
-    Alternatively, measure the rank of the predictions, or probe the sample representation."""
+    """Apply the model's read-out to every layer, with a scale and a shift fitted per function, and compare the layers
+    with steps of GD and GD++. On streams, decode the task's probe targets from the hidden state of every layer with a
+    linear map. Alternatively, measure the rank of the predictions, or probe the sample representation."""
     from iclbench.core.context import Context
 
     if rank and representation:
@@ -108,5 +110,5 @@ def command(
 
 
 def _options_with_values(**options: int | None) -> dict[str, int]:
-    """The options with a value."""
+    """Return the options that have a value."""
     return {name: value for name, value in options.items() if value is not None}

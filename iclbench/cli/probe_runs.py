@@ -34,12 +34,14 @@ def probe_runs(
     probe_context: Context,
     json: bool,
 ) -> None:
-    """Probe runs and print the tables. Runs that do not support the probe are skipped, unless the user selected
-    them. `sizes` override the probe's default numbers of functions, queries or contexts.
+    """Probe runs and print the tables.
+
+    Runs that do not support the probe are skipped, unless the user selected them. `sizes` overrides the probe's default
+    numbers of functions, queries or contexts.
 
     Raises:
         UsageError: a selected run does not support the probe, or no run does.
-        typer.Exit: with 1, if cells failed.
+        typer.Exit: with code 1 if a cell failed.
     """
     options: dict[str, Any] = {"seed": seed}
     context_options = options | {"shift": shift, **sizes}
@@ -64,7 +66,7 @@ def probe_runs(
         except UsageError as error:
             if is_user_selection:
                 raise
-            refusals[run.name] = error  # the other runs are still probed
+            refusals[run.name] = error  # continue with the other runs
     errors = dict.fromkeys(str(reason) for reason in refusals.values() if not isinstance(reason, NotProbedError))
     if not prompt_sets:
         for reason in refusals.values():
@@ -82,7 +84,7 @@ def probe_runs(
 
 
 def compute_cells(name: str, cells: Iterator[CellResult], prompt_sets: list[str], say: Callable[[str], None]) -> int:
-    """Compute the cells of one run; returns the number of failed cells, and adds the probe sets to `prompt_sets`."""
+    """Compute the cells of one run, and add their probe sets to `prompt_sets`. Return the number of failed cells."""
     failed_count = 0
     for cell in cells:
         if cell.prompts.id not in prompt_sets:

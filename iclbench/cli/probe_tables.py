@@ -1,4 +1,4 @@
-"""The tables of a probe: by depth, by number of contexts, and by feature."""
+"""The tables of the probes: scores by depth, ranks by number of contexts, and R² by feature."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from iclbench.core.metrics import Metric, metric
 
 
 def examples_in_context(values: pd.DataFrame) -> str:
-    """The number of examples in context, if it is known."""
+    """Return the number of examples in context as a part of the title; empty if it is unknown."""
     sizes = values["n_context"].dropna()
     return f"{int(sizes.iloc[0])} examples, " if len(sizes) else ""
 
 
 def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows, best first: the score after a quarter, half, three quarters and all of the layers (or
-    steps), the best score, and scale and shift (with their spread over functions) after the last layer.
+    """Return the column names and the rows, best first.
 
-    The score is an error, or a score of each target. Columns without a value are omitted.
+    A row has the score after a quarter, half, three quarters and all of the layers (or steps), the best score, and the
+    scale and shift after the last layer with their standard deviations over functions.
+
+    Contestants have one row for each kind of score: an error, or the score of a decoded target. Columns without values
+    are omitted.
     """
     names = layer_scores(values)
     is_shown = values["evaluator"].eq("probe") & values["status"].ne("skipped")
@@ -41,7 +44,7 @@ def depth_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _line(name: str, rows: pd.DataFrame, measure: Metric) -> tuple[float, list[str]]:
-    """The score after the last layer or step, and the row of a contestant without the name of the score."""
+    """Return the score after the last layer or step, and a contestant's row without the name of the score."""
     scores = rows[rows["metric"] == measure.name].sort_values("axis_value")
     last_score = float(scores["value"].astype(float).iloc[-1])
     if scores["axis"].isna().all():
@@ -60,7 +63,8 @@ def _line(name: str, rows: pd.DataFrame, measure: Metric) -> tuple[float, list[s
 
 
 def _score_at(by_depth: pd.Series, depth: int, quarters: int) -> str:
-    """The score after this number of quarters of the depth; empty if this is not a whole layer, or has no value."""
+    """Return the score at this number of quarters of the depth. Return an empty text if no layer is at this depth, or
+    if it has no score."""
     layer, remainder = divmod(quarters * depth, 4)
     return "" if remainder or layer not in by_depth.index else short_score(by_depth[layer])
 
@@ -72,8 +76,8 @@ def _with_spread(values: pd.Series, metric: str) -> str:
 
 
 def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: effective rank and number of non-zero singular values by number of contexts, with the
-    smallest rank first."""
+    """Return the column names and the rows: effective rank and number of non-zero singular values by number of
+    contexts. The contestant with the smallest rank is first."""
     by_contexts = _rows_along_axis(values, "rank", "contexts")
     lines: list[tuple[float, list[str]]] = []
     for run, rows in by_contexts.groupby("run", sort=False):
@@ -85,17 +89,18 @@ def rank_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def rank_title(values: pd.DataFrame) -> str:
-    """The title of the table of ranks."""
+    """Return the title of the table of ranks."""
     return f"{examples_in_context(values)}effective rank (rank) of m contexts, "
 
 
 def representation_title(values: pd.DataFrame) -> str:
-    """The title of the table of R². A linear map without intercept can be worse than the mean, so R² can be below 0."""
+    """Return the title of the table of R². R² can be below 0, since a linear map without intercept can be worse than
+    the mean."""
     return "R² of the true features, decoded by a linear map without intercept, "
 
 
 def representation_table(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: R² of every true feature and their mean, with the best contestant first."""
+    """Return the column names and the rows: R² of each true feature and the mean R². The best contestant is first."""
     by_feature = _rows_along_axis(values, "representation", "feature").pivot_table("value", "run", "axis_value")
     means = values[values["evaluator"].eq("representation") & values["axis"].isna() & values["status"].eq("ok")]
     lines = [
@@ -114,5 +119,5 @@ def _rows_along_axis(values: pd.DataFrame, evaluator: str, axis: str) -> pd.Data
 
 
 def _styled_name(values: pd.DataFrame, run: str) -> str:
-    """The name of a contestant, in bold if it was trained."""
+    """Return the name of a contestant, in bold if it is a trained model."""
     return f"[bold]{run}[/bold]" if values.loc[values["run"] == run, "kind"].iloc[0] == "backbone" else run

@@ -14,7 +14,7 @@ import typer
 from iclbench.cli import completion
 from iclbench.cli.options import RESULTS, Results
 
-# The sections in reading order, as in `iclbench.report.sections`, whose import takes seconds.
+# The sections in reading order. `iclbench.report.sections` has the same list, but its import takes seconds.
 SECTIONS = (
     "summary",
     "heat-map",
@@ -49,7 +49,7 @@ SECTIONS = (
     "missing",
     "provenance",
 )
-_SEVERAL_HINT = "separate several by commas or repeat the option"
+_SEVERAL_HINT = "separate several names with commas, or repeat the option"
 
 
 def command(
@@ -117,7 +117,7 @@ def command(
     for section, reason in report.failed_sections.items():
         say(f"section '{section}' failed: {reason} (this is a bug)")
     if report.script_error:
-        say(f"the report has tables and no figures: {report.script_error}")
+        say(f"the report has tables but no figures: {report.script_error}")
     stdout.print(str(report.page.resolve()))
     if show:
         typer.launch(report.page.resolve().as_uri())
@@ -126,7 +126,7 @@ def command(
 
 
 def _split(options: list[str]) -> list[str]:
-    """The names in the values of an option, which are separated by commas.
+    """Split the comma-separated values of an option into names.
 
     >>> _split(["png, svg", "pdf"])
     ['png', 'svg', 'pdf']

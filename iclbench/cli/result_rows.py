@@ -1,4 +1,4 @@
-"""The format of result tables on a terminal, and the lines below a table."""
+"""Format result tables for a terminal, and print the lines below a table."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def print_failures(values: pd.DataFrame) -> None:
 def with_terminal_columns(
     columns: list[str], rows: list[list[str]], board: pd.DataFrame
 ) -> tuple[list[str], list[list[str]]]:
-    """A table with the terminal columns of `analysis.scores` that have values. The leaderboard `board` has the same
-    rows in the same order."""
+    """Add the columns of `analysis.scores` that a terminal shows and that have values.
+
+    `board` is a leaderboard with the same rows in the same order.
+    """
     board = displayed_columns(board)
     for name in (name for name, column in COLUMNS.items() if column.on_terminal and name in board):
         if board[name].notna().any():
@@ -50,13 +52,13 @@ def with_terminal_columns(
 
 
 def styled_name(run: str, kind: str) -> str:
-    """A contestant's name in a table: models in bold, oracles with "(oracle)"."""
+    """Return a contestant's name for a table: in bold for a model, with "(oracle)" for an oracle."""
     return {"oracle": run + " (oracle)", "backbone": f"[bold]{run}[/bold]"}.get(kind, run)
 
 
 def short_score(score: Any) -> str:
-    """A score with three decimals, or `failed` if it is missing. Small positive scores are "<.0005", so that only an
-    exact 0 is "0"."""
+    """Format a score with three decimals, or as "failed" if it is missing. Small positive scores become "<.0005", so
+    that only an exact 0 is shown as "0"."""
     if pd.isna(score):
         return "failed"
     if score == 0:
@@ -65,6 +67,6 @@ def short_score(score: Any) -> str:
 
 
 def value_with_half_width(row: Any) -> str:
-    """The value and half the width of its interval, which a single episode does not have."""
+    """Format a value with the half-width of its interval. Values from a single episode have no interval."""
     half = (row["high"] - row["low"]) / 2
     return f"{row['value']:.3f}" + ("" if pd.isna(half) else f" ±{half:.3f}")

@@ -23,7 +23,9 @@ def command(
     from iclbench.sweep.cleaning import parts_of, remove_run
 
     names = list(dict.fromkeys(run))
-    parts_by_run = {name: parts_of(results, name) for name in names}  # a mistyped name fails before anything is deleted
+    parts_by_run = {
+        name: parts_of(results, name) for name in names
+    }  # report a mistyped name before anything is deleted
     if not yes:
         if not (sys.stdin and sys.stdin.isatty()):
             raise UsageError(f"confirm the deletion of {', '.join(names)} with --yes", code="missing-value")

@@ -32,13 +32,13 @@ def command(
     commands: Annotated[
         bool, typer.Option("--commands", help="Print the commands of a grid for a shell, one per line.")
     ] = False,
-    png: Annotated[Path | None, typer.Option("--png", help="Write the picture of the glyphs to this file.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write a picture of the glyphs to this file.")] = None,
     json: Json = False,
     results: Results = RESULTS,
 ) -> None:
-    """Show the process and the sizes of a task, the settings of a backbone, a baseline, a grid or a run.
+    """Show a task with its sampled process and sizes, a backbone with its settings, a baseline, a grid or a run.
 
-    The command does not run code that a card or a run names. It imports a backbone given as package.module:Class.
+    Code named by a card or a run is not executed. A backbone given as package.module:Class is imported.
     """
     from iclbench.cli.show_values import commands_of, print_values, values_of
     from iclbench.cli.terminal import echo, print_json
@@ -50,7 +50,7 @@ def command(
     if name == "glyphs" or png is not None:
         if name != "glyphs" or png is None:
             code = "missing-value" if png is None else "not-applicable"
-            raise UsageError("glyphs and --png need each other: iclbench show glyphs --png FILE", code=code)
+            raise UsageError("glyphs and --png must be used together: iclbench show glyphs --png FILE", code=code)
         from iclbench.cli.contact_sheet import write_glyphs
 
         echo(write_glyphs(png))

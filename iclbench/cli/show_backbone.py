@@ -15,8 +15,8 @@ _ORDERS = {"causal": "in their order (causal)", "set": "as a set"}
 
 
 def values_of(name: str) -> dict[str, Any]:
-    """The class of a backbone, its properties, the frozen settings of its name, and all settings with types, defaults
-    and meanings.
+    """Return the class of a backbone, its properties, the settings fixed by its name, and all settings with types,
+    defaults and meanings.
 
     Raises:
         UsageError: the class cannot be loaded, or is not a backbone.
@@ -46,7 +46,7 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 def _first_line(cls: type) -> str:
-    """The first line of the docstring of a class; empty if it has none."""
+    """Return the first line of a class's docstring; empty if it has none."""
     return next(iter((cls.__doc__ or "").strip().splitlines()), "")
 
 
@@ -78,7 +78,7 @@ def print_backbone(values: dict[str, Any]) -> None:
 
 
 def _wrapped_lines(text: str, width: int) -> Iterator[str]:
-    """The lines of a docstring at another width: paragraphs and list items are wrapped, indented blocks are not."""
+    """Yield the lines of a docstring, wrapped to `width`. Indented blocks are not wrapped."""
     for block in re.split(r"(\n\n|\n(?=- ))", text):
         if block.isspace():
             yield from [""] * (block.count("\n") - 1)
@@ -89,7 +89,7 @@ def _wrapped_lines(text: str, width: int) -> Iterator[str]:
 
 
 def type_name(annotation: Any) -> str:
-    """The type of a setting in words: `int`, `'a' or 'b'`, `int or none`."""
+    """Return the type of a setting in words: `int`, `'a' or 'b'`, `int or none`."""
     args = get_args(annotation)
     if get_origin(annotation) is Annotated:
         return type_name(args[0])

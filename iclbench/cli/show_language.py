@@ -1,4 +1,4 @@
-"""Values of tasks, suites and grids of language models for `iclbench show`."""
+"""The values that `iclbench show` prints for language-model tasks, suites and grids."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from iclbench.sweep.language_grids import grid_tasks, is_language_grid, load_lan
 
 
 def language_card_names() -> list[str]:
-    """The names of all cards of language models except grids."""
+    """Return the names of all language-model cards except grids."""
     return [*card_names("tasks/language"), *card_names("tasks/language/suites")]
 
 
 def values_of(name: str) -> dict[str, Any] | None:
-    """All values of the grid, task or suite with this name or path; None if it does not belong to language models.
+    """Return all values of the language-model grid, task or suite with this name or path; None if there are none.
 
-    All tasks of a grid or a suite are resolved, so that every error in them is reported.
+    All tasks of a grid or a suite are resolved, so that errors in any of them are reported.
     """
     if is_language_grid(name):
         grid, card = load_language_grid(name)

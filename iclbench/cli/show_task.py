@@ -1,6 +1,6 @@
 """The output of `iclbench show TASK`: one screen with the sampled process, its sizes, and its baselines and oracles.
 
-All values are on the card, so that neither the family nor torch is imported.
+All values come from the card, so neither the family nor torch is imported.
 """
 
 from __future__ import annotations

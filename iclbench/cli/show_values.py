@@ -26,9 +26,9 @@ from iclbench.sweep.language_grids import is_language_grid
 
 
 def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> dict[str, Any]:
-    """All values of the task, suite, baseline, grid, backbone or run with this name.
+    """Return all values of the task, suite, baseline, grid, backbone or run with this name.
 
-    With `defaults`, the parameters of a task include those that are not on its card. This imports the family.
+    With `defaults`, a task's parameters include the defaults that are not on its card. This imports the family.
     """
     canonical_name = canonical(name)
     if (values := show_language.values_of(name)) is not None:
@@ -65,7 +65,7 @@ def values_of(name: str, preset: str | None, results: Path, defaults: bool) -> d
 
 
 def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
-    """The card, with the parameters of the family in the presets."""
+    """Return the values of the card, with the family's parameters in each preset."""
     task, card = load_task(name)
     is_importable = ":" not in card.family or trust.is_registered_code(card.family)  # other code is not run
     if defaults and not is_importable:
@@ -82,7 +82,8 @@ def _task(name: str, preset: str | None, defaults: bool) -> dict[str, Any]:
 
 
 def _grid(name: str, preset: str | None) -> dict[str, Any]:
-    """The card and the names of its runs. All runs are resolved, so that every error in them is reported."""
+    """Return the values of the card and the names of its runs. All runs are resolved, so that errors in any of them are
+    reported."""
     grid, card = load_grid(name)
     plain = {"grid": grid, "hash": content_hash(card), **card.model_dump(mode="json", exclude_unset=True)}
     try:
@@ -92,7 +93,7 @@ def _grid(name: str, preset: str | None) -> dict[str, Any]:
 
 
 def commands_of(name: str, preset: str | None, results: Path | None) -> Iterator[str]:
-    """The commands that train, evaluate, probe and measure the runs of a grid."""
+    """Yield the commands that train, evaluate, probe and measure the runs of a grid."""
     if is_language_grid(name):
         if preset is not None:
             raise UsageError(

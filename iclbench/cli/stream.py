@@ -25,8 +25,8 @@ def command(
         str,
         typer.Option(
             "--csv",
-            help="File of points (x1,...,y1,...) or events (time,mark), or - for stdin. A query has ? for y, or ?,? "
-            "for an event.",
+            help="File of points (x1,...,y1,...) or events (time,mark), or - for stdin. A query has ? for every y, "
+            "or ?,? for an event.",
         ),
     ] = "-",
     state: Annotated[
@@ -36,14 +36,15 @@ def command(
         Path | None,
         typer.Option(
             "--save",
-            help="Write the state to this file at the end, also after Ctrl-C, SIGTERM or a bad line. An existing file "
-            "must hold a state.",
+            help="Write the state to this file at the end, even after Ctrl-C, SIGTERM or an invalid line. An existing "
+            "file is replaced only if it holds a state.",
         ),
     ] = None,
     related: Annotated[
         list[Path] | None,
         typer.Option(
-            "--related", help="Related dataset with the same columns, for models that use them. May be repeated."
+            "--related",
+            help="File of a related dataset with the same columns, if the model uses them. May be repeated.",
         ),
     ] = None,
     window: Annotated[
@@ -51,20 +52,20 @@ def command(
         typer.Option(
             "--window",
             min=1,
-            help="Use only the latest points, at most this number; needs a model that can remove points.",
+            help="Use only this number of latest points as the context. The model must be able to remove points.",
         ),
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
-            "--start", help="Time 0 of the events, or `first`: the time of the first line, which is then not an event."
+            "--start", help="Start time of the sequence, or `first` to take the first line as the start, not an event."
         ),
     ] = None,
     float64: Annotated[
         bool,
         typer.Option(
             "--float64",
-            help="Compute in double precision. A state must be continued with the precision that it was saved with.",
+            help="Compute in double precision. A saved state must be continued in the same precision.",
         ),
     ] = False,
     results: Results = RESULTS,
@@ -75,8 +76,8 @@ def command(
     threads: Threads = 1,
     json: Json = False,
 ) -> None:
-    """Read points or events and answer queries line by line. A query sees all lines before it. Memory is constant if
-    the backbone supports it (cmanp, cnp, cmhp, recurrent backbones)."""
+    """Read points or events and answer queries line by line. A query uses all earlier lines as its context. Memory is
+    constant for backbones with a state of constant size (cmanp, cnp, cmhp, recurrent backbones)."""
     from iclbench.core.signals import sigterm_like_ctrl_c
     from iclbench.store.archives import find
 
@@ -102,7 +103,8 @@ def command(
 
 @contextmanager
 def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
-    """The lines of a file or of standard input. Invalid bytes become invalid numbers."""
+    """Open a file or standard input as lines. Bytes that are not valid UTF-8 are replaced, and are reported as invalid
+    numbers."""
     if path is None:
         if sys.stdin is None:
             raise UsageError("standard input is closed; pass a file with --csv FILE", code="missing-value")
@@ -119,7 +121,8 @@ def _open_lines(path: Path | None) -> Iterator[io.TextIOBase]:
 
 
 def _check_writable(path: Path) -> None:
-    """Raise `UsageError` early if the file cannot be written, or if it exists and does not hold a state."""
+    """Raise `UsageError` before any computation if the file cannot be written, or if it exists and does not hold a
+    state."""
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device or a pipe"
         raise UsageError(f"--save {path} is a {kind}; name a file", code="bad-value")

@@ -54,7 +54,7 @@ def answer_all(
         related: files of related datasets.
         window: maximum number of points in the context.
         clock: the clock of a stream of events.
-        write: the text of an answer.
+        write: formats an answer as one line.
         header: whether to print the names of the columns first.
     """
     source = str(path or "stdin")
@@ -88,7 +88,7 @@ def answer_all(
 
 
 def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None:
-    """The clock of a stream of events, from the run's task and `--start`; None for a stream of points."""
+    """Return the clock of a stream of events, given the run's task and `--start`; None for a stream of points."""
     if backbone.shape.marks is None:
         if start is not None:
             raise UsageError("--start needs a run on event sequences; points have no time", code="not-applicable")
@@ -100,7 +100,7 @@ def event_clock(run: Run, backbone: Backbone, start: str | None) -> Clock | None
 
 
 def _initial_state(backbone: Backbone, state: Path | None, clock: Clock | None) -> tuple[State | None, Clock | None]:
-    """The initial state, and its clock."""
+    """Return the initial state and its clock."""
     if state is None:
         return None, clock
     try:

@@ -1,4 +1,5 @@
-"""Let standard output and error print any text, even if their encoding is limited or a file name is not valid text."""
+"""Let standard output and error print any text, even if it contains invalid file names or characters that the encoding
+lacks."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _ASCII_SPELLINGS = {
 
 
 def encode_plain(error: UnicodeError) -> tuple[str | bytes, int]:
-    """An error handler for encoders: the ASCII spelling of a character, or the byte of a file name that is not text.
+    """Handle an encoding error: return the ASCII spelling of the character, or the original byte of an invalid file
+    name.
 
     >>> encode_plain(UnicodeEncodeError("ascii", "±1", 0, 1, "not in ASCII"))
     ('+-', 1)
@@ -49,7 +51,7 @@ def encode_plain(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def set_encoding_fallback() -> None:
-    """Let standard output and error print any text, whatever their encoding."""
+    """Let standard output and error print any text in any encoding."""
     codecs.register_error("iclbench.plain", encode_plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

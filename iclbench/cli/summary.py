@@ -1,5 +1,5 @@
-"""The table of an evaluation: the errors of contestants at a few context sizes, or their log-likelihoods by the number
-of related datasets, best first."""
+"""The tables of an evaluation, best contestant first: errors at a few context sizes, or log-likelihoods by the number
+of related datasets."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from iclbench.tables.runs import trained_runs
 def print_summary(
     results: Path, prompt_sets: Sequence[str], json: bool = False, omitted_runs: Sequence[str] = ()
 ) -> None:
-    """Print a leaderboard per prompt set, or a single table over all prompt sets of a task with class labels.
+    """Print a leaderboard per prompt set. For a task with class labels, print one table over all its prompt sets.
 
-    With `json`, print all rows instead. The code of the `omitted_runs` has changed.
+    With `json`, print all rows instead. The `omitted_runs` are left out, since their code has changed.
     """
     frames = {} if json else {name: _read(results, name, omitted_runs) for name in prompt_sets}
     with_tables = [name for name, values in frames.items() if table_metric(values)]
@@ -56,14 +56,14 @@ def print_tables(
     notes_of: Callable[[pd.DataFrame], list[str]] = lambda values: [],
     omitted_runs: Sequence[str] = (),
 ) -> None:
-    """Print one table per prompt set and its failures, or all rows as JSON.
+    """Print a table and the failures for each prompt set, or print all rows as JSON.
 
     Args:
         results: results folder.
         prompt_sets: names of the prompt sets.
         json: whether to print rows as JSON.
-        board_of: returns column names and rows from the values of one prompt set.
-        sizes_of: returns the sizes in the title, between the preset and the shift.
+        board_of: returns column names and rows, given the values of one prompt set.
+        sizes_of: returns the sizes to print in the title, between the preset and the shift.
         notes_of: returns the lines below the table.
         omitted_runs: runs that are omitted, with all their methods.
     """
@@ -95,13 +95,16 @@ def _read(results: Path, prompt_set: str, omitted_runs: Sequence[str]) -> pd.Dat
 
 
 def notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """The lines below the table of one prompt set."""
+    """Return the lines below the table of one prompt set."""
     return [*oracle_notes(results, values), *score_notes(values), *target_notes(results, values)]
 
 
 def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes below a table for the question `targets`: the numbers of episodes, the reference of adjusted scores, and
-    the gains from related datasets, with their median and the share of a single dominating episode."""
+    """Return notes on a table for the question `targets`: the numbers of episodes, the reference of adjusted scores,
+    and the gains from related datasets.
+
+    A gain is given with its median and the share of a single dominating episode.
+    """
     ok_rows = values[values["evaluator"].eq("targets") & values["status"].eq("ok") & values["axis"].isna()]
     likelihood, gap = (ok_rows[ok_rows["metric"].eq(metric)] for metric in ("log_likelihood", "gap"))
     lines, max_episodes = [], likelihood["n_episodes"].max()
@@ -137,7 +140,7 @@ def target_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
-    """Notes on the oracles of one prompt set that are not optimal."""
+    """Return a note for each oracle of one prompt set that a contestant beats."""
     if not values["kind"].eq("oracle").any():
         return []
     name = str(values["prompt_set"].dropna().iloc[0])
@@ -146,15 +149,18 @@ def oracle_notes(results: Path, values: pd.DataFrame) -> list[str]:
 
 
 def score_notes(values: pd.DataFrame) -> list[str]:
-    """The description of score 1 on one prompt set, unless it is a contestant of the table."""
+    """Return a note that describes score 1 on one prompt set, unless a contestant in the table has score 1 by
+    definition."""
     references = values.loc[values["metric"].eq("score"), "score_one"].dropna().unique()
     return [f"score 1: {reference}" for reference in references[:1] if reference not in set(values["run"].unique())]
 
 
 def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the area under their curve, with their accuracy on tokens, and the
-    error at about `size_count` context sizes. Contestants without an area, because some of their predictions are not
-    finite, come last."""
+    """Return the column names and the rows: contestants sorted by the area under their curve, with the error at about
+    `size_count` context sizes and, for tokens, the accuracy.
+
+    Contestants without an area come last. Some of their predictions are not finite.
+    """
     if values["evaluator"].eq("targets").any():
         return targets_board(values)
     next_rows = values[values["evaluator"].eq("next") & values["axis"].isna()]
@@ -196,15 +202,16 @@ def leaderboard(values: pd.DataFrame, size_count: int = 3) -> tuple[list[str], l
 
 
 def _accuracies(rows: pd.DataFrame) -> pd.Series:
-    """The accuracies on a stream of tokens by run. Events have accuracies of their marks, which are not listed."""
+    """Return the accuracy of each run on a stream of tokens; empty for other tasks. The accuracies of event marks are
+    not listed."""
     are_tokens = bool(rows["metric"].eq("cross_entropy").any())
     accuracies = rows[rows["metric"].eq("accuracy") & rows["n_context"].isna()].set_index("run")["value"]
     return accuracies if are_tokens else accuracies.iloc[:0]
 
 
 def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by their log-likelihood, with all related datasets that they use. Contestants
-    that predict single values follow, by their error."""
+    """Return the column names and the rows: contestants sorted by their log-likelihood, given all related datasets that
+    they use. Contestants that predict single values follow, sorted by their error."""
     ok_rows = values[(values["status"] == "ok") & values["axis"].isna()].set_index(["run", "n_related"])
     likelihood, error, gap = (ok_rows[ok_rows["metric"].eq(m)] for m in ("log_likelihood", "squared_error", "gap"))
     related_counts = sorted(int(n) for n in values.loc[values["axis"].isna(), "n_related"].dropna().unique())
@@ -221,7 +228,7 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     failed_keys = set(zip(failures["run"], failures["n_related"], strict=True))
 
     def cell(scores: pd.DataFrame, run: str, n: int, write: Callable[[Any], str]) -> str:
-        """The score of a run as text, with its number of episodes if other scores have more."""
+        """Format the score of a run. Add its number of episodes if other scores are over more episodes."""
         if (run, n) not in scores.index:
             return ""
         row: Any = scores.loc[(run, n)]
@@ -268,12 +275,12 @@ def targets_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _has_joint_densities(joint: pd.DataFrame, marginal: pd.DataFrame) -> bool:
-    """Whether the joint density of any contestant differs from that of independent targets."""
+    """Return whether any contestant's joint density differs from the density of independent targets."""
     return bool(((joint["value"] - marginal["value"].reindex(joint.index)).abs() > 1e-4).any())
 
 
 def _shared_sizes(curves: pd.DataFrame, count: int) -> list[int]:
-    """Context sizes that all contestants have, spread over the range."""
+    """Return up to `count` context sizes, spread over the sizes at which all contestants were evaluated."""
     sizes_by_run = curves.groupby("run")["n_context"].agg(set)
     if sizes_by_run.empty:
         return []

@@ -22,7 +22,7 @@ def command(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print the finished cells and the cells to do, with time and disk space, and exit."
+            "--dry-run", help="Print the numbers of finished cells and cells to do, with time and disk space, and exit."
         ),
     ] = False,
     workers: Workers = None,
@@ -41,7 +41,7 @@ def command(
         typer.Option(
             "--jobs",
             min=1,
-            help="Maximum number of jobs in the queue or running.",
+            help="Maximum number of queued and running jobs.",
             show_default="from the engine's table, or 100",
         ),
     ] = None,
@@ -109,11 +109,11 @@ def command(
         typer.Option(
             "--verify",
             min=1,
-            help="Retrain and evaluate this number of random cells again, compare the values, and exit.",
+            help="Recompute this number of random evaluations, with training, compare the values, and exit.",
         ),
     ] = None,
     verify_seed: Annotated[
-        int, typer.Option("--verify-seed", min=0, help="Seed of the random choice of --verify.")
+        int, typer.Option("--verify-seed", min=0, help="Seed for the random choice of --verify.")
     ] = 0,
     results: Results = RESULTS,
     data_dir: DataDir = None,

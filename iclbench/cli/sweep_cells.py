@@ -1,4 +1,4 @@
-"""The cells that the options of `iclbench sweep` select."""
+"""Select cells with the options of `iclbench sweep`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iclbench.sweep.language_grids import is_language_grid, language_cells
 
 
 def cells_of(grids: list[str], added_backbones: list[str], results: Path) -> list[GridCell]:
-    """The cells of all grids and of `added_backbones`, with those of language models last."""
+    """Return the cells of all grids and of `added_backbones`. Cells of language models come last."""
     language_grids = [name for name in grids if is_language_grid(name)]
     if added_backbones and language_grids:
         raise UsageError(
@@ -29,7 +29,7 @@ def cells_of(grids: list[str], added_backbones: list[str], results: Path) -> lis
 
 
 def selected_cells(preset: str | None, tasks: str | None, cells: list[GridCell]) -> list[GridCell]:
-    """The cells of one preset and of some tasks (default: all)."""
+    """Return the cells of one preset and of some tasks (default: all presets, all tasks)."""
     presets = {cell.preset for cell in cells}
     if preset is not None and canonical(preset) not in presets:
         raise UnknownNameError("preset", preset, presets, hint="(presets of these grids)")
@@ -38,7 +38,7 @@ def selected_cells(preset: str | None, tasks: str | None, cells: list[GridCell])
 
 
 def parsed_names(kind: str, text: str | None, all_names: Collection[str], hint: str = "") -> list[str]:
-    """The names in a text, which are separated by commas (default: all names)."""
+    """Return the names in a comma-separated text (default: all names). Raise `UnknownNameError` for other names."""
     words = [word.strip() for word in text.split(",")] if text else all_names
     names = [word if word in all_names else canonical(word) for word in words]
     for name in names:

@@ -32,7 +32,7 @@ from iclbench.sweep.plan import Plan
 def cluster(
     name: str, grids: Sequence[str], jobs: int | None, workers: int | None, detach: bool, status: bool
 ) -> Cluster | None:
-    """The engine of this name with the settings of its jobs; None for the local engine.
+    """Return the engine with this name and the settings of its jobs; None for the local engine.
 
     Raises:
         UsageError: the engine is not available, or does not support an option.
@@ -53,7 +53,7 @@ def cluster(
 
 
 def _grid_settings(grids: Sequence[str]) -> dict[str, Any]:
-    """The merged tables `[engine]` of grids; raises `UsageError` if they differ."""
+    """Merge the tables `[engine]` of all grids. Raise `UsageError` if they contradict each other."""
     merged_settings: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for grid in grids:
@@ -71,7 +71,7 @@ def _grid_settings(grids: Sequence[str]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """An engine with jobs.
+    """An engine that computes cells in jobs.
 
     Attributes:
         name: name of the engine.
@@ -86,13 +86,13 @@ class Cluster:
     status: bool = False
 
     def device(self, option: str) -> str:
-        """The device of cells on the cluster, which may differ from that of this machine."""
+        """Return the device type for cells on the cluster, which may differ from the device of this machine."""
         return "cuda" if option.startswith("cuda") or (option == "auto" and self.settings.gpus) else "cpu"
 
     def sweep(
         self, plan: Plan, store: CellStore, context: Context, dry_run: bool, json: bool, added_backbones: Sequence[str]
     ) -> None:
-        """Compute the cells to do, or print them."""
+        """Compute the cells to do, submit them (`detach`), or print the jobs (`status`) or the plan (`dry_run`)."""
         settings = self.settings
         if context.device == "cuda" and not settings.gpus:
             settings = settings.model_copy(update={"gpus": 1})
@@ -164,7 +164,7 @@ class Cluster:
 
 
 def _print_status(executor: SubmittingExecutor, plan: Plan, json: bool) -> None:
-    """Print every job, and the number of cells to do."""
+    """Print all jobs, and the number of cells to do."""
     try:
         rows = []
         for name, state in executor.queue().items():

@@ -1,4 +1,4 @@
-"""The jobs in an engine's dry run: their number, their resources, and the total time."""
+"""Estimate the jobs for an engine's dry run: their number, their resources, and the total time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from iclbench.sweep.estimate import Estimates
 from iclbench.sweep.makespan import simulate
 from iclbench.sweep.plan import Plan
 
-# Seconds to start a job, in which Python, torch and numba are loaded.
+# Seconds to start a job: Python, torch and numba are loaded.
 _START_SECONDS = 10.0
-# The share of jobs that die halfway, for the estimate on an unreliable cluster.
+# Share of jobs that fail halfway, for the estimate on an unreliable cluster.
 _FAILURE_SHARE = 0.05
 # Number of simulations with random failures.
 _SIMULATIONS = 8
@@ -27,17 +27,17 @@ _SIMULATIONS = 8
 def jobs_of(
     plan: Plan, settings: EngineSettings, recorded_estimates: Estimates, measured_estimates: Estimates
 ) -> dict[str, Any]:
-    """The jobs of a plan, and the time with more or fewer parallel jobs.
+    """Return the jobs of a plan, and the total time for several numbers of parallel jobs.
 
     Args:
         plan: the plan.
         settings: settings of the jobs.
-        recorded_estimates: estimates from recorded speeds, which group cells into jobs at submission.
-        measured_estimates: estimates that also use measured speeds, for the time of cells.
+        recorded_estimates: estimates from recorded speeds, which are also used to group cells into jobs at submission.
+        measured_estimates: estimates that also use speeds measured on this machine, for the time of cells.
     """
 
     def cached_bundling(seconds: Callable[[GridCell], float | None]) -> Bundling:
-        """A bundling with cached estimates, since an estimate reads files and simulations use it many times."""
+        """Return a bundling with cached estimates. An estimate reads files, and simulations need it many times."""
         durations = {cell.hash: seconds(cell) for cell in plan.todo}
         return Bundling(settings.worth, lambda cell: durations[cell.hash])
 

@@ -20,7 +20,7 @@ from iclbench.sweep.verify import VerifiedCell, verify
 def print_packed(
     cells: Sequence[GridCell], store: CellStore, folder: Path, json: bool = False, replace: bool = False
 ) -> None:
-    """Pack the results of the cells, and print the files."""
+    """Pack the results of the cells, and print the number and size of the files."""
     files = pack(cells, store, folder, replace)
     if not files:
         raise UsageError(
@@ -42,7 +42,7 @@ def print_packed(
 def print_verified(
     cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context, json: bool = False
 ) -> bool:
-    """Recompute n random evaluations and print the results; returns whether all are equal or agree."""
+    """Recompute n random evaluations and print the comparison. Return whether all values are equal or agree."""
     verified_cells = []
     for verified in verify(cells, store, n, seed, context):
         verified_cells.append(verified)
@@ -95,12 +95,12 @@ def print_verified(
 
 
 def _verdict(verified: VerifiedCell) -> str:
-    """The verdict on a recomputed cell."""
+    """Return the verdict on a recomputed cell."""
     return "equal" if verified.is_equal else "agrees" if verified.agrees else "differs"
 
 
 def _difference(verified: VerifiedCell) -> str:
-    """The verdict, with the largest and the first difference."""
+    """Return the verdict with the largest difference and the first difference."""
     distance = (
         ""
         if verified.share is None

@@ -1,4 +1,4 @@
-"""Run a sweep from its first cell to the final table, and start the workers on this machine."""
+"""Run a sweep from its first cell to the final table, and start workers on this machine."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def run(
     Args:
         plan: the plan.
         store: the results folder.
-        start: starts the executor.
+        start: function that starts the executor.
         context: results folder, data and device.
         json: whether to print JSON.
-        slots: number of cells in parallel.
+        slots: number of cells that are computed in parallel.
         bundling: the rule that groups cells into bundles.
 
     Raises:
@@ -94,14 +94,14 @@ def run_locally(
 
 
 def gpus_of_workers(gpus: Sequence[str] = (), per_gpu: int = 1, workers: int | None = None) -> list[str | None]:
-    """The GPU of each worker: `per_gpu` workers on each GPU, or one worker without a GPU (None) per core. `workers`
-    sets the total number."""
+    """Return the GPU of each worker: `per_gpu` workers per GPU or, without GPUs, one worker per core (None). `workers`
+    sets the total number of workers."""
     worker_gpus: list[str | None] = [gpu for gpu in gpus for _ in range(per_gpu)] or [None] * cores.count_available()
     return worker_gpus if workers is None else [worker_gpus[i % len(worker_gpus)] for i in range(workers)]
 
 
 def devices(device: str) -> tuple[str, list[str]]:
-    """The device type of the cells, and the GPUs of the workers in the format of `CUDA_VISIBLE_DEVICES`."""
+    """Return the device type of the cells, and the workers' GPUs as names for `CUDA_VISIBLE_DEVICES`."""
     torch_device = set_up_torch(device, 1)
     if not torch_device.startswith("cuda"):
         return torch_device, []
@@ -114,5 +114,5 @@ def devices(device: str) -> tuple[str, list[str]]:
 
 
 def worker_pool(worker_gpus: Sequence[str | None], threads: int) -> LocalPool:
-    """A pool of worker processes, each with its GPU."""
+    """Start a pool of worker processes, each with its own GPU or none."""
     return LocalPool([(threads, gpu) for gpu in worker_gpus], set_up)

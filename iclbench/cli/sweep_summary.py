@@ -39,10 +39,10 @@ def print_dry_run(
     added_backbones: Sequence[str] = (),
     engine: EngineSettings | None = None,
 ) -> None:
-    """Print the numbers of cells that are done and to do by task, with parameters, time and disk space.
+    """Print the numbers of finished cells and cells to do for each task, with parameters, time and disk space.
 
-    Further lines are on the cells of `added_backbones`, existing results without rows, runs that will be
-    refused, and the jobs of an engine.
+    Further lines describe the cells of `added_backbones`, existing results without rows, runs that will be refused, and
+    the jobs of an engine.
     """
     outlook = outlook_of(plan, Context(store.results, data_dir))
     plan, added_backbones = outlook.plan, [name if ":" in name else canonical(name) for name in added_backbones]
@@ -141,7 +141,7 @@ def print_dry_run(
 
 
 def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False) -> int:
-    """Print the states of cells after a sweep and every failed cell; returns the number of failed cells."""
+    """Print the states of cells after a sweep, and every failed cell. Return the number of failed cells."""
     failed_cells = [(cell, outcomes[cell.hash]) for cell in plan.cells if _is_failed(outcomes.get(cell.hash))]
     if json:
         cells = {cell.hash: cell for cell in plan.cells}
@@ -162,8 +162,8 @@ def print_outcomes(plan: Plan, outcomes: dict[str, Outcome], json: bool = False)
 
 
 def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
-    """Preset, task and backbone of the training runs to do whose backbone has no learning rate in the table of their
-    preset."""
+    """Return preset, task and backbone of all training runs to do for whose backbone no learning rate has been chosen
+    at this preset."""
     training_cells = [cell for cell in plan.todo if cell.kind == "train" and cell.reason is None]
     triples = {(cell.preset, cell.task, cell.contestant): cell.task_config.card for cell in training_cells}
     untuned_triples = []
@@ -175,7 +175,7 @@ def untuned_backbones(plan: Plan, results: Path) -> list[tuple[str, str, str]]:
 
 
 def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
-    """The `tune` commands for backbones without a chosen rate, a line for every preset and backbone."""
+    """Yield the `tune` commands for backbones without a chosen learning rate, one line per preset and backbone."""
     by_backbone: dict[tuple[str, str], dict[str, None]] = {}
     for preset, task, backbone in untuned_backbones(plan, results):
         by_backbone.setdefault((preset, backbone), {})[task] = None
@@ -188,12 +188,12 @@ def untuned_lines(plan: Plan, results: Path) -> Iterator[str]:
 
 
 def waiting_line(plan: Plan) -> str:
-    """A line with the number of cells that are skipped because they need excluded cells."""
+    """Return a line with the number of cells that are skipped because they need excluded cells."""
     return f"{plural(len(plan.waiting), 'cell')} skipped, since they need cells that the options exclude"
 
 
 def cells_by_group(plan: Plan) -> dict[str, list[GridCell]]:
-    """The cells of every task and preset."""
+    """Return the cells of each pair of task and preset."""
     by_group: dict[str, list[GridCell]] = {}
     for cell in plan.cells:
         by_group.setdefault(cell.group, []).append(cell)
@@ -201,37 +201,39 @@ def cells_by_group(plan: Plan) -> dict[str, list[GridCell]]:
 
 
 def state_columns(plan: Plan) -> list[str]:
-    """The states that have a column in a table; "diverged" has one only if a cell diverged."""
+    """Return the states with a column in the tables. The state "diverged" has a column only if a cell diverged."""
     return [state for state in _STATES if state != "diverged" or state in plan.states.values()]
 
 
 def counts_by_kind(plan: Plan, cells: Sequence[GridCell]) -> dict[str, dict[str, int]]:
-    """Numbers of cells by kind and state."""
+    """Return the numbers of cells by kind and state."""
     counts = Counter[tuple[str, str]]((cell.kind, state_label(plan.states[cell.hash])) for cell in cells)
     return {kind: {state: counts[kind, state] for state in _STATES if counts[kind, state]} for kind in KINDS}
 
 
 def state_cells(plan: Plan, cells: Sequence[GridCell]) -> list[str]:
-    """Numbers of cells by state, as cells of a table."""
+    """Return the numbers of cells by state as text, for a row of a table."""
     counts = Counter[str](state_label(plan.states[cell.hash]) for cell in cells)
     return [str(counts[state]) for state in state_columns(plan)]
 
 
 def todo_counts(plan: Plan, group: str | None = None, contestant: str | None = None) -> dict[str, int]:
-    """Numbers of cells to compute by kind, for one group of task and preset (default: all) and one contestant (default:
-    all). Cells that are not applicable are not counted."""
+    """Return the numbers of cells to compute by kind. Cells that are not applicable are not counted.
+
+    `group` restricts the cells to one task and preset, and `contestant` to one contestant (default: all).
+    """
     cells = [cell for cell in plan.todo if group in (None, cell.group) and contestant in (None, cell.contestant)]
     counts = Counter(cell.kind for cell in cells if cell.reason is None)
     return {kind: counts[kind] for kind in KINDS if counts[kind]}
 
 
 def counts_text(counts: dict[str, int]) -> str:
-    """Numbers of cells by kind in words: `4 train 8 evaluate`."""
+    """Format numbers of cells by kind: `4 train 8 evaluate`."""
     return " ".join(f"{number} {kind}" for kind, number in counts.items())
 
 
 def amount_cells(amount: Amount) -> list[str]:
-    """Time on one worker and disk space, as cells of a table."""
+    """Return the time on one worker and the disk space as text, for a row of a table."""
     seconds = "" if amount.seconds is None else duration_text(amount.seconds)
     unknown = "" if not amount.unknown else " + ?" if seconds else "?"
     return [seconds + unknown, nbytes(amount.bytes) if amount.bytes else ""]
@@ -263,7 +265,7 @@ def _missing_data_lines(outlook: Outlook) -> Iterator[str]:
 
 
 def _repeated_line(plan: Plan) -> str:
-    """The number of repeated cells by reason."""
+    """Return a text with the number of repeated cells for each reason."""
     reasons = Counter(
         "train for missing weights"
         if cell.kind == "train"

@@ -1,4 +1,4 @@
-"""The progress of a sweep: a live table on a terminal, or one line per finished cell in a pipe."""
+"""Show the progress of a sweep: a live table on a terminal, or one line per finished cell in a pipe."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from iclbench.sweep.plan import Plan
 
 
 class View:
-    """An observer of a sweep, which `rich` draws four times a second.
+    """An observer of a sweep, drawn by `rich` four times a second on a terminal.
 
     Attributes:
-        outcomes: outcomes of cells so far, by hash.
+        outcomes: outcomes of all settled cells, by hash.
     """
 
     def __init__(self, plan: Plan, store: CellStore, slots: int, device: str = "cpu", live: bool = False) -> None:
@@ -73,7 +73,7 @@ class View:
         say(f"trying again: {cell_label(cell)}: {reason}")
 
     def remaining_seconds(self) -> float | None:
-        """Expected seconds until all cells are settled; None if there is no estimate for some kind of cell."""
+        """Return the expected seconds until all cells are settled; None if the time of a cell cannot be estimated."""
         total, now = 0.0, time.monotonic()
         for key, cell in self._unsettled.items():
             durations = self._durations.get(cell.kind)
@@ -93,7 +93,7 @@ class View:
         for kind, count in self._counts.items():
             counts.add_row(kind, *(str(count[status]) for status in states))
         running = Table("", "", box=None, pad_edge=False, show_header=False)
-        running.columns[1].no_wrap = True  # a long name is folded, the time is not
+        running.columns[1].no_wrap = True  # fold long names, but not the time
         now = time.monotonic()
         for key, start_time in list(self._running.items()):
             if key in self._unsettled:
@@ -108,7 +108,7 @@ class View:
 
 @contextmanager
 def view(plan: Plan, store: CellStore, slots: int, device: str = "cpu") -> Iterator[View]:
-    """A view of a sweep; within the block, it is drawn on stderr if that is a terminal."""
+    """Create a view of a sweep. Within the block, it is drawn on stderr if stderr is a terminal."""
     if not err.is_terminal:
         yield View(plan, store, slots, device)
         return
@@ -118,12 +118,12 @@ def view(plan: Plan, store: CellStore, slots: int, device: str = "cpu") -> Itera
 
 
 def cell_label(cell: GridCell) -> str:
-    """A short name of a cell."""
+    """Return a short name for a cell."""
     return f"{cell.kind} {cell.run}" if cell.config is not None else f"{cell.kind} {cell.run} of {cell.group}"
 
 
 def duration_text(seconds: float) -> str:
-    """A number of seconds in readable units.
+    """Format a number of seconds in readable units.
 
     >>> duration_text(4.2), duration_text(250.0), duration_text(7300.0), duration_text(200_000.0)
     ('4 s', '4 min', '2 h 1 min', '2 d 7 h')

@@ -1,4 +1,4 @@
-"""The table of an evaluation on real tables: contestants by ROC AUC or R², with their mean ranks over tables."""
+"""The table of an evaluation on real tables: contestants sorted by ROC AUC or R², with their mean ranks over tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iclbench.analysis.table_ranks import mean_ranks, table_metric, table_values
 from iclbench.cli.result_rows import short_score, styled_name, value_with_half_width, with_terminal_columns
 from iclbench.core.metrics import metric
 
-# The further columns, with short titles.
+# Metrics in the other columns, with their short titles.
 _COLUMNS = {
     "accuracy": "accuracy",
     "cross_entropy": "log-loss",
@@ -23,7 +23,8 @@ _COLUMNS = {
 
 
 def table_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: contestants by the main metric, the best first; failed ones last."""
+    """Return the column names and the rows: contestants sorted by the main metric, best first. Failed contestants come
+    last."""
     main = table_metric(values)
     assert main is not None
     ok_rows = values[values["status"].eq("ok") & values["axis"].isna()]
@@ -48,7 +49,8 @@ def table_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def table_notes(values: pd.DataFrame) -> list[str]:
-    """The lines below the table: the tables of the ranks and their critical difference."""
+    """Return the lines below the table: the data sets over which contestants are ranked, and the critical difference of
+    mean ranks."""
     main = table_metric(values)
     by_table = table_values(values, main, "run") if main else pd.DataFrame()
     if by_table.empty:

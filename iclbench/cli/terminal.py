@@ -1,4 +1,4 @@
-"""Output for users: results on stdout, progress on stderr; bars on a terminal, plain lines in a pipe."""
+"""Print results on stdout and progress on stderr. Progress is a bar on a terminal and plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from iclbench.core.progress import PrintableConsole
 if TYPE_CHECKING:
     import pandas as pd
 
-# No markup, since names, paths and reasons may contain square brackets. The terminal wraps lines of prose.
+# Markup is off, since names, paths and error messages may contain square brackets. Long lines are wrapped by the
+# terminal.
 out = PrintableConsole(highlight=False, markup=False, soft_wrap=True)
 err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
@@ -38,7 +39,7 @@ _FAST_ROWS = 200
 
 
 def print_json(value: Any) -> None:
-    """Print plain data as JSON on stdout."""
+    """Print a value as JSON on stdout. NumPy scalars are converted to numbers."""
     typer.echo(json.dumps(value, indent=2, default=lambda number: number.item()))
 
 
@@ -51,7 +52,7 @@ def print_rows(rows: pd.DataFrame) -> None:
 def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]:
     """Show progress over a known number of steps: a bar on a terminal, otherwise plain lines.
 
-    Yields a function that takes the number of finished steps and a short text.
+    Yields a function that updates the progress with the number of finished steps and a short text.
     """
     if err.is_terminal:
         with progress.step_bar(err, label, total, done) as move:
@@ -75,7 +76,7 @@ def step_bar(label: str, total: int, done: int = 0) -> Iterator[progress.Update]
 
 @contextmanager
 def measurement_status() -> Iterator[Callable[[str], None]]:
-    """Show the current measurement in a temporary line on a terminal; yields a function that sets its text."""
+    """Show the current measurement in a temporary line if stderr is a terminal. Yield a function that sets the text."""
     if not err.is_terminal:
         yield lambda text: None
         return
@@ -100,13 +101,13 @@ def print_table(
     numeric: Sequence[int] = (),
     keys: Sequence[int] = (0,),
 ) -> None:
-    """Print a result table on stdout. No cell is cut, and the title may be wider than the table.
+    """Print a result table on stdout. Cells are not truncated, and the title may be wider than the table.
 
     Args:
         title: a line above the table; empty for no title.
         columns: headers, which may contain line breaks.
-        rows: literal cells; only `[bold]...[/bold]` is markup.
-        numeric: indices of columns that are aligned to the right and not folded.
+        rows: the cells as text, in which only `[bold]...[/bold]` is markup.
+        numeric: indices of columns that are right-aligned and not folded.
         keys: indices of the columns that name a row, which are repeated in a table of several blocks.
     """
     if title:
@@ -139,13 +140,13 @@ def print_table(
 
 
 def _fits(row: Sequence[Text], widths: Sequence[int]) -> bool:
-    """Whether all cells of a row fit in their columns without folding."""
+    """Return whether all cells of a row fit into their columns without folding."""
     return all("\n" not in cell.plain and cell.cell_len <= width for cell, width in zip(row, widths, strict=True))
 
 
 @dataclass(frozen=True)
 class _UnfoldedTable:
-    """A table without folded cells, drawn like rich's table. The first row is the header.
+    """A table without folded cells, with the look of `rich.table`. The first row is the header.
 
     Attributes:
         rows: cells.
@@ -172,10 +173,10 @@ class _UnfoldedTable:
 
 
 def output_widths() -> tuple[int, int]:
-    """The width in characters to which prose is folded, and the width at which a table is split into blocks.
+    """Return the width in characters to which text is folded, and the width above which a table is split into blocks.
 
-    In a pipe, prose is folded to a readable width, and only very wide tables are split, because scripts read line by
-    line.
+    In a pipe, text is folded to a readable width, and only very wide tables are split, because scripts read the output
+    line by line.
     """
     if (columns := os.environ.get("COLUMNS", "")).isdecimal() and int(columns):
         return int(columns), int(columns)
@@ -183,7 +184,7 @@ def output_widths() -> tuple[int, int]:
 
 
 def _styled_text(cell: str) -> Text:
-    """A cell as literal text; only bold is a style."""
+    """Convert a cell to text in which only bold is markup."""
     cell = printable(cell)
     if (bold := re.fullmatch(r"\[bold\](.*?)\[/bold\](.*)", cell, re.DOTALL)) is None:
         return Text(cell)
@@ -191,7 +192,7 @@ def _styled_text(cell: str) -> Text:
 
 
 def _column_width(cells: Sequence[Text], folds: bool) -> ColumnWidth:
-    """The width that a column with these cells needs. Lines are only folded between words, if `folds` is True."""
+    """Return the width needed by a column with these cells. If `folds` is True, lines may be folded between words."""
     texts = [cell.plain for cell in cells]
     line_width = max((cell_len(line) for text in texts for line in text.splitlines()), default=0)
     word_width = max((cell_len(word) for text in texts for word in text.split()), default=0)

@@ -54,7 +54,7 @@ def command(
     processes: Annotated[
         int,
         typer.Option(
-            "--processes", min=1, help="Number of processes that share every batch, on one GPU each or on the CPU."
+            "--processes", min=1, help="Number of processes that share each batch, with one GPU each or on the CPU."
         ),
     ] = 1,
     log: Trackers = [],  # noqa: B006  # Typer copies it
@@ -86,7 +86,7 @@ def command(
     command_words += [word for each in override or [] for word in ("-o", each)]
     command_words += ["--config", str(config)] if config else []
     command_words += ["--data-dir", str(data_dir)] if data_dir else []
-    if processes > 1 and not was_finished:  # before the processes start and the run folder is created
+    if processes > 1 and not was_finished:  # check before the processes start and the run folder is created
         check_count(processes, torch_device)
         Processes(count=processes).check(
             resolved_config.build(resolved_config.task.build(data_dir)), resolved_config.train.batch

@@ -42,11 +42,14 @@ def command(
         typer.Option(
             "--trials",
             min=1,
-            help="Number of choices of rate, warm-up, weight decay and beta_2 that Optuna tries (without --rates).",
+            help="Number of sets of rate, warm-up, weight decay and beta_2 that Optuna tries (without --rates).",
         ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="Number of training runs per choice, with seeds that no grid uses.")
+        int,
+        typer.Option(
+            "--seeds", min=1, help="Number of training runs per set of settings, with seeds that no grid uses."
+        ),
     ] = 3,
     steps: Annotated[
         int | None,
@@ -69,7 +72,7 @@ def command(
     device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Choose learning rates on validation episodes, which no result uses. The same command continues after an
+    """Choose learning rates on validation episodes, which are not used in results. The same command continues after an
     interruption.
 
     The command trains every contestant on every task with each rate and seed, and chooses the smallest
@@ -77,12 +80,13 @@ def command(
 
     If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
 
-    With --trials, it first tries the settings of the preset and nine random choices. Earlier trials count towards the
-    number.
+    With --trials, it first tries the settings of the preset and nine random sets of settings. Stored trials count towards
+    the number.
 
-    It lists rates that are not significantly different from the choice (Welch's t-test over seeds, 5 %).
+    It lists the rates whose scores are not significantly different from the chosen one's (Welch's t-test over seeds, 5
+    %).
 
-    It writes choices to RESULTS/rates/PRESET.toml, which train, sweep and icl.train read.
+    It writes the chosen rates to RESULTS/rates/PRESET.toml. train, sweep and icl.train read this file.
 
     It stores all trials in RESULTS/rates/PRESET/.
     """

@@ -26,7 +26,7 @@ _RATES = "1e-3,3e-3,1e-2"
 
 
 def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], Search]:
-    """A function that creates the search for these options from a curve and the sign of the objective."""
+    """Return a function that creates the search for these options, given a curve and the sign of the objective."""
     if trials is None:
         requested_rates = _rates(rates or _RATES)
         return lambda curve, sign: RateSearch(requested_rates, sign)
@@ -37,7 +37,7 @@ def search_of(rates: str | None, trials: int | None) -> Callable[[Curve, int], S
 
 
 def _rates(text: str) -> list[float]:
-    """The learning rates in the value of `--rates`."""
+    """Parse the learning rates in the value of `--rates`."""
     try:
         numbers = sorted({float(word) for word in text.split(",")})
     except ValueError:
@@ -59,7 +59,7 @@ def pairs_of(
     search: Callable[[Curve, int], Search],
     context: Context,
 ) -> list[TuningPair]:
-    """One pair per contestant and task (default: all tasks with this preset and readable data)."""
+    """Return one pair per contestant and task (default: all tasks with this preset and readable data)."""
     requested_tasks = [word.strip() for word in tasks.split(",") if word.strip()] if tasks else []
     task_names = requested_tasks or [name for name in card_names("tasks") if preset in load_task(name)[1].presets]
     contestant_names = list(dict.fromkeys(name if ":" in name else canonical(name) for name in contestants))
@@ -81,7 +81,7 @@ def pairs_of(
 
 
 def run_trials(pairs: Sequence[TuningPair], worker_gpus: Sequence[str | None], context: Context) -> None:
-    """Run all trials; raises `Interrupted` on Ctrl-C."""
+    """Run all trials. Raise `Interrupted` on Ctrl-C."""
     view, workers = _View(), worker_pool(worker_gpus, context.threads)
     try:
         tune_pairs(pairs, workers, context, view)
@@ -92,7 +92,7 @@ def run_trials(pairs: Sequence[TuningPair], worker_gpus: Sequence[str | None], c
 
 
 class _View:
-    """Prints one line for every trial and every choice."""
+    """An observer that prints a line for each trial and each choice."""
 
     def __init__(self) -> None:
         self.done = self._total = 0

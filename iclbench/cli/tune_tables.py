@@ -11,12 +11,13 @@ from iclbench.tuning.search import RateSearch
 from iclbench.tuning.trials import FIRST_SEED
 from iclbench.tuning.tune import TuningPair
 
-# The training settings that a search may choose, in words. Weight decay implies AdamW.
+# The training settings that a search may choose, with their names in texts. The optimiser is not listed, since weight
+# decay implies AdamW.
 SETTING_LABELS = {"lr": "rate", "warmup": "warm-up", "weight_decay": "weight decay", "betas": "betas"}
 
 
 def print_dry_run(pairs: Sequence[TuningPair], json: bool) -> None:
-    """Print the next trials and the tasks that use the choices."""
+    """Print the next trials and, for each pair, the tasks that will use the choice."""
     todo = [(pair, pair.next_trials()) for pair in pairs]
     if json:
         records = [
@@ -40,7 +41,7 @@ def print_dry_run(pairs: Sequence[TuningPair], json: bool) -> None:
 
 
 def print_pairs(pairs: Sequence[TuningPair], json: bool) -> None:
-    """Print the trials and the choice, with a row for every contestant on every task."""
+    """Print the trials and the choices, with a table per task and a row per contestant."""
     if json:
         print_json([_record(pair) for pair in pairs])
         return
@@ -59,13 +60,13 @@ def print_pairs(pairs: Sequence[TuningPair], json: bool) -> None:
 
 
 def _rate_table(pairs: Sequence[TuningPair]) -> tuple[list[str], list[list[str]], range]:
-    """The score of every tried rate, with a row for every contestant."""
+    """Return a table with the score of every tried rate, with one row per contestant."""
     rates = sorted({point.lr for pair in pairs for point in pair.points()})
     rows = []
     for pair in pairs:
         points = pair.points()
         values = {point.lr: _value(point.value) for point in points}
-        # The choice may come from another search, to which the edge of this search does not apply.
+        # If the choice comes from another search, it cannot be at the edge of this one.
         search, is_choice = pair.search, pair.choice() == pair.choice_of_search()
         edge_mark = "*" if isinstance(search, RateSearch) and is_choice and search.is_at_edge(points) else ""
         rows.append([pair.contestant, _chosen_rate(pair) + edge_mark, *(values.get(rate, "") for rate in rates)])
@@ -73,8 +74,8 @@ def _rate_table(pairs: Sequence[TuningPair]) -> tuple[list[str], list[list[str]]
 
 
 def _trial_table(pairs: Sequence[TuningPair]) -> tuple[list[str], list[list[str]], range]:
-    """The number of tried choices, the scores of the preset's settings and of the chosen settings, and the
-    chosen settings."""
+    """Return a table with the number of tried combinations, the scores of the preset's and of the chosen settings, and
+    the chosen settings."""
     rows = []
     for pair in pairs:
         points, chosen_point = pair.points(), pair.choice()
@@ -116,12 +117,12 @@ def _record(pair: TuningPair) -> dict[str, Any]:
 
 
 def _tasks_of(pair: TuningPair) -> list[str]:
-    """The tasks that use the choice of a pair."""
+    """Return the tasks that use the choice of a pair."""
     return [pair.task, *pair.follower_tasks]
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """Training settings in words.
+    """Format training settings in words.
 
     >>> settings_text({"lr": 0.003, "optimiser": "adamw", "warmup": 30, "betas": [0.9, 0.99]})
     'rate 0.003, warm-up 30, betas 0.9 0.99'

@@ -10,7 +10,7 @@ import typer
 
 from iclbench.cli.options import Threads, set_up_torch
 
-# Numbers of queries and demonstrations that are large enough to show learning.
+# Numbers of queries and demonstrations, which are large enough to show that the model learns in context.
 _EPISODES, _SHOTS = 100, 5
 
 
@@ -41,7 +41,7 @@ def command(
 
 
 def _accuracies(folder: Path, names: list[str]) -> list[list[str]]:
-    """The accuracy of the saved model on a few queries of each task, after loading it like any other model."""
+    """Load the saved model like any other model, and return rows with its accuracy on a few queries of each task."""
     from iclbench import tables
     from iclbench.cli.terminal import step_bar
     from iclbench.core.context import Context

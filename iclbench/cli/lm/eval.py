@@ -21,7 +21,9 @@ _OVERLENGTH_ACTIONS = ("error", "skip", "drop")
 
 
 def command(
-    model: Annotated[list[str], typer.Option("--model", "-m", help="Local folder, or id on the hub. May be repeated.")],
+    model: Annotated[
+        list[str], typer.Option("--model", "-m", help="Folder of a model, or its id on the hub. May be repeated.")
+    ],
     tasks: Annotated[
         list[str],
         typer.Option(
@@ -33,10 +35,10 @@ def command(
     ],
     shots: Annotated[
         str | None,
-        typer.Option("--shots", help="Numbers of demonstrations, like 5 or 0,2,4,8 (default: those of the card)."),
+        typer.Option("--shots", help="Numbers of demonstrations, like 5 or 0,2,4,8 (default: as on the card)."),
     ] = None,
     episodes: Annotated[
-        int | None, typer.Option("--episodes", min=1, help="Number of queries (default: that of the card).")
+        int | None, typer.Option("--episodes", min=1, help="Number of queries (default: as on the card).")
     ] = None,
     demo_seeds: Annotated[
         str, typer.Option("--demo-seeds", help="Seeds of sets of demonstrations: 0:10 for ten sets, 0 for one.")
@@ -59,23 +61,25 @@ def command(
     controls: Annotated[
         bool,
         typer.Option(
-            "--controls/--no-controls", help="Also evaluate zero-shot, shuffled labels, repetition and majority."
+            "--controls/--no-controls",
+            help="Also evaluate zero-shot, shuffled labels, repeated demonstrations and the majority label.",
         ),
     ] = True,
     overlength: Annotated[
         str,
         typer.Option(
-            "--overlength", help="Action for prompts longer than the context: error, skip, or drop demonstrations."
+            "--overlength",
+            help="For prompts longer than the context: error, skip (the prompt) or drop (demonstrations).",
         ),
     ] = "error",
     batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Number of sequences in a batch; fewer if memory is short.")
+        int, typer.Option("--batch", min=1, help="Maximum number of sequences in a batch; reduced if memory runs out.")
     ] = 64,
     revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit on the hub.")] = None,
     dtype: Annotated[
         str,
         typer.Option(
-            "--dtype", help="Precision of the weights: float32, bfloat16, float16, or auto for that of the checkpoint."
+            "--dtype", help="Precision of the weights: float32, bfloat16, float16, or auto (as in the checkpoint)."
         ),
     ] = "float32",
     offline: Annotated[bool, typer.Option("--offline", help="Do not connect to the hub.")] = False,
@@ -170,7 +174,7 @@ def command(
 
 
 def _with_readable_data(tasks: list[LanguageTask], data_dir: Path | None) -> tuple[list[LanguageTask], int]:
-    """The tasks with readable data, and the number of other tasks. Prints a line for each kind of data that is missing.
+    """Return the tasks with readable data, and the number of other tasks. Print one line for each kind of missing data.
 
     Raises:
         DataError: no task has readable data.
@@ -195,7 +199,7 @@ def _with_readable_data(tasks: list[LanguageTask], data_dir: Path | None) -> tup
 
 
 def abbreviated_names(names: Sequence[str]) -> str:
-    """The first names, and the number of the others.
+    """Join names by commas. Abbreviate more than three names to two names and the number of the others.
 
     >>> abbreviated_names(["a", "b"]), abbreviated_names(["a", "b", "c", "d"])
     ('a, b', 'a, b and 2 others')

@@ -25,10 +25,10 @@ def evaluate_model(
     cells: list[CellResult],
     options: dict[str, Any],
 ) -> int:
-    """Evaluate one model and add its cells to `cells`; returns the number of failed cells and tasks.
+    """Evaluate one model and add its cells to `cells`. Return the number of failed cells and tasks.
 
     Raises:
-        UsageError: no task can be evaluated. If some can, the errors of the others are printed.
+        UsageError: no task can be evaluated. If only some tasks cannot be evaluated, their errors are printed.
     """
     failed_count, earlier_cells = 0, len(cells)
     with step_bar(f"{model.name}{method.suffix}", len(tasks)) as update:
@@ -54,8 +54,8 @@ def evaluate_model(
 
 
 def remarks(task: str, cells: Sequence[CellResult]) -> list[str]:
-    """Remarks on the cells of one task: a line for every contestant with failed cells, and the distinct notes on how
-    answers were obtained."""
+    """Return remarks on the cells of one task: a line for each contestant with failed cells, and each distinct note on
+    how answers were obtained."""
     failures: dict[str, list[str]] = {}
     for cell in cells:
         if cell.reason:

@@ -1,4 +1,5 @@
-"""The table over several tasks of `iclbench lm eval`: a row per task and number of shots, and the means of families."""
+"""The table of `iclbench lm eval` over several tasks: a row per task and number of shots, and the means over
+families."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pandas as pd
 
 
 def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of one model: accuracy by task, means of families, the mean of all tasks."""
+    """Return the column names and the rows for one model: its accuracy on each task, the means over families, and the
+    mean over all tasks."""
     accuracies = values[values["axis"].isna() & values["metric"].eq("accuracy")]
     rows_of_model = accuracies[accuracies["model"].eq(model) | accuracies["kind"].eq("baseline")]
     wide = pd.DataFrame([record for _, rows in rows_of_model.groupby("task", sort=False) for record in _records(rows)])
@@ -26,10 +28,10 @@ def overview_board(values: pd.DataFrame, model: str) -> tuple[list[str], list[li
 
 
 def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """One record for every number of demonstrations of one task, with the values without demonstrations.
+    """Yield a record for each number of demonstrations on one task. Each record includes the zero-shot values.
 
-    The value of the majority label is that for the same number of demonstrations, if available, since it is then for
-    the same queries.
+    The value of the majority label is taken at the same number of demonstrations if possible, since it is then computed
+    on the same queries.
     """
     by_shots: dict[int, dict[str, Any]] = {0: {}}
     for _, row in rows.iterrows():
@@ -46,8 +48,8 @@ def _records(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _column(row: pd.Series) -> tuple[int, str] | None:
-    """The position and the title of a value's column: zero-shot, plain ICL, methods, shuffled labels, majority label;
-    None for methods with shuffled labels, which are only in the table of the task."""
+    """Return the position and the title of a value's column: zero-shot, plain ICL, methods, shuffled labels, majority
+    label. Return None for methods with shuffled labels, which are shown only in the table of the task."""
     if row["kind"] == "baseline":
         return 4, str(row["contestant"])
     if row["n_context"] == 0:
@@ -59,7 +61,7 @@ def _column(row: pd.Series) -> tuple[int, str] | None:
 
 
 def _means(wide: pd.DataFrame, group: str, columns: list[str]) -> list[list[str]]:
-    """Means over tasks, for every number of demonstrations at which all tasks were evaluated."""
+    """Return rows of means over tasks, one for each number of demonstrations at which all tasks were evaluated."""
     tasks = len(set(wide["task"]))
     return [
         [f"[bold]mean of {group} ({tasks})[/bold]", str(shots), *_numbers(rows[columns].mean(skipna=False))]
@@ -73,10 +75,10 @@ def _numbers(row: pd.Series) -> list[str]:
 
 
 def _wrapped_title(title: str) -> str:
-    """A title, wrapped onto several lines if it is wider than the numbers."""
+    """Wrap a title onto several lines if it is wider than the numbers below it."""
     return "\n".join(wrap(title, 14))
 
 
 def models_of(values: pd.DataFrame) -> list[str]:
-    """The names of all models, including those without plain ICL."""
+    """Return the names of all models, including models without an evaluation of plain ICL."""
     return [str(name) for name in values.loc[values["kind"].eq("backbone"), "model"].unique()]

@@ -1,4 +1,4 @@
-"""The tables of `iclbench lm eval`: contestants by task, tasks by family, and values by pass."""
+"""The tables of `iclbench lm eval`: one table per task, an overview of all tasks, and values by pass and by order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MAX_PASS_COLUMNS = 8
 
 
 def print_language(results: Path, cells: Sequence[CellResult], json: bool = False) -> None:
-    """Print the tables of an evaluation, or all its rows as JSON: rows of cells, and means over demonstration seeds."""
+    """Print the tables of an evaluation. With `json`, print the rows of its cells and the means over demonstration
+    seeds."""
     paths = [results / "tables" / cell.prompts.id / f"{cell.contestant.run}.values.parquet" for cell in cells]
     means = _read(_summaries(results, cells))
     if json:
@@ -34,7 +35,7 @@ def print_language(results: Path, cells: Sequence[CellResult], json: bool = Fals
 
 
 def _summaries(results: Path, cells: Sequence[CellResult]) -> list[Path]:
-    """The files with the means over these cells' demonstration seeds."""
+    """Return the files with means over the demonstration seeds of these cells."""
     return list(dict.fromkeys(summary_path(results, cell.contestant.run, cell.prompts) for cell in cells))
 
 
@@ -44,8 +45,8 @@ def _read(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def print_summaries(values: pd.DataFrame, demo_set_count: int, by_order: pd.DataFrame | None = None) -> None:
-    """Print the tables of means over `demo_set_count` sets of demonstrations. `by_order` has the rows of cells with
-    several orders."""
+    """Print the tables of means over `demo_set_count` sets of demonstrations. If demonstrations were evaluated in
+    several orders, `by_order` has the rows of all cells."""
     ok_rows = values[values["status"].eq("ok") & values["prompt_set"].isna()]
     tasks = list(dict.fromkeys(map(str, ok_rows["task"])))
     for task in tasks if len(tasks) <= _MAX_DETAILED_TASKS else []:
@@ -84,13 +85,14 @@ def print_summaries(values: pd.DataFrame, demo_set_count: int, by_order: pd.Data
 
 
 def task_title(values: pd.DataFrame) -> str:
-    """The task, its family and its evaluator."""
+    """Return a title with the task, its family and its evaluator."""
     first = values.iloc[0]
     return f"{first['task']} ({first['family']}, {first['evaluator']})"
 
 
 def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows of one task: contestants by numbers of demonstrations, the majority label last.
+    """Return the column names and the rows for one task: a row per contestant and number of demonstrations, and the
+    majority label last.
 
     Args:
         values: means over demonstration seeds.
@@ -122,7 +124,8 @@ def task_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: accuracy, distance to plain ICL and change of the memory after 1, 2, ... passes."""
+    """Return the column names and the rows: accuracy, distance to plain ICL and change of the memory after 1, 2, ...
+    passes."""
     counts = sorted(int(t) for t in values["axis_value"].unique())
     step = -(-len(counts) // _MAX_PASS_COLUMNS)
     pass_counts = counts[::-1][::step][::-1]
@@ -138,10 +141,11 @@ def passes_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Column names and rows: accuracy over the orders of the same demonstrations.
+    """Return the column names and the rows: mean, worst and best accuracy over different orders of the same
+    demonstrations.
 
     Args:
-        values: rows of cells; those with the axis `order` have another order than the drawn one.
+        values: rows of cells. Rows with the axis `order` belong to orders other than the sampled one.
     """
     is_counted = values["axis"].isin(["demo_seed", "order"]) & values["shift"].eq("none") & values["n_context"].gt(0)
     accuracies = values[
@@ -158,14 +162,14 @@ def orders_board(values: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def _by_key(values: pd.DataFrame) -> dict[tuple[str, int], pd.Series]:
-    """Rows by contestant and number of demonstrations."""
+    """Return the rows by contestant and number of demonstrations."""
     shots = values["n_context"].fillna(-1).astype(int)
     rows = (row for _, row in values.iterrows())
     return dict(zip(zip(values["contestant"].astype(str), shots, strict=True), rows, strict=True))
 
 
 def _accuracy(row: pd.Series, spread: pd.Series | None, has_spreads: bool) -> str:
-    """An accuracy with its standard deviation over sets of demonstrations, or with its interval if no row has a
+    """Format an accuracy with its standard deviation over sets of demonstrations, or with its interval if no row has a
     standard deviation."""
     if spread is not None and row["kind"] != "baseline":
         return f"{row['value']:.3f} ±{spread['value']:.3f}"

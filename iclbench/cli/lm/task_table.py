@@ -1,4 +1,4 @@
-"""The table of tasks of `iclbench lm tasks`, and a single prompt of a task."""
+"""Print the table of `iclbench lm tasks`, or a single prompt of a task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def print_prompt(tasks: list[LanguageTask], shots: int | None, seed: int, data_d
 
 
 def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
-    """One task as a row. `missing` is empty if its data can be read."""
+    """Return one task as a row of the table. `missing` is empty if the task's data can be read."""
     card = task.card
     row: dict[str, object] = {
         "task": task.name,
@@ -55,7 +55,7 @@ def row_of(task: LanguageTask, data_dir: Path | None) -> dict[str, object]:
 
 
 def folded_by_card(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The rows, with all subsets of a card in one row."""
+    """Merge the rows of all subsets of a card into one row."""
     by_card: dict[object, list[dict[str, object]]] = defaultdict(list)
     for row in rows:
         by_card[row["card"]].append(row)
@@ -110,7 +110,7 @@ def _print_groups() -> None:
 
 
 def _print_reasons(label: str, pairs: Iterable[tuple[str, str]]) -> None:
-    """Print every reason that is not empty, with its names."""
+    """Print each non-empty reason with the names to which it applies."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for name, reason in pairs:
         by_reason[reason].append(name)

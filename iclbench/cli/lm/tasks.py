@@ -22,7 +22,7 @@ def command(
     prompt: Annotated[bool, typer.Option("--prompt", help="Print one complete prompt of a task.")] = False,
     shots: Annotated[
         int | None,
-        typer.Option("--shots", min=0, help="Number of demonstrations in the prompt (default: that of the card)."),
+        typer.Option("--shots", min=0, help="Number of demonstrations in the prompt (default: as on the card)."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Evaluation seed of the prompt.")] = 0,
     data_dir: DataDir = None,
