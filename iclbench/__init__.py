@@ -1,6 +1,6 @@
-"""iclbench: every in-context-learning architecture on every task family, on the same frozen prompts.
+"""iclbench: compare in-context-learning architectures on the same frozen prompts.
 
-The public names of `iclbench.api` are names of this package. Each is imported on first use:
+This package exports the public names of `iclbench.api`. Each name is imported on first use:
 
 >>> import iclbench as icl
 >>> task = icl.task("linear", preset="smoke", dim=2)
@@ -15,7 +15,7 @@ from typing import Any
 
 import lazy_loader
 
-# The names are those of `__init__.pyi`, which type checkers read too.
+# The names come from `__init__.pyi`, which type checkers also read.
 _lazy_getattr, _, _names = lazy_loader.attach_stub(__name__, __file__)
 __all__ = ["__version__", *_names]
 

@@ -1,4 +1,4 @@
-"""`python -m iclbench` is the same as `iclbench`."""
+"""Run the `iclbench` command with `python -m iclbench`."""
 
 from iclbench.cli.main import run
 

@@ -1,6 +1,6 @@
-"""Registries: lazily imported classes by name. Plug-ins add classes through entry points.
+"""Registries, which map names to lazily imported classes. Plug-ins add classes through entry points.
 
-The `pyproject.toml` of a plug-in:
+Example of the `pyproject.toml` of a plug-in:
 
     [project.entry-points."iclbench.backbones"]
     my-net = "my_package.net:MyNet"
@@ -11,7 +11,7 @@ The `pyproject.toml` of a plug-in:
     [project.entry-points."iclbench.tests"]
     my-test = "my_package.tests:MY_TEST"
 
-`WIDE = Variant("my-net", {"width": 512}, "a summary in one line")` is a name for a backbone with frozen settings.
+`WIDE = Variant("my-net", {"width": 512}, "a one-line summary")` gives a name to a backbone with fixed settings.
 `MY_TEST = Meaning("its title", "its question")` (`iclbench.core.meaning`) describes an evaluator of a family.
 """
 
@@ -40,7 +40,7 @@ log = logging.getLogger("iclbench")
 
 
 def canonical_name(name: str) -> str:
-    """The canonical spelling of a registered name. A target `package.module:Class` does not change."""
+    """Return the canonical spelling of a registered name. Return a target `package.module:Class` unchanged."""
     return name if ":" in name else canonical(name)
 
 
@@ -56,12 +56,12 @@ def import_object(target: str) -> Any:
 
 
 def backbone_builder() -> Any:
-    """The function that builds a backbone for the shape of a task, with an image encoder if its inputs are images."""
+    """Return the function that builds a backbone for a task's shape, with an image encoder if the inputs are images."""
     return import_object("iclbench.backbones.image_backbone:build_backbone")
 
 
 def _import_plugin_object(target: str) -> Any:
-    """`import_object`, without effects of the module on the default dtype of torch."""
+    """Call `import_object`, but restore torch's default dtype if the module changes it."""
     with import_object("iclbench.core.guard:fixed_state")():
         return import_object(target)
 
@@ -71,13 +71,14 @@ class Entry:
     """One registered class.
 
     Attributes:
-        target: the class, as `module:Class`.
+        target: location of the class, `module:Class`.
         summary: one line about the class.
-        package: the package that registers the class.
-        group: the group of its entry point.
-        code: version of the outputs of a built-in class. Raise it in the commit that changes its outputs for the same
-            settings (`iclbench.config.codes`).
-        prompts, normaliser: further codes of a family, for the choice of frozen prompts and for the normaliser.
+        package: name of the package that registers the class.
+        group: group of the entry point; empty for a built-in class.
+        code: version of a built-in class. Increase it in every commit that changes the outputs of the class for the
+            same settings (`iclbench.config.codes`).
+        prompts, normaliser: versions of a family's choice of frozen prompts and of its normaliser; increase them like
+            `code`.
     """
 
     target: str
@@ -89,7 +90,8 @@ class Entry:
     normaliser: int = 1
 
     def load(self) -> Any:
-        """Import the class; raises `UsageError` with the message of the import if it cannot be imported."""
+        """Import and return the class. Raise `UsageError` with the message of the original error if the import
+        fails."""
         is_builtin = trust.package_of(self.target) == "iclbench"
         try:
             cls = import_object(self.target) if is_builtin else _import_plugin_object(self.target)
@@ -113,7 +115,7 @@ class Entry:
                 f"cannot load '{self.target}': importing it calls sys.exit({shorten(repr(error.code))})",
                 code="plugin",
             ) from error
-        except Exception as error:  # a module of a plug-in may raise anything
+        except Exception as error:  # a plug-in may raise any exception on import
             raise_if_ctrl_c(error)
             raise UsageError(
                 f"cannot load '{self.target}' (from {self.package}): {error_text(error)}", code="plugin"
@@ -123,21 +125,21 @@ class Entry:
         return cls
 
     def _advice(self) -> str:
-        """The class of the module with a similar name, as advice; empty if there is no such class or module."""
+        """Return a hint that names a class of the module with a similar name; empty if the module has no such class."""
         module, _, name = self.target.partition(":")
         classes = [cls for cls, value in vars(sys.modules.get(module, object)).items() if isinstance(value, type)]
         matches = [cls for cls in classes if cls.lower() == name.lower()] or get_close_matches(name, classes, n=1)
         return f"; did you mean '{module}:{matches[0]}'?" if matches else ""
 
     def availability(self) -> str:
-        """ "yes", or the reason why the class cannot be imported. The module is located, but not imported."""
+        """Return "yes", or the reason why the class cannot be imported. The module is located but not imported."""
         module = self.target.partition(":")[0]
         package, *parts = module.split(".")
         try:
             spec = find_spec(package)
         except (ImportError, ValueError):
             spec = None
-        except Exception as error:  # an import hook may raise anything
+        except Exception as error:  # an import hook may raise any exception
             return one_line(error)
         folders = (spec.submodule_search_locations or []) if spec else []
         paths = [Path(folder, *parts) for folder in folders]
@@ -147,14 +149,15 @@ class Entry:
 
 
 class Registry:
-    """The classes of one kind (family, backbone, estimator) by name.
+    """The classes of one kind (family, backbone, estimator, ...) by name.
 
-    Names may have hyphens or underscores. A target `package.module:Class` can replace a registered name.
+    Names may contain hyphens or underscores. Methods that take a registered name also accept a target
+    `package.module:Class`.
 
     Args:
-        kind: the kind of the classes, for messages.
-        builtin: the classes of iclbench.
-        base: `module:Class` of their base class.
+        kind: kind of the classes, for messages and for the group of entry points.
+        builtin: entries of the classes in iclbench, by name.
+        base: location of their base class, `module:Class`.
     """
 
     def __init__(self, kind: str, builtin: dict[str, Entry], base: str = "builtins:object") -> None:
@@ -166,7 +169,8 @@ class Registry:
 
     @cached_property
     def entries(self) -> dict[str, Entry]:
-        """All entries, built-in and of plug-ins; raises `UsageError` if two packages register the same name."""
+        """All entries, built-in and from plug-ins. Raises `UsageError` if two packages register different classes under
+        the same name."""
         entries = dict(self._builtin)
         for group in self._groups:
             for point in entry_points(group=group):
@@ -176,7 +180,7 @@ class Registry:
     def _add(self, entries: dict[str, Entry], name: str, entry: Entry) -> None:
         other = entries.get(name)
         if other is not None and other.target == entry.target:
-            return  # the same class; the built-in entry has a summary and codes
+            return  # the same class: keep the first entry; a built-in one has a summary and codes
         if other is not None:
             raise UsageError(
                 f"two packages register the {self.kind} '{name}': {other.target} ({other.package}) and "
@@ -195,7 +199,7 @@ class Registry:
         return sorted(self.entries)
 
     def entry(self, name: str) -> Entry:
-        """The entry of a name or target; raises `UnknownNameError` if the name is not registered."""
+        """Return the entry of a name or target. Raise `UnknownNameError` if the name is not registered."""
         if ":" in name:
             return Entry(name, package=trust.package_of(name))
         entry = self.entries.get(canonical(name))
@@ -204,7 +208,7 @@ class Registry:
         return entry
 
     def get(self, name: str) -> Any:
-        """The class with this name or target.
+        """Import and return the class with this name or target.
 
         Raises:
             UsageError: the name is not registered, or the class cannot be imported.
@@ -215,7 +219,7 @@ class Registry:
         return self.entry(name).load()
 
     def subclass(self, name: str) -> Any:
-        """`get`; raises `UsageError` if the class is not a subclass of `base`."""
+        """Import and return a class like `get`. Raise `UsageError` if it is not a subclass of `base`."""
         cls = self.get(name)
         if not (isinstance(cls, type) and issubclass(cls, import_object(self.base))):
             raise UsageError(
@@ -224,8 +228,8 @@ class Registry:
         return cls
 
     def available(self) -> list[str]:
-        """The names of built-in classes whose modules are installed, and of plug-ins that can be imported. A class that
-        is not available causes a warning."""
+        """Return the names of all built-in classes whose modules are installed, and of all plug-in classes that can be
+        imported. Log a warning for each other class."""
         names = []
         for name, entry in self.entries.items():
             try:
@@ -241,7 +245,7 @@ class Registry:
 
 
 class Estimators(Registry):
-    """Estimators by name. The target of a class with scikit-learn's interface is also an estimator."""
+    """Estimators by name. A target may also name a class with scikit-learn's interface."""
 
     def get(self, name: str) -> Any:
         cls = super().get(name)
@@ -250,11 +254,11 @@ class Estimators(Registry):
 
 @dataclass(frozen=True)
 class Variant:
-    """A backbone with frozen settings, which has a registered name.
+    """A backbone with fixed settings, which is registered under its own name.
 
     Attributes:
         backbone: registered name of the backbone, or `package.module:Class`.
-        frozen: settings that have a fixed value under this name. The value None means the default of the backbone.
+        frozen: settings with a fixed value. The value None means the backbone's default.
         summary: one line about the variant.
     """
 
@@ -266,8 +270,8 @@ class Variant:
 class Backbones(Registry):
     """Backbones and their variants by name.
 
-    The entry of a built-in variant is that of its backbone with another summary. The entry of a variant of a plug-in
-    has the target of its `Variant`.
+    A built-in variant has the entry of its backbone with a different summary. The entry of a plug-in's variant has a
+    `Variant` as its target.
     """
 
     _VARIANTS = "iclbench.variants"
@@ -279,7 +283,7 @@ class Backbones(Registry):
         self._groups.append(self._VARIANTS)
 
     def architectures(self) -> list[str]:
-        """The names that are not variants of another backbone."""
+        """Return the names that are not variants of another backbone."""
         return [
             name
             for name, entry in sorted(self.entries.items())
@@ -287,11 +291,12 @@ class Backbones(Registry):
         ]
 
     def variant(self, name: str) -> Variant:
-        """The variant with this name or target. A backbone that is not a variant has no frozen settings.
+        """Return the variant with this name or target. For a backbone that is not a variant, return a `Variant` without
+        fixed settings.
 
         Raises:
             UnknownNameError: the name is not registered.
-            UsageError: a variant of a plug-in cannot be imported, or its backbone does not exist.
+            UsageError: a plug-in's variant cannot be imported, or its backbone does not exist.
         """
         if ":" in name:
             return Variant(name)
@@ -317,12 +322,12 @@ class Backbones(Registry):
         return replace(variant, backbone=backbone.backbone, frozen={**backbone.frozen, **variant.frozen})
 
     def names_in_cards(self, name: str) -> list[str]:
-        """The names under which a card may have settings for a backbone: that of the backbone, then that of the
-        variant."""
+        """Return the names under which a card may list settings for a variant: the name of its backbone, then its own
+        name."""
         return list(dict.fromkeys([self.variant(name).backbone, name]))
 
     def contradiction(self, name: str, settings: Mapping[str, Any]) -> str | None:
-        """The error message, with advice, if settings conflict with a name; None if they do not."""
+        """Return an error message with advice if the settings conflict with the name, else None."""
         variant = self.variant(name)
         for key, frozen in variant.frozen.items():
             if key not in settings or settings[key] == frozen:
@@ -359,7 +364,7 @@ FAMILIES = Registry(
             "iclbench.families.gaussian_processes.gp_mixture:GPMixture", "Gaussian processes with related datasets"
         ),
         "image-completion": Entry(
-            "iclbench.families.images.image_completion:ImageCompletion", "images from some of their pixels"
+            "iclbench.families.images.image_completion:ImageCompletion", "images completed from some of their pixels"
         ),
         "point-process": Entry(
             "iclbench.families.events.point_process:PointProcess", "marked events: Poisson, renewal, Hawkes and more"
@@ -367,15 +372,19 @@ FAMILIES = Registry(
         "climate": Entry(
             "iclbench.families.climate.climate:Climate", "temperatures in space and time over central Europe, synthetic"
         ),
-        "era5": Entry("iclbench.families.climate.era5:ERA5", "the same from your own netCDF files"),
+        "era5": Entry("iclbench.families.climate.era5:ERA5", "temperatures of ERA5 from your own netCDF files"),
         "bursty": Entry(
-            "iclbench.families.images.bursty:Bursty", "labels from the context against labels from the weights"
+            "iclbench.families.images.bursty:Bursty", "image labels: in-context against in-weight learning"
         ),
         "bursty-vectors": Entry(
-            "iclbench.families.bursty_vectors:BurstyVectors", "the same for vectors, in minutes (Reddy 2024)"
+            "iclbench.families.bursty_vectors:BurstyVectors",
+            "vector labels: in-context against in-weight learning (Reddy 2024)",
         ),
-        "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: values of keys in the context"),
-        "recall-vectors": Entry("iclbench.families.streams.recall_vectors:RecallVectors", "the same for vectors"),
+        "recall": Entry("iclbench.families.streams.recall:Recall", "tokens: look up the value of a key in the context"),
+        "recall-vectors": Entry(
+            "iclbench.families.streams.recall_vectors:RecallVectors",
+            "vectors: look up the value of a key in the context",
+        ),
         "markov": Entry("iclbench.families.streams.markov:MarkovChains", "tokens of a random Markov chain per episode"),
         "linear-system": Entry(
             "iclbench.families.streams.linear_system:LinearSystems",
@@ -393,9 +402,9 @@ FAMILIES = Registry(
     "iclbench.families.base:Family",
 )
 
-# Variants of backbones. Positions are part of the name, since rankings depend on them. `gpt2` has no positions, as in
-# the Mamba paper (A.1.1). `coqe` has no positions for numbers and sinusoidal positions for class labels. Garg et al.
-# and the released code of CoQE learn positions.
+# Variants of backbones. The type of positional encoding is part of the name, since rankings depend on it. `gpt2` has no
+# positional encoding, as in Grazzi et al. (2024, A.1.1). `coqe` has none for numbers and a sinusoidal one for class
+# labels. Garg et al. and the released code of CoQE use a learned one.
 VARIANTS = {
     "gpt2": Variant("gpt2", {"positions": "none"}),
     "gpt2-learned": Variant("gpt2", {"positions": "learned"}, "gpt2 with learned positions (Garg et al. 2022)"),
@@ -411,7 +420,7 @@ VARIANTS = {
     "coqe-rotary": Variant("coqe", {"positions": "rotary"}, "coqe with rotary positions (Su et al. 2021)"),
 }
 
-# Token mixers of the layers of `hybrid` and of the backbones with one mixer.
+# Token mixers for the layers of `hybrid` and of the backbones that use the same mixer in all layers.
 MIXERS = Registry(
     "mixer",
     {
@@ -455,8 +464,8 @@ MIXERS = Registry(
 
 
 def _mixer_backbone(mixer: Entry) -> Entry:
-    """The entry of the backbone with this mixer in all layers: the class of the same name, and the code of the
-    mixer."""
+    """Return the entry of the backbone that uses this mixer in all layers. The backbone's class has the name of the
+    mixer's class, and both have the same `code`."""
     cls = mixer.target.partition(":")[2]
     return Entry(f"iclbench.backbones.mixers:{cls}", mixer.summary, code=mixer.code)
 
@@ -487,15 +496,15 @@ BACKBONES = Backbones(
             "iclbench.backbones.s4:S4",
             "state spaces of HiPPO-LegS, normal plus low rank (Gu et al. 2022)",
         ),
-        # `mamba` has a module of its own, with the settings of its paper.
+        # `mamba` has its own module, with the settings of its paper.
         **{name: _mixer_backbone(mixer) for name, mixer in MIXERS.builtin_entries.items() if name != "mamba"},
         "hybrid": Entry(
             "iclbench.backbones.sequence_model:Hybrid",
-            "a mixer for every layer, Mamba-2 and attention in turn",
+            "a choice of mixer for each layer, alternating Mamba-2 and attention",
         ),
         "mambaformer": Entry(
             "iclbench.backbones.sequence_model:MambaFormer",
-            "a Mamba block first, then attention and Mamba in turn (Park et al. 2024)",
+            "a Mamba block, then alternating attention and Mamba (Park et al. 2024)",
         ),
         "thp": Entry(
             "iclbench.backbones.thp:THP",
@@ -507,7 +516,7 @@ BACKBONES = Backbones(
         ),
         "two-path-cnp": Entry(
             "iclbench.backbones.two_path_cnp:TwoPathCNP",
-            "CNP with two pooled encoders, that of the BNP and TNP releases (Nguyen and Grover 2022)",
+            "CNP with two pooled encoders, as in the BNP and TNP releases (Nguyen and Grover 2022)",
         ),
         "np": Entry(
             "iclbench.backbones.np:NP",
@@ -680,8 +689,8 @@ ESTIMATORS = Estimators(
     },
 )
 
-# Descriptions of the tests of families (`iclbench.core.meaning.Meaning`) in the order of reports, which do not import
-# the families.
+# Descriptions of the families' tests (`iclbench.core.meaning.Meaning`), in the order in which reports show them. They
+# are registered separately because reports do not import the families.
 TESTS = Registry(
     "test",
     {
