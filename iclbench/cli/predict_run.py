@@ -42,7 +42,7 @@ class UserTables:
 
     Attributes:
         rows: the training table without the target column.
-        target: the target.
+        target: the target column.
         new: the new rows, with the same columns as `rows`.
     """
 

@@ -80,11 +80,11 @@ def command(
 
     If the smallest or the largest rate is best, it tries the next rate beyond it, at most twice.
 
-    With --trials, it first tries the settings of the preset and nine random sets of settings. Stored trials count towards
+    With --trials, it first tries the preset's settings and nine random sets of settings. Stored trials count towards
     the number.
 
-    It lists the rates whose scores are not significantly different from the chosen one's (Welch's t-test over seeds, 5
-    %).
+    It lists the rates that are not significantly different from the chosen rate (Welch's t-test over seeds, at the 5%
+    level).
 
     It writes the chosen rates to RESULTS/rates/PRESET.toml. train, sweep and icl.train read this file.
 

@@ -1,1 +1,1 @@
-"""The base of all packages: episodes, predictions, the predictor interface, records, seeds, files and errors."""
+"""The base of all other packages: episodes, predictions, the predictor interface, records, seeds, files and errors."""

@@ -1,7 +1,7 @@
-"""Checks of the return values of predictors and families, so that a wrong shape or type does not become a wrong number.
+"""Checks of the return values of predictors and families. Without them, a wrong shape or type could go unnoticed and
+change scores.
 
-The checks read only shapes and types, which takes almost no time. They apply to all classes, including those of
-iclbench.
+The checks read only shapes and types, which takes almost no time. They apply to all classes, including built-in ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from iclbench.core.errors import PluginError, is_ours, shorten
 from iclbench.core.joint import Samples
 from iclbench.core.predictions import Categorical, Prediction
 
-# Number of axes of the fields of a prediction; `Samples` have one more. Predictions of plug-ins may have other fields.
+# Number of axes of each field of a prediction. `Samples` have one more axis. Predictions of plug-ins may have other
+# fields, which are not checked for the number of axes.
 _AXES = {"mean": 3, "std": 3, "means": 4, "stds": 4, "logits": 3}
 
 
@@ -29,7 +30,8 @@ def check_answer(predictor: Any, method: str, answer: Any, query_shape: Sequence
         method: the method that returned the answer.
         answer: the returned value.
         query_shape: shape of the queries, `(batch, positions, ...)`.
-        y: outputs of the task, `(batch, points, ...)` (default: the answer is compared with the task of the predictor).
+        y: outputs of the task, `(batch, points, ...)`, which determine the expected width (default: the predictor's
+            task determines it).
     """
     cls = _class_of(predictor)
     if not isinstance(answer, Prediction):
@@ -51,14 +53,15 @@ def check_answer(predictor: Any, method: str, answer: Any, query_shape: Sequence
 
 
 def _class_of(predictor: Any) -> type:
-    """The class of a predictor, or of its backbone if iclbench has wrapped it (in an image encoder or a window)."""
+    """Return the class of a predictor. If iclbench has wrapped a backbone (in an image encoder or a window), return the
+    backbone's class."""
     while is_ours(type(predictor)) and hasattr(predictor, "backbone"):
         predictor = predictor.backbone
     return type(predictor)
 
 
 def _width(predictor: Any, y: Tensor | None) -> int | None:
-    """The size of the last axis of means or logits; None if it is unknown."""
+    """Return the expected size of the last axis of means or logits; None if it is unknown."""
     if y is not None and y.is_floating_point():
         return int(y.shape[-1])
     task = getattr(predictor, "shape", None) or getattr(predictor, "facts", None)
@@ -67,7 +70,7 @@ def _width(predictor: Any, y: Tensor | None) -> int | None:
 
 
 def check_loss(backbone: Any, answer: Any) -> None:
-    """Raise `PluginError` unless a backbone's loss is a pair of a scalar and a dict of its parts."""
+    """Raise `PluginError` unless a backbone's `loss` returned a scalar and a dict of its parts."""
     cls = _class_of(backbone)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], dict)):
         raise PluginError.of(

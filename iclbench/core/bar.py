@@ -1,18 +1,23 @@
 """The bar head: a histogram with half-normal tails (the "Riemann distribution" of Müller et al. 2022, "Transformers Can
 Do Bayesian Inference").
 
-An output is `centre + scale u`, and u has K buckets: K - 2 bars of constant density and two half-normal tails. The
-borders are a fixed rule, so that a run is complete without a data file, and equal settings always have equal borders:
+An output is `centre + scale u`. The range of u is divided into K buckets: K - 2 bars of constant density, and two
+half-normal tails. The borders follow a fixed rule. A run can then be loaded without a data file, and equal settings
+always give equal borders:
 
     border i = sqrt(3) Phi^-1(i / K) for i = 1, ..., K - 1; the standard deviation of both tails is 1.
 
-The scale is the standard deviation of the task's outputs (`Family.y_scale`). The papers take quantiles of a sample of
-the prior. Constant densities lose about width² / (24 s²) nats for a predictive distribution of standard deviation s.
-The mean loss is smallest if the density of borders is proportional to the cube root of the density of the outputs
-(Bennett 1948; Panter and Dite 1951), which for a normal density is a normal density with three times the variance. For
-outputs N(0, 1), s = 0.2 and K = 100, the best prediction loses 0.003 nats; with quantiles of N(0, 1) as borders it
-loses 0.024, because the outer buckets are too wide. Tails with the standard deviation of the outputs, in place of the
-width of the last bucket, make rare large outputs less expensive.
+The scale is the standard deviation of the task's outputs (`Family.y_scale`). (In the papers, the borders are quantiles
+of a sample from the prior.)
+
+A constant density in each bucket costs about width² / (24 s²) nats for a predictive distribution with standard
+deviation s. The mean cost is smallest if the density of the borders is proportional to the cube root of the density of
+the outputs (Bennett 1948; Panter and Dite 1951). For normal outputs, this is a normal density with three times the
+variance. For outputs N(0, 1), s = 0.2 and K = 100, the best prediction then loses 0.003 nats. With quantiles of N(0, 1)
+as borders, it loses 0.024 nats, because the outer buckets are too wide.
+
+The tails have the standard deviation of the outputs instead of the width of the last bucket, which gives rare large
+outputs a higher likelihood.
 """
 
 from __future__ import annotations
@@ -41,13 +46,14 @@ from iclbench.core.predictions import (
 _DEFAULT_SETTINGS = HeadSettings()
 # The standard deviation of the normal distribution whose quantiles are the borders, in units of the scale.
 _SPREAD = math.sqrt(3)
-# Smallest probability of a bucket in a quotient, and of the outputs beyond a sample.
+# Smallest probability of a bucket by which `quantile` divides, and smallest tail probability of a sample in
+# `transport`.
 _TINY, _SMALLEST_SHARE = 2.0**-120, 2.0**-24
 
 
 @cache
 def _borders(buckets: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The K - 1 borders between buckets for a scale of 1."""
+    """Return the K - 1 borders between buckets for scale 1."""
     from scipy.special import ndtri
 
     with torch.inference_mode(False):  # the cached tensor is also used in training
@@ -58,7 +64,7 @@ def _borders(buckets: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Bar(Prediction):
-    """A histogram with half-normal tails for each output, independent of the other outputs.
+    """A histogram with half-normal tails for each output. Outputs are independent.
 
     Attributes:
         bars: logits of the K buckets.
@@ -115,7 +121,7 @@ class Bar(Prediction):
         return (log_mass + log_density - self.scale.log()).sum(-1)
 
     def cumulative(self, y: Tensor) -> Tensor:
-        """Probability of an output below `y`, per output."""
+        """Return the probability of values below `y`, per output."""
         u = (y - self.centre) / self.scale
         bucket, excess = self._locate(u)
         masses = self.bars.softmax(-1)
@@ -126,7 +132,7 @@ class Bar(Prediction):
         return torch.where(bucket == 0, tail, torch.where(bucket == masses.shape[-1] - 1, 1 - tail, inside))
 
     def quantile(self, level: float | Tensor) -> Float[Tensor, "*shape dy"]:
-        """The quantile of each output, in closed form.
+        """Return the quantile of each output, in closed form.
 
         Args:
             level: a probability, or one for each output (with any number of leading axes).
@@ -154,8 +160,8 @@ class Bar(Prediction):
         return self.transport(normal((n, *self.centre.shape), self.bars, generator))
 
     def transport(self, z: Tensor) -> Float[Tensor, "*any dy"]:
-        """The outputs with the same cumulative probabilities as standard normal numbers, up to 5.3 standard
-        deviations."""
+        """Map standard normal numbers to outputs with the same cumulative probabilities. Numbers beyond 5.3 standard
+        deviations are clamped."""
         return self.quantile(torch.special.ndtr(z).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE))
 
     def columns(self) -> dict[str, Tensor]:
@@ -178,19 +184,20 @@ class Bar(Prediction):
         }
 
     def _locate(self, u: Tensor) -> tuple[Int[Tensor, "*shape dy"], Float[Tensor, "*shape dy"]]:
-        """The bucket of each value, and its distance from the nearest border into the tail; 0 between the tails."""
+        """Return the bucket of each value, and how far the value is beyond the border of a tail (0 between the
+        tails)."""
         borders = self.borders
         bucket = torch.searchsorted(borders, u.detach().contiguous())
         return bucket, F.relu(borders[0] - u) + F.relu(u - borders[-1])
 
     def _bucket_edges(self, bucket: Tensor) -> tuple[Tensor, Tensor]:
-        """The lower border of each bucket and its width; of a tail, the inner border and 1."""
+        """Return the lower border and the width of each bucket. For a tail, return its inner border and 1."""
         borders = self.borders
         return torch.cat([borders[:1], borders])[bucket], F.pad(borders.diff(), (1, 1), value=1.0)[bucket]
 
     def _bucket_moments(self) -> tuple[Float[Tensor, " k"], Float[Tensor, " k"]]:
-        """Means and variances of the buckets, in units of the scale: of uniform distributions, and of half-normal
-        ones."""
+        """Return the means and variances of the uniform and half-normal distributions in the buckets, in units of the
+        scale."""
         borders = self.borders
         tail_mean = math.sqrt(2 / math.pi)
         centres = (borders[1:] + borders[:-1]) / 2
@@ -199,5 +206,5 @@ class Bar(Prediction):
 
 
 def _take(t: Float[Tensor, "*shape k"], bucket: Int[Tensor, "*any"]) -> Float[Tensor, "*any"]:
-    """The entries of these buckets, which may have leading axes that `t` does not have."""
+    """Select the entries of these buckets along the last axis. `bucket` may have additional leading axes."""
     return t.expand(*bucket.shape, t.shape[-1]).gather(-1, bucket.unsqueeze(-1)).squeeze(-1)

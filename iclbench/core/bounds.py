@@ -1,9 +1,9 @@
 """Checks of a backbone's size before its memory is allocated.
 
-Modules are counted as they are registered, so that a card with a billion layers is refused after the first few
-thousand. Classes of iclbench are first built on torch's meta device, where tensors have shapes but no memory and
-weights are not drawn, so that no tensor above the limit is allocated. Other code may store tensors of the meta device,
-so its modules are counted while the model is built.
+Modules are counted as they are registered, so a card with a billion layers is refused after the first few thousand.
+Built-in classes are first built on torch's meta device, where tensors have shapes but no memory. No tensor above the
+limit is then allocated. Other code may keep references to meta tensors, so its modules are counted while the real model
+is built.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from iclbench.core.task import TaskShape
 
 T = TypeVar("T", bound=nn.Module)
 
-# A model may have one module per this number of bytes of the limit: 4,096 modules for 1 GiB. The deepest networks have
-# a few hundred.
+# A model may have one module for each `_BYTES_PER_MODULE` bytes of the limit: 4,096 modules for 1 GiB. Very deep
+# networks have a few hundred modules.
 _BYTES_PER_MODULE = 1 << 18
 
 _RANDOM = ("normal_", "uniform_", "kaiming_uniform_", "trunc_normal_", "xavier_uniform_")
@@ -37,15 +37,15 @@ _FILLS = {
 
 
 def build_within_limit(build: Callable[[], T], description: str, is_ours: bool) -> T:
-    """Build a module that is not larger than the limit.
+    """Build a module, and raise `TooLargeError` if it exceeds the size limit.
 
     Args:
-        build: builds the module.
-        description: description of the module for the message.
-        is_ours: whether all of its code is part of iclbench.
+        build: function that builds the module.
+        description: description of the module for the error message.
+        is_ours: whether all code of the module is part of iclbench.
 
     Raises:
-        TooLargeError: its weights and buffers are larger than `limits.max_bytes`, or it has too many modules.
+        TooLargeError: the weights and buffers are larger than `limits.max_bytes`, or there are too many submodules.
     """
     if is_ours:
         build_to_measure(build, description, allocate=False)
@@ -58,8 +58,8 @@ def build_to_measure(build: Callable[[], T], description: str, allocate: bool) -
     """Build a module only to measure it; random streams do not advance.
 
     Args:
-        build: builds the module.
-        description: description of the module for the message.
+        build: function that builds the module.
+        description: description of the module for the error message.
         allocate: whether to allocate memory for its tensors. Code from outside iclbench needs this, and small modules
             are built faster in memory than on torch's meta device.
 
@@ -74,8 +74,11 @@ def build_to_measure(build: Callable[[], T], description: str, allocate: bool) -
 
 
 class _NoInitialisation(TorchFunctionMode):
-    """Skips the initialisation of weights. On the meta device, initialisation has no effect, but it imports torch's
-    compiler or reference implementations, which takes up to two seconds."""
+    """Skip the initialisation of weights.
+
+    On the meta device, initialisation has no effect, but it imports torch's compiler or reference implementations,
+    which takes up to two seconds.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -89,7 +92,7 @@ class _NoInitialisation(TorchFunctionMode):
 
 @contextmanager
 def _limited_size(description: str) -> Iterator[None]:
-    """Raise `TooLargeError` if modules that are built in the block register too many bytes or submodules."""
+    """Raise `TooLargeError` if the modules built in the block have too many bytes or submodules."""
     max_size = limits.max_bytes()
     size = weights = modules = 0
 

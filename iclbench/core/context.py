@@ -12,8 +12,8 @@ class Context:
 
     Attributes:
         results: results folder, with runs and tables.
-        data_dir: folder of data sets; None for the default folder of each family.
-        device: device of models, by its name in torch.
+        data_dir: folder with data sets; None for the default folder of each family.
+        device: name of the device for models, as in torch.
         threads: number of torch threads, set when the process starts and recorded with measurements.
     """
 

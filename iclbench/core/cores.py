@@ -1,4 +1,4 @@
-"""The cores that this process may use."""
+"""The number of CPU cores that this process may use."""
 
 from __future__ import annotations
 
@@ -6,5 +6,6 @@ import os
 
 
 def count_available() -> int:
-    """The number of cores that `taskset` or a scheduler gives to this process; the machine may have more."""
+    """Return the number of CPU cores that this process may use. `taskset` or a scheduler may allow fewer than the
+    machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Flushing of denormal numbers (below 1.2e-38 in single precision) to 0.
+"""Flush denormal numbers (below 1.2e-38 in single precision) to 0.
 
-Many processors are a hundred times slower with them. Products of strong decays and of small probabilities become
-denormal before they underflow to 0.
+Many processors compute a hundred times more slowly with denormal numbers. Products of strong decays or of small
+probabilities become denormal before they underflow to 0.
 """
 
 from __future__ import annotations

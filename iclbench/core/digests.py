@@ -1,8 +1,8 @@
 """Digests that detect damaged files.
 
-The footer of a parquet table has the SHA-256 of the table's bytes, computed with zeros in place of the digest itself.
-The digest of weights is in a file next to them, which `sha256sum -c` reads, so that the bytes of the weights depend on
-the tensors alone.
+The footer of a parquet file contains the SHA-256 of the file, computed with zeros in place of the digest. The digest of
+a weights file is in a separate file, which `sha256sum -c` can check. The bytes of the weights file then depend only on
+the tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from iclbench.core.hashing import file_hash
 KEY = "iclbench.sha256"
 # The value of `KEY` while the digest is computed.
 BLANK = "0" * 64
-# Key, field header, length and value in Thrift's compact protocol, the encoding of parquet footers.
+# The entry in Thrift's compact protocol, the encoding of parquet footers: key, field header, length and value.
 _ENTRY = re.compile(re.escape(KEY.encode()) + rb"\x18\x40([0-9a-f]{64})")
 
 
@@ -26,7 +26,8 @@ class DamagedError(ValueError):
 
 
 def with_digest(parquet: bytes) -> bytes:
-    """The parquet file with its digest in place of `BLANK`, the previous value of `KEY` in its footer."""
+    """Return a parquet file with its digest. The footer must contain `BLANK` as the value of `KEY`, which is
+    replaced."""
     entry = _ENTRY.match(parquet, parquet.rfind(KEY.encode()))
     assert entry is not None
     digest = hashlib.sha256(parquet).hexdigest().encode()
@@ -35,7 +36,7 @@ def with_digest(parquet: bytes) -> bytes:
 
 def check(parquet: bytes) -> None:
     """Raise `DamagedError` if a parquet file has no digest, or if the digest does not match its bytes."""
-    start = parquet.rfind(KEY.encode())  # the footer is at the end
+    start = parquet.rfind(KEY.encode())  # the footer is at the end of the file
     if start < 0:
         raise DamagedError("it has no digest")
     entry = _ENTRY.match(parquet, start)
@@ -48,6 +49,6 @@ def check(parquet: bytes) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return file_hash(file).hex()

@@ -1,7 +1,7 @@
-"""Episodes: the data that families sample, predictors read and scores are computed from.
+"""Episodes, which families sample and predictors answer.
 
-The layout is `(batch, points, dim)` with boolean masks, True = valid. Images are flattened in `x`; the task card has
-their shape in `x_shape`. For classification, `y` holds integer labels of shape `(batch, points)`.
+The layout is `(batch, points, dim)` with boolean masks (True = valid). Images are flattened in `x`, and
+`TaskShape.x_shape` is the shape of an image. For classification, `y` holds integer labels of shape `(batch, points)`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Points(TensorRecord):
 
     @classmethod
     def full(cls, x: Tensor, y: Tensor) -> Points:
-        """Points without padding."""
+        """Create points without padding."""
         return cls(x, y, torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device))
 
     @property
@@ -48,17 +48,18 @@ class Points(TensorRecord):
         return self.x.shape[0]
 
     def span(self, start: int, stop: int | None = None) -> Points:
-        """Points `start` to `stop` of each episode, for the layout `(batch, points, dim)`."""
+        """Return points `start` to `stop` (exclusive) of each episode, for the layout `(batch, points, dim)`."""
         return self.map(lambda t: t[:, start:stop])
 
     def append(self, other: Points) -> Points:
-        """These points followed by the points of `other`."""
+        """Return these points followed by the points of `other`."""
         return Points(
             torch.cat([self.x, other.x], 1), torch.cat([self.y, other.y], 1), torch.cat([self.mask, other.mask], 1)
         )
 
     def compact(self) -> tuple[Points, Int[Tensor, "batch points"]]:
-        """The points with the valid ones of each episode first, in their order, and the permutation.
+        """Move the valid points of each episode to the front without changing their order. Return the points and the
+        permutation.
 
         Sequence models need this, because an invalid point between valid ones would be a step of the recurrence.
         """
@@ -66,40 +67,41 @@ class Points(TensorRecord):
         return self.map(lambda t: take(t, order)), order
 
     def repeat_interleave(self, times: int) -> Points:
-        """Each episode repeated `times` times."""
+        """Repeat each episode `times` times."""
         return self.map(lambda t: t.repeat_interleave(times, 0))
 
 
 def first_related(related: Points | None, count: int) -> Points | None:
-    """The first `count` of the related datasets, `(batch, sets, points, dim)`; None if there are none."""
+    """Return the first `count` related datasets, `(batch, sets, points, dim)`; None if there are none."""
     return None if related is None or count == 0 else related.map(lambda t: t[:, :count])
 
 
 def valid_first(mask: Bool[Tensor, "batch points"]) -> Int[Tensor, "batch points"]:
-    """For each episode, the permutation that puts the valid points first without changing their order."""
+    """Return, for each episode, the permutation that moves the valid points to the front without changing their
+    order."""
     return torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
 
 
 def take(t: Tensor, order: Int[Tensor, "batch points"]) -> Tensor:
-    """Index axis 1 with a list of indices for each episode."""
+    """Index axis 1 with separate indices for each episode."""
     index = order.reshape(*order.shape, *[1] * (t.dim() - 2))
     return torch.gather(t, 1, index.expand(*order.shape, *t.shape[2:]))
 
 
 @dataclass(frozen=True)
 class Episodes(TensorRecord):
-    """A batch of episodes. Each is a sampled function with its context points and its queries.
+    """A batch of episodes. An episode consists of context points and queries of one sampled function.
 
     Attributes:
         context: the points that a predictor is conditioned on; for the question `next`, the complete sequence.
         targets: for the question `targets`, the points to predict from the context. For the question `next`, one query
             per prefix: `targets[:, n]` is predicted from the first n context points; None if the context points are
             the queries.
-        scored: the queries that count in scores.
-        related: further datasets of the same process, `(batch, sets, points, dim)`; episodes with fewer datasets have
-            sets without valid points at the end.
+        scored: a mask of the queries that count in scores.
+        related: related datasets from the same process, `(batch, sets, points, dim)`. Episodes with fewer datasets are
+            padded at the end with sets without valid points.
         classes: number of classes; None for regression.
-        choices: the labels that each episode admits, `(batch, classes)`.
+        choices: a mask of the labels that each episode allows, `(batch, classes)`.
         truth: the latent variables of the episodes (weights, kernel, class), which only oracles may read.
     """
 
@@ -120,12 +122,12 @@ class Episodes(TensorRecord):
         return len(self.context)
 
     def with_context_targets(self) -> Episodes:
-        """The episodes with their context points as further targets, for the question `targets`."""
+        """Return the episodes with their context points as additional targets, for the question `targets`."""
         context = self.context
         return replace(self, targets=self.queries.append(context), scored=torch.cat([self.scored, context.mask], 1))
 
     def first_points(self, points: int) -> Episodes:
-        """The first `points` points and their queries, for the question `next`."""
+        """Return the episodes with only the first `points` points and their queries, for the question `next`."""
         targets = None if self.targets is None else self.targets.span(0, points)
         return replace(self, context=self.context.span(0, points), targets=targets, scored=self.scored[:, :points])
 

@@ -1,4 +1,4 @@
-"""Errors caused by user input: each has a one-line message with the fix, a code and an exit code."""
+"""Errors that are reported to the user. Each has a one-line message with advice, a code and an exit code."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Final
 
-# An error message lists at most this many known names.
+# Maximum number of known names in an error message.
 _MAX_NAMES = 32
-# An error message repeats at most this many characters of each quotation or word of the user's input.
+# Maximum number of characters that an error message repeats from a quotation or word in the user's input.
 _MAX_ECHO = 200
 _LONG_WORDS = re.compile(r"(?<!\w)'[^'\n]{199,}'|(?<!\w)\"[^\"\n]{199,}\"|\S{201,}")
 
 
 def shorten_words(text: str) -> str:
-    """The text with the middle of each long quotation and each long word cut out, so that each has at most 200
-    characters.
+    """Shorten long quotations and long words in a text to at most 200 characters by cutting out their middle.
 
     >>> shorten_words("unknown task '" + 1000 * "a" + "'; known: linear")[140:]
     "aaaaaaaaaaaaa ... aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'; known: linear"
@@ -25,47 +24,47 @@ def shorten_words(text: str) -> str:
 
 
 def shorten_to_line(text: str) -> str:
-    """`shorten_words`, with blanks for line breaks and other control characters, which a quoted key of a TOML file may
-    contain."""
+    """Apply `shorten_words`, and replace line breaks and other control characters by blanks. Quoted keys in TOML files
+    may contain such characters."""
     return "".join(c if c.isprintable() else " " for c in shorten_words(text))
 
 
 def shorten(text: str) -> str:
-    """The text. If it has more than 200 characters, only its beginning and its end."""
+    """Return the text. If it has more than 200 characters, cut out the middle."""
     return text if len(text) <= _MAX_ECHO else f"{text[:140]} ... {text[-50:]}"
 
 
-# Callers may rely on these codes, but not on messages, which change.
+# Callers may rely on these codes, but not on messages, which may change.
 CODES: Final = {
     "failed": "The work failed for another reason.",
     "usage": "The request cannot be carried out for another reason.",
     "unknown-name": "No task, model, setting, column or file section has this name.",
     "bad-value": "A value has the wrong type, shape or range.",
-    "bad-syntax": "A file, an option or a name is not written in the expected form.",
+    "bad-syntax": "A file, an option or a name does not have the expected form.",
     "missing-value": "A required option, setting or argument is missing.",
     "duplicate": "The same name, key or row is given twice.",
     "conflict": "Two options or settings exclude each other.",
-    "not-applicable": "The model, the task and the request do not fit together.",
+    "not-applicable": "The request does not apply to this model or task.",
     "nothing-to-do": "The request selects no runs, rows, cells or figures.",
     "not-finished": "A run or a result that the request needs is not complete.",
-    "exists": "A file, run or result exists already and is not overwritten.",
+    "exists": "A file, run or result already exists and is not overwritten.",
     "missing-file": "A file or folder does not exist.",
     "unreadable-file": "A file cannot be read or written, or is damaged.",
     "bad-data": "The content of your data is not what the task expects.",
     "missing-data": "A data set is not in the data folder.",
     "data-changed": "The data differ from the training data.",
-    "code-changed": "The code of a model, task or baseline is not that of the stored result.",
-    "settings-changed": "The settings are not those of the stored run.",
+    "code-changed": "The code of a model, task or baseline has changed since the result was stored.",
+    "settings-changed": "The settings differ from the settings of the stored run.",
     "too-large": "A file, table or model is larger than the limit.",
-    "out-of-memory": "The memory of the device is not sufficient.",
+    "out-of-memory": "The device does not have enough memory.",
     "missing-package": "An optional package is not installed.",
     "not-supported": "The device, the backend or the installed version does not support the request.",
     "untrusted": "A card or run uses code that you did not trust.",
     "plugin": "Code from outside iclbench raised an error or returned a wrong type.",
     "not-finite": "A prediction or a score is NaN or infinite.",
     "diverged": "The loss of a training run is NaN or infinite.",
-    "in-use": "Another process works on the same run or file.",
-    "worker-died": "A worker process or a job ended without an answer.",
+    "in-use": "Another process is using the same run or file.",
+    "worker-died": "A worker process or a job ended without a result.",
     "interrupted": "The process was stopped by a signal.",
 }
 
@@ -87,15 +86,15 @@ class IclbenchError(Exception):
             self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses take other arguments, so unpickling does not call `__init__`.
+        # Subclasses take different arguments, so unpickling does not call `__init__`.
         return _unpickle, (type(self), self.args), vars(self)
 
 
 class PluginError(IclbenchError):
-    """A class from outside iclbench raised an error, or a class returned a wrong type or shape.
+    """A class from outside iclbench raised an error, or any class returned a wrong type or shape.
 
     Attributes:
-        target: the class as an argument of `iclbench check`; empty if that command cannot check it.
+        target: the class as `iclbench check` takes it; empty if that command cannot check it.
     """
 
     code = "plugin"
@@ -103,7 +102,7 @@ class PluginError(IclbenchError):
 
     @classmethod
     def of(cls, faulty: type, method: str, problem: str) -> PluginError:
-        """The error that names the method, or the class if it has no such method.
+        """Create the error. Its message names the method, or only the class if the class has no such method.
 
         >>> str(PluginError.of(type("Net", (), {"__module__": "my_net", "loss": None}), "loss", "raised KeyError"))
         'my_net:Net.loss raised KeyError'
@@ -116,7 +115,7 @@ class PluginError(IclbenchError):
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a class is part of iclbench."""
+    """Return whether a class is part of iclbench."""
     return cls.__module__.partition(".")[0] == "iclbench"
 
 
@@ -134,15 +133,15 @@ class UsageError(IclbenchError):
 
 
 class UnknownNameError(UsageError):
-    """An unknown name; the message lists similar names, or all known names.
+    """A name is unknown. The message lists similar names, or all known names.
 
     Args:
-        kind: the kind of thing that the name should refer to, such as "task".
+        kind: what the name should refer to, such as "task".
         name: the name that the user typed.
         known: the known names.
         hint: text at the end of the message.
-        listed_by: the command that lists all names. The message refers to it if no name is similar and there are more
-            than 32 names.
+        listed_by: the command that lists all names. The message mentions it if no known name is similar and there are
+            more than 32 of them.
 
     >>> str(UnknownNameError("task", "linaer", ["linear", "quadratic"]))
     "unknown task 'linaer'; did you mean 'linear'?"
@@ -166,22 +165,22 @@ class UnknownNameError(UsageError):
 class NonFiniteError(IclbenchError):
     """A prediction or a score is NaN or infinite.
 
-    It is not excluded from means, because they would then flatter a model that fails on some episodes.
+    Such values are not excluded from means, which would otherwise favour a model that fails on some episodes.
     """
 
     code = "not-finite"
 
 
 class Interrupted(IclbenchError):  # noqa: N818
-    """The process was stopped by a signal; computed results are not lost."""
+    """The process was stopped by a signal. Results that were already computed are stored."""
 
     code = "interrupted"
     exit_code = 130
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message. For an error from outside iclbench, the line begins with the type of the
-    error and is cut to 200 characters.
+    """Return the first line of an error's message. For an error from outside iclbench, prepend the type of the error
+    and shorten the message to 200 characters.
 
     >>> one_line(IclbenchError("no such file")), one_line(ValueError("3 is odd\\nand more")), one_line(KeyError())
     ('no such file', 'ValueError: 3 is odd', 'KeyError: no message')
@@ -191,7 +190,7 @@ def one_line(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The first line of an error's message, cut to 200 characters if the error is from outside iclbench.
+    """Return the first line of an error's message, shortened to 200 characters if the error is from outside iclbench.
 
     >>> error_text(ValueError("3 is odd\\nand more")), error_text(KeyError())
     ('3 is odd', 'no message')

@@ -1,14 +1,14 @@
-"""Predictions of the time and the mark of the next event of a sequence.
+"""Predictions of the time and the mark of the next event in a sequence.
 
-An event is `(gap, mark, time)` in `Points.y`, columns `GAP`, `MARK`, `TIME`: the time since the previous event (since
-time 0 for the first event), the mark as a number from 0, and the absolute time. Events have no x. Likelihoods are
-densities of the gap, in nats, and depend on the unit of time: in units c times as long, each log-density is log c
-larger. A positive log-density only means that gaps are short in this unit.
+An event is a row `(gap, mark, time)` of `Points.y`, with columns `GAP`, `MARK` and `TIME`: the time since the previous
+event (for the first event, since time 0), the mark as an integer from 0, and the absolute time. Events have no x.
+Likelihoods are densities of the gap, in nats, and depend on the unit of time. If the unit is c times as long, each
+log-density is larger by log c. A positive log-density only means that gaps are short in this unit.
 
-A censored point is the open interval after the last event of an observation window: `(T - t_N, CENSORED, T)`. It is
-the last point of its sequence, so no prediction depends on it. Its log-survival is part of the training loss and of the
-likelihood of the sequence. Without it, a model learns gaps that are too short, because the end of the window cuts off
-long gaps more often.
+A censored point is the open interval after the last event of an observation window: `(T - t_N, CENSORED, T)`. It is the
+last point of its sequence, so no prediction depends on it. Its log-survival is part of the training loss and of the
+likelihood of the sequence. Without this term, a model would learn gaps that are too short, because the end of the
+window cuts off long gaps more often than short ones.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ CENSORED = -1
 _LOG_2PI = math.log(2 * math.pi)
 # The released code of Meta TPP clips distribution functions to [_RELEASED_CLIP, 1 - _RELEASED_CLIP].
 _RELEASED_CLIP = 1e-5
-# Quadrature over gaps: number of panels, nodes per panel, and the compensator (minus the log-survival) at the end of
-# the last panel.
+# Quadrature over gaps: number of panels, nodes per panel, and the compensator (minus the log-survival) at the upper
+# end.
 _PANELS, _NODES, _MAX_COMPENSATOR = 14, 8, 30.0
-# Added to the scales of log-normals.
+# Constant that is added to the scales of log-normal distributions.
 _MIN_SCALE = 1e-4
 _SETTINGS = HeadSettings()
 
 
 def marks_of(y: Float[Tensor, "*shape 3"]) -> Tensor:
-    """Marks as integers; 0 for censored points."""
+    """Return the marks as integers; 0 for censored points."""
     return y[..., MARK].long().clamp_min(0)
 
 
 def open_intervals(points: Points) -> Bool[Tensor, "*batch points"]:
-    """A mask of the points that are open intervals, not events."""
+    """Return a mask of the points that are open intervals, not events."""
     return points.mask & (points.y[..., MARK] == CENSORED)
 
 
 def events_of(points: Points) -> Points:
-    """The points without open intervals, which models must not read."""
+    """Mask out open intervals, which models must not read."""
     marks = points.y[..., MARK]
     if not marks.numel() or bool(marks.amin() >= 0):
-        return points  # so that a stream does not allocate a second mask
+        return points  # do not allocate a second mask, which would slow down streams
     return replace(points, mask=points.mask & (marks >= 0))
 
 
@@ -65,9 +65,9 @@ def events_of(points: Points) -> Points:
 class EventPrediction(Prediction):
     """The distribution of the next gap and its mark, given the history.
 
-    Scores, per event: `nll_time` and `nll_mark` in nats, and their sum `nll`; `squared_error` of the mean gap;
-    `absolute_error` of the median gap; `accuracy` of the most likely mark before the gap is known; and whether the gap
-    is in the central 50 % and 90 % intervals.
+    Scores per event: `nll_time` and `nll_mark` in nats, and their sum `nll`; `squared_error` of the mean gap;
+    `absolute_error` of the median gap; `accuracy` of the mark that is most likely before the gap is known; and whether
+    the gap is in the central 50 % and 90 % intervals.
     """
 
     metrics: ClassVar[tuple[str, ...]] = (
@@ -84,40 +84,40 @@ class EventPrediction(Prediction):
 
     @abstractmethod
     def log_density(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Log-density of the gap, summed over the marks."""
+        """Return the log-density of the gap, summed over marks."""
 
     @abstractmethod
     def log_survival(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Log-probability that the next gap is longer than this gap."""
+        """Return the log-probability that the next gap is longer than this gap."""
 
     @abstractmethod
     def log_marks(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape K"]:
-        """Log-probabilities of the marks of an event after this gap."""
+        """Return the log-probabilities of the marks, given that the event occurs after this gap."""
 
     @abstractmethod
     def mark_probabilities(self) -> Float[Tensor, "*shape K"]:
-        """Probabilities of the next mark before its time is known."""
+        """Return the probabilities of the next mark, before the time of the event is known."""
 
     @abstractmethod
     def mean(self) -> Float[Tensor, "*shape"]:
-        """Expected gap."""
+        """Return the expected gap."""
 
     @abstractmethod
     def quantile(self, level: float) -> Float[Tensor, "*shape"]:
-        """The gap that the next gap does not exceed with probability `level`, between 0 and 1."""
+        """Return the quantile of the gap at `level`, between 0 and 1."""
 
     @abstractmethod
     def sample_gaps(self, n: int, generator: torch.Generator) -> Tensor:
-        """Independent draws of the gap, `(n, *shape)`."""
+        """Draw `n` independent gaps, `(n, *shape)`."""
 
     def log_likelihood(self, y: Float[Tensor, "*shape 3"]) -> Float[Tensor, "*shape"]:
-        """Joint log-density of time and mark; for a censored point, the log-survival."""
+        """Return the joint log-density of time and mark. For a censored point, return the log-survival."""
         gap, is_event = y[..., GAP], y[..., MARK] >= 0
         event = self.log_density(gap) + self._log_mark(y)
         return event if bool(is_event.all()) else torch.where(is_event, event, self.log_survival(gap))
 
     def released_log_survival(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """`log_survival` as computed by the code released with a head, only for `nll_published`."""
+        """Return the log-survival as in the code released with a head. It is used only for `nll_published`."""
         return self.log_survival(gap)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -142,13 +142,12 @@ class EventPrediction(Prediction):
     def sequence_scores(
         self, y: Float[Tensor, "B N 3"], scored: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> dict[str, Float[Tensor, " B"]]:
-        """Two scores as defined in the released code of Meta TPP (Bae et al. 2023), and the score of the
-        open interval.
+        """Return two scores of the released code of Meta TPP (Bae et al. 2023), and the score of the open interval.
 
         `nll_published` skips the first event and scores the last gap by its log-survival (`released_log_survival`).
-        `squared_sum_error` adds the errors of all gaps except the first before squaring; the RMSE in the paper is the
-        square root of its mean. Both are later divided by the number of all events. `nll_open` is minus the
-        log-survival of the censored point, NaN for sequences that have none.
+        `squared_sum_error` is the square of the summed errors of all gaps except the first. The RMSE in the paper is
+        the square root of its mean. Both scores are later divided by the number of all events. `nll_open` is minus the
+        log-survival of the censored point, or NaN for sequences without one.
         """
         gap = y[..., GAP]
         # NaN is reserved for sequences without an open interval.
@@ -165,11 +164,11 @@ class EventPrediction(Prediction):
         return {"nll_published": published, "squared_sum_error": error.square(), "nll_open": nll_open}
 
     def point(self) -> Float[Tensor, "*shape 2"]:
-        """Expected gap and most likely mark."""
+        """Return the expected gap and the most likely mark."""
         return torch.stack([self.mean(), self.mark_probabilities().argmax(-1).to(self.mean().dtype)], -1)
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
-        """The ends of the central interval of the gap, `(*shape, 1)` each."""
+        """Return the ends of the central interval of the gap, `(*shape, 1)` each."""
         if checked_level(level) == 1:  # bisection cannot reach infinity
             median = self.quantile(0.5).unsqueeze(-1)
             return torch.zeros_like(median), torch.full_like(median, math.inf)
@@ -183,7 +182,8 @@ class EventPrediction(Prediction):
         return torch.stack([gaps, torch.stack(marks).to(gaps) if n else gaps], -1)
 
     def columns(self) -> dict[str, Tensor]:
-        """Mean, median and central 90 % interval of the gap, most likely mark, and probabilities of all marks."""
+        """Return the mean, median and central 90 % interval of the gap, the most likely mark, and the probabilities of
+        all marks."""
         probabilities = self.mark_probabilities()
         gaps = {
             "gap": self.mean(),
@@ -200,13 +200,14 @@ class EventPrediction(Prediction):
 
 @dataclass(frozen=True)
 class LogNormalEvent(EventPrediction):
-    """A log-normal mixture of gaps, with marks independent of the gap given the history (Shchur et al. 2020).
+    """A log-normal mixture for the gap. Given the history, the mark is independent of the gap (Shchur et al. 2020).
 
     Attributes:
         logits: logits of the components.
         locs: means of the logarithm of the gap.
         scales: standard deviations of the logarithm of the gap: softplus(raw) + floor + 1e-4. The released code of Meta
-            TPP has softplus(raw), which underflows to 0; 1e-4 keeps densities of exactly repeated gaps finite.
+            TPP uses softplus(raw), which can underflow to 0. The added 1e-4 keeps densities of exactly repeated gaps
+            finite.
         marks: logits of the marks.
     """
 
@@ -225,7 +226,7 @@ class LogNormalEvent(EventPrediction):
     ) -> LogNormalEvent:
         c = settings.components
         logits, locs, raw_scales, marks = raw.split([c, c, c, outputs], -1)
-        # At least single precision, because a rounding error of the logarithm is a relative error of the gap.
+        # Use at least single precision, because a rounding error in the logarithm is a relative error in the gap.
         logits, locs, raw_scales, marks = (
             t.to(torch.promote_types(t.dtype, torch.float32)) for t in (logits, locs, raw_scales, marks)
         )
@@ -242,8 +243,8 @@ class LogNormalEvent(EventPrediction):
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.special.log_ndtr(-z), -1)
 
     def released_log_survival(self, gap: Tensor) -> Tensor:
-        """Log-survival with the distribution function of each component clipped to [1e-5, 1 - 1e-5], as in Meta TPP:
-        the last gap contributes at most 11.5 nats."""
+        """Return the log-survival with the distribution function of each component clipped to [1e-5, 1 - 1e-5], as in
+        Meta TPP. The last gap then contributes at most 11.5 nats."""
         z = (_logarithm(gap).unsqueeze(-1) - self.locs) / self.scales
         below = torch.special.ndtr(z).clamp(_RELEASED_CLIP, 1 - _RELEASED_CLIP)
         return torch.logsumexp(self.logits.log_softmax(-1) + torch.log1p(-below), -1)
@@ -255,13 +256,13 @@ class LogNormalEvent(EventPrediction):
         return self.marks.softmax(-1)
 
     def mean(self) -> Tensor:
-        """The mean, in double precision, because heavy tails overflow single precision."""
+        """Return the mean in double precision, because heavy tails overflow single precision."""
         locs, scales = self.locs.double(), self.scales.double()
         log_means = self.logits.double().log_softmax(-1) + locs + scales.square() / 2
         return torch.logsumexp(log_means, -1).exp()
 
     def quantile(self, level: float) -> Tensor:
-        """The quantile, by bisection of the logarithm to a few bits of the float's precision."""
+        """Return the quantile, by bisection of the logarithm down to a few bits of the floating-point precision."""
         reach = 40 * self.scales
         low, high = (self.locs - reach).amin(-1), (self.locs + reach).amax(-1)
         weights = self.logits.softmax(-1)
@@ -282,11 +283,11 @@ class LogNormalEvent(EventPrediction):
 
 @dataclass(frozen=True)
 class HazardEvent(EventPrediction):
-    """Events of mark k with the rate base_k + excited_k exp(-decay s) at time s after the last event.
+    """Point process whose rate of events with mark k is base_k + excited_k exp(-decay s) at time s after the last
+    event.
 
-    Processes with such a rate have closed forms: homogeneous Poisson processes (excited = 0), exponential Hawkes
-    processes with one decay, and self-correcting processes (base = 0, negative decay). The total rate must stay
-    positive.
+    Examples, which have closed forms, are homogeneous Poisson processes (excited = 0), exponential Hawkes processes
+    with one decay, and self-correcting processes (base = 0, negative decay). The total rate must stay positive.
     """
 
     base: Float[Tensor, "*shape K"]
@@ -303,19 +304,19 @@ class HazardEvent(EventPrediction):
         return cls(F.softplus(base) + 1e-6, F.softplus(excited), F.softplus(decay).squeeze(-1) + 1e-6)
 
     def rates(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape K"]:
-        """Rates of the marks at this time after the last event."""
+        """Return the rates of the marks at this time after the last event."""
         return self.base + self.excited * torch.exp(-self.decay * gap).unsqueeze(-1)
 
     def compensator(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape"]:
-        """Integral of the total rate over a gap. Over the next gap, it is exponentially distributed with mean 1 (time
-        rescaling)."""
+        """Return the integral of the total rate over a gap. For the next gap, this integral is exponentially
+        distributed with mean 1 (time rescaling)."""
         u = self.decay * gap
         # (1 - exp(-u)) / u, whose limit at 0 is 1
         share = torch.where(u == 0, 1.0, -torch.expm1(-u) / torch.where(u == 0, 1.0, u))
         return gap * (self.base.sum(-1) + self.excited.sum(-1) * share)
 
     def log_rates(self, gap: Float[Tensor, "*#shape"]) -> Float[Tensor, "*#shape K"]:
-        """Logarithms of the rates, finite even if a growing rate overflows."""
+        """Return the logarithms of the rates, which are finite even if a growing rate overflows."""
         decayed = self.excited.log() - (self.decay * gap).unsqueeze(-1)
         return torch.logaddexp(self.base.log(), decayed)
 
@@ -329,16 +330,16 @@ class HazardEvent(EventPrediction):
         return self.log_rates(gap).log_softmax(-1)
 
     def mark_probabilities(self) -> Tensor:
-        """Probabilities of the marks, averaged over the time of the event."""
+        """Return the probabilities of the marks, averaged over the time of the event."""
         return self._integrals[1]
 
     def mean(self) -> Tensor:
-        """The mean gap, the integral of the survival function."""
+        """Return the mean gap, which is the integral of the survival function."""
         return self._integrals[0]
 
     @cached_property
     def _integrals(self) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape K"]]:
-        """Mean gap and probabilities of the marks, from one quadrature."""
+        """The mean gap and the probabilities of the marks, computed by the same quadrature."""
         mean, marks = torch.zeros_like(self.decay), torch.zeros_like(self.base)
         for gap, width in self._panels():
             weighted_survival = width * self.log_survival(gap).exp()
@@ -347,8 +348,11 @@ class HazardEvent(EventPrediction):
         return mean, marks / marks.sum(-1, keepdim=True)
 
     def _panels(self) -> Iterator[tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]]:
-        """Gaps and weights of Gauss-Legendre quadrature. The width of panels doubles up to the gap whose log-survival
-        is -30, so that some panels resolve a rate that changes on any scale."""
+        """Yield the gaps and weights of a Gauss-Legendre quadrature.
+
+        The panels end at the gap whose log-survival is -30, and their widths double from one panel to the next. Some
+        panels then resolve the rate, whatever its time scale is.
+        """
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         end = self.gap_with_compensator(torch.full_like(self.decay, _MAX_COMPENSATOR))
         for panel in range(_PANELS):
@@ -367,8 +371,8 @@ class HazardEvent(EventPrediction):
         return self.gap_with_compensator(-torch.log1p(-uniform))
 
     def gap_with_compensator(self, target: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """The gap over which the total rate integrates to `target`, by bisection to a few bits of the float's
-        precision."""
+        """Return the gap over which the total rate integrates to `target`, by bisection down to a few bits of the
+        floating-point precision."""
         high = target / self.rates(torch.zeros_like(target)).sum(-1)
         for _ in range(200):
             is_short = self.compensator(high) < target
@@ -380,11 +384,12 @@ class HazardEvent(EventPrediction):
 
 @dataclass(frozen=True)
 class MixedEvent(EventPrediction):
-    """A log-normal prediction at some positions and a hazard at the others, the answer of an oracle of mixed processes.
+    """A log-normal prediction at some positions and a hazard prediction at the others. Oracles for mixtures of
+    processes return it.
 
     Attributes:
-        lognormal, hazard: the two predictions; each is an arbitrary proper distribution where the other one is used.
-        is_renewal: the positions of the log-normal prediction.
+        lognormal, hazard: the two predictions. At positions where one is not used, it may be any proper distribution.
+        is_renewal: a mask of the positions with the log-normal prediction.
     """
 
     lognormal: LogNormalEvent
@@ -426,12 +431,13 @@ class MixedEvent(EventPrediction):
 
 
 def _logarithm(gap: Tensor) -> Tensor:
-    """The logarithm, finite for the gap 0 of padding, so that masked values do not make gradients infinite."""
+    """Return the logarithm of the gap. It is finite for the gaps of 0 in padding, so that masked values do not make
+    gradients infinite."""
     return gap.clamp_min(torch.finfo(gap.dtype).tiny).log()
 
 
 def _draw_index(probabilities: Float[Tensor, "*shape K"], generator: torch.Generator) -> Tensor:
-    """One draw from each row."""
+    """Draw one index from each row of probabilities."""
     return draw_indices(probabilities.reshape(-1, probabilities.shape[-1]), 1, generator).reshape(
         probabilities.shape[:-1]
     )

@@ -1,4 +1,4 @@
-"""The metrics that the current code computes and a cached evaluation lacks."""
+"""Find metrics that the current code computes but that a cached evaluation does not contain."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from iclbench.core.predictions import Prediction
 
 
 def missing_metrics(measured: Iterable[str], question: str) -> set[str]:
-    """The metrics that the current code computes together with `measured` and that `measured` lacks.
+    """Return the metrics that the current code computes together with `measured` but that `measured` does not contain.
 
-    The class of predictions is inferred: it is the one with the fewest metrics (`Prediction.metrics`) that has all of
-    `measured`. Predictions with a density also have a joint likelihood of targets. Other metrics depend on the data or
-    the model (areas, scores of sequences or of allowed labels) and are never returned.
+    The class of the predictions is inferred: of all classes whose `metrics` contain the measured ones, it is the class
+    with the fewest metrics. For the question `targets`, predictions with a density also have a joint log-likelihood.
+    Other metrics (areas, scores of sequences or of allowed labels) depend on the data or the model and are never
+    returned.
 
     Args:
-        measured: names of metrics with values.
+        measured: names of the metrics that have values.
         question: question of the task.
 
     >>> from iclbench.core.predictions import Gaussian

@@ -8,13 +8,13 @@ from iclbench.core.errors import DataError, error_text
 
 
 def cannot_read(path: Path, error: OSError, advice: str = "", missing: str = "missing-file") -> DataError:
-    """The error for a file or folder that cannot be opened or read.
+    """Create the error for a file or folder that cannot be opened or read.
 
     Args:
         path: the file or folder.
-        error: the reason.
+        error: the system's error.
         advice: what the user can do.
-        missing: the code if it does not exist.
+        missing: the error code if the file or folder does not exist.
     """
     code = missing if isinstance(error, FileNotFoundError) else "unreadable-file"
     message = f"cannot read {path}: {error.strerror or error_text(error)}"

@@ -1,4 +1,4 @@
-"""Atomic writing of files: after a crash, either the old or the new file exists, never a part of one."""
+"""Write files atomically: after a crash, either the complete old file or the complete new file exists."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Key in the metadata of a safetensors file; the value is the name of the file that holds its digest.
+# Key in the metadata of a safetensors file. Its value is the name of the file that contains the digest.
 DIGEST = "sha256"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-# Writers on two machines, or in two containers, may have the same process id.
+# Part of temporary names, since writers on two machines or in two containers may have the same process id.
 _WRITER = uuid.uuid4().hex[:8]
 
 
 @contextmanager
 def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
-    """Yield a temporary path next to `path`, which replaces `path` if the block succeeds and is removed if not.
+    """Yield a temporary path in the folder of `path`. It replaces `path` if the block succeeds; otherwise it is
+    removed.
 
     If the block removes the temporary file, `path` does not change. Symbolic links are followed, and the umask
     determines the permissions of the file.
 
     Args:
         path: the file to write.
-        sync: whether to sync the file and its folder, for files that cannot be recomputed in seconds.
+        sync: whether to sync the file and its folder to disk. Not needed for files that can be recomputed in seconds.
 
     Raises:
         OSError: `path` is not a regular file but, for example, a device or a pipe.
@@ -52,7 +53,7 @@ def atomic(path: Path, sync: bool = True) -> Iterator[Path]:
         yield temporary
         if not temporary.exists():
             return
-        temporary.chmod(mode)  # safetensors makes files that only the owner can read
+        temporary.chmod(mode)  # safetensors creates files that only the owner can read
         if sync:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
@@ -70,30 +71,32 @@ def write_text(path: Path, text: str, sync: bool = True) -> None:
 
 
 def check_replaceable(path: Path, kind: str, is_replaceable: Callable[[Path], bool]) -> None:
-    """Raise `UsageError` if `path` is a file that is neither empty nor of the kind that replaces it.
+    """Raise `UsageError` if `path` is a non-empty file of another kind, which must not be overwritten.
 
     Args:
         path: the file to write.
         kind: the kind of file, such as "a saved state", for the message.
-        is_replaceable: whether an existing file is of this kind.
+        is_replaceable: function that returns whether an existing file is of this kind.
     """
     if path.is_file() and path.stat().st_size and not is_replaceable(path):
         raise UsageError(f"{path} exists and is not {kind}; name another file", code="exists")
 
 
 def check_state_file(path: Path) -> None:
-    """`check_replaceable` for a saved state, whose metadata names its weights."""
+    """Raise `UsageError` if `path` is a non-empty file that is not a saved state. Metadata of saved states name the
+    weights."""
     check_replaceable(path, "a saved state", lambda file: '"weights"' in tensors_metadata(file).get("about", ""))
 
 
 def remove(path: Path) -> None:
-    """Remove a file if it exists; if not, this is not an error, even in a read-only folder."""
+    """Remove a file if it exists. A missing file is not an error, even in a read-only folder."""
     if path.exists():
         path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed. No other process may write to the folder meanwhile."""
+    """Remove the temporary files of writers that were killed. Other processes must not write to the folder at the same
+    time."""
     for path in folder.glob(".*.tmp"):
         if _TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -107,10 +110,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the entries of a folder, so that they survive a power failure, if the file system supports it."""
+    """Sync a folder to disk if the file system supports it, so that new entries survive a power failure."""
     try:
         handle = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a folder that this process may write to but not read
+    except PermissionError:  # this process may write to the folder but not read it
         return
     try:
         os.fsync(handle)
@@ -122,7 +125,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def holds_tensors(path: Path) -> bool:
-    """Whether a safetensors file exists and has the length that its header states."""
+    """Return whether a safetensors file exists and has the length declared by its header."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -133,7 +136,7 @@ def holds_tensors(path: Path) -> bool:
 
 
 def tensors_metadata(path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file; empty for other files and for files without metadata."""
+    """Return the metadata of a safetensors file; empty for other files and for files without metadata."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -144,11 +147,11 @@ def tensors_metadata(path: Path) -> dict[str, str]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], digest: bool = False) -> None:
-    """Write a safetensors file atomically; tensors that share memory (tied weights) are written separately.
+    """Write a safetensors file atomically. Tensors that share memory (tied weights) are written separately.
 
-    With `digest`, the file's SHA-256 is written to `PATH.sha256` first, in the format of `sha256sum`, and the metadata
-    names that file, so that a missing digest is detected. Until the new file has replaced the previous one, the digest
-    of the previous file is in a second line. If nothing changes, neither file is written.
+    With `digest`, the file's SHA-256 is first written to `PATH.sha256`, in the format of `sha256sum`. The metadata name
+    that file, so that a missing digest is detected. Until the new file has replaced the previous one, the digest of the
+    previous file is in a second line. If nothing has changed, neither file is written.
 
     Raises:
         OSError: the file system reports an error.
@@ -179,8 +182,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sort the metadata of a safetensors file by key: the library writes them in a random order, but the same tensors
-    should give the same bytes."""
+    """Sort the metadata of a safetensors file by key. The library writes them in random order, but equal tensors should
+    give equal bytes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -191,11 +194,11 @@ def _sort_metadata(path: Path) -> None:
 
 
 def digest_path(path: Path) -> Path:
-    """The path of a file's digest."""
+    """Return the path of the file with a file's digest."""
     return path.with_name(f"{path.name}.sha256")
 
 
 def _system_error(text: str) -> OSError:
-    """The system's error in a message of safetensors such as `I/O error: File too large (os error 27)`."""
+    """Convert a message of safetensors, such as `I/O error: File too large (os error 27)`, to the system's error."""
     code = re.search(r"\b(?:os error|code:) (\d+)", text)
     return OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(text)

@@ -1,4 +1,4 @@
-"""Formats of values and names, for readers and for file systems."""
+"""Format values and names for readers and for file names."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def text(value: Any) -> str:
-    """The value as a string."""
+    """Convert a value to a string."""
     return str(value)
 
 
 def canonical(name: str) -> str:
-    """The spelling of a name on the command line: lower case with hyphens."""
+    """Return the canonical spelling of a name: lower case with hyphens."""
     return name.strip().lower().replace("_", "-")
 
 
 def printable(text: str) -> str:
-    r"""The text with escapes for control characters, direction marks, and surrogates of names that are not UTF-8.
+    r"""Escape control characters, direction marks, and the surrogates in names that are not valid UTF-8.
 
     Line breaks and tabs are not escaped. All output to a terminal and to the report is passed through this function.
 
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def printable_all(value: Any) -> Any:
-    """The value with `printable` applied to all strings in its dictionaries and lists."""
+    """Apply `printable` to all strings in a value, including strings in dictionaries and lists."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, Mapping):
@@ -42,8 +42,8 @@ def printable_all(value: Any) -> Any:
 
 
 def as_one_line(text: str, max_length: int = 80) -> str:
-    r"""A user's text as part of one line: `printable`, with blanks for line breaks, and without the middle of a
-    long text.
+    r"""Convert a user's text to a part of one line: `printable`, with blanks for line breaks, and shortened in the
+    middle.
 
     >>> print(as_one_line("wind\n speed\x07"), as_one_line("abcdefgh", 7))
     wind speed\x07 ab...gh
@@ -54,7 +54,7 @@ def as_one_line(text: str, max_length: int = 80) -> str:
 
 
 def number(value: Number) -> str:
-    """Three significant digits.
+    """Format a number with three significant digits.
 
     >>> number(0.12345), number(1.0), number(1234.5), number(2e-9), number(0)
     ('0.123', '1.00', '1230', '2.0e-09', '0')
@@ -74,7 +74,7 @@ def number(value: Number) -> str:
 
 
 def fixed(value: Number, decimals: int = 3) -> str:
-    """A number with a fixed number of decimals, so that a column of scores is aligned; never minus zero.
+    """Format a number with a fixed number of decimals, so that columns of scores are aligned. Minus zero becomes zero.
 
     >>> fixed(0.61549), fixed(-0.00002), fixed(-0.004, 2)
     ('0.615', '0.000', '0.00')
@@ -83,7 +83,7 @@ def fixed(value: Number, decimals: int = 3) -> str:
 
 
 def signed(value: Number) -> str:
-    """A number with three decimals and its sign, such as '+0.123'."""
+    """Format a number with three decimals and its sign, such as '+0.123'."""
     return ("+" if float(fixed(value)) > 0 else "") + fixed(value)
 
 
@@ -92,7 +92,7 @@ def integer(value: Number) -> str:
 
 
 def count(value: Number) -> str:
-    """A large number with a unit prefix.
+    """Format a large number with a unit prefix.
 
     >>> count(950), count(9_483_265), count(22_400)
     ('950', '9.48 M', '22.4 k')
@@ -141,7 +141,7 @@ def plural(n: int, noun: str) -> str:
 
 
 def assignments(settings: Mapping[str, object]) -> str:
-    """Settings in one line, in the form of command-line options.
+    """Format settings in one line, in the form of command-line options.
 
     >>> assignments({"glyphs": "omniglot", "size": 28, "tables": ["a", "b"]})
     'glyphs=omniglot size=28 tables=a, b'
@@ -151,7 +151,7 @@ def assignments(settings: Mapping[str, object]) -> str:
 
 
 def shared_words(names: Sequence[str]) -> str:
-    """The hyphen-separated words that all names begin with.
+    """Return the hyphen-separated words with which all names begin.
 
     >>> shared_words(["bursty-p09-alpha1", "bursty-p09-alpha0"]), shared_words(["left", "right"])
     ('bursty-p09', '')
@@ -161,7 +161,8 @@ def shared_words(names: Sequence[str]) -> str:
 
 
 def slug(*names: str) -> str:
-    """Names as part of a file name and of an HTML id. A changed name gets a checksum, so that slugs are unique.
+    """Join names to a part of a file name or an HTML id. If characters must be replaced, a checksum is added so that
+    slugs stay unique.
 
     >>> slug("linear", "small"), slug("next", "squared_error"), slug("../a b")
     ('linear-small', 'next-squared-error', 'a-b-75e96e29')
@@ -179,5 +180,5 @@ def _scaled(value: Number, base: int, units: tuple[str, ...]) -> str:
 
 
 def _three(value: Number) -> str:
-    """Three significant digits of a value below 1,024, without a final dot as in '201.'."""
+    """Format a value below 1,024 with three significant digits, without a final dot as in '201.'."""
     return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"

@@ -1,9 +1,9 @@
-"""The guard of public functions: they run with a fixed global state of torch, whatever state the caller has set.
+"""A guard for public functions: they run with a fixed global state of torch that does not depend on the caller.
 
-Torch has a default dtype, a default device, autocast and gradient modes, which a notebook may have changed. Without the
-guard, they would change prompts and weights but not their names.
+A notebook may have changed torch's default dtype, default device, autocast or gradient mode. Without the guard, such
+changes would change prompts and weights that are stored under the same names.
 
-The default dtype and the global random generator belong to the process, the other states to a thread.
+The default dtype and the global random generator belong to the process. The other states belong to a thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _process = _Process()
 
 
 def _reset_after_fork() -> None:
-    """Replace the locks in a forked child, which has no other thread that could release them."""
+    """Replace the locks in a forked child process, in which the threads that hold them do not exist."""
     global _process
     _process = _Process()
 
@@ -48,7 +48,8 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Run the block in one thread at a time, for code that seeds torch's global generator or hooks all modules."""
+    """Run the block in one thread at a time, for code that seeds torch's global generator or registers global module
+    hooks."""
     with _process.exclusive:
         yield
 
@@ -81,7 +82,11 @@ def fixed_state() -> Iterator[None]:
 
 @contextmanager
 def _float32() -> Iterator[None]:
-    """The first block to begin, in any thread, stores the caller's dtype; the last one to end restores it."""
+    """Set the default dtype to float32 within the block.
+
+    If blocks overlap in several threads, the first one to begin stores the caller's dtype, and the last one to end
+    restores it.
+    """
     process = _process
     with process.dtype_lock:
         if process.guards == 0:
@@ -102,7 +107,7 @@ def _set_default_dtype(dtype: torch.dtype) -> None:
 
 
 def guarded(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: run the function in `fixed_state`."""
+    """Decorate a function to run it in `fixed_state`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

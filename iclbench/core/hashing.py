@@ -11,14 +11,15 @@ from pydantic import BaseModel
 
 
 def content_hash(value: BaseModel | dict[str, Any], length: int = 12) -> str:
-    """The first hexadecimal digits of the SHA-256 of canonical JSON; unset fields of a pydantic model do not count."""
+    """Return the first hexadecimal digits of the SHA-256 of a value as canonical JSON. Unset fields of pydantic models
+    are left out."""
     plain = value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def data_fingerprint(*parts: str | bytes | memoryview) -> str:
-    """The first 12 hexadecimal digits of the SHA-256 of all parts, one after the other."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of all parts, concatenated."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
@@ -26,5 +27,5 @@ def data_fingerprint(*parts: str | bytes | memoryview) -> str:
 
 
 def file_hash(file: BufferedReader) -> bytes:
-    """The SHA-256 of an open file."""
+    """Return the SHA-256 of an open file."""
     return hashlib.file_digest(file, "sha256").digest()

@@ -1,4 +1,4 @@
-"""Heads: the classes of predictions that a task card can choose by name."""
+"""Heads: the classes of predictions that a task card selects by name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Joint predictions of several positions: one Gaussian over all of them, or equally likely functions.
+"""Joint predictions of several positions: one Gaussian over all positions, or equally likely functions.
 
-A joint prediction also has marginal distributions, whose scores can be compared with those of predictors with
-independent positions. Papers report two different likelihoods: the mean over points of the marginal log-likelihood (for
-samples, log-mean-exp at each point), and the joint log-likelihood (for samples, log-mean-exp of the sums over points).
+A joint prediction also has marginal distributions. Their scores can be compared with scores of predictors that treat
+positions independently.
+
+Papers report two different likelihoods: the marginal log-likelihood averaged over points (for samples, log-mean-exp at
+each point), and the joint log-likelihood (for samples, log-mean-exp of the sums over points).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ _DEFAULT_SETTINGS = HeadSettings()
 
 @dataclass(frozen=True)
 class _JointPrediction(Prediction):
-    """Base of joint predictions, which are scored by their marginal distributions."""
+    """Base class of joint predictions. They are scored by their marginal distributions."""
 
     @property
     def marginals(self) -> Gaussian | Mixture:
@@ -51,7 +53,7 @@ class _JointPrediction(Prediction):
         raise NotImplementedError("a joint prediction is not read from the network's outputs at single positions")
 
     def log_likelihood(self, y: Float[Tensor, "B Q dy"]) -> Float[Tensor, "B Q"]:
-        """Marginal log-likelihood of each position."""
+        """Return the marginal log-likelihood of each position."""
         return self.marginals.log_likelihood(y)
 
     def loss(self, y: Tensor) -> Tensor:
@@ -75,7 +77,7 @@ class JointGaussian(_JointPrediction):
     """One Gaussian over all positions and outputs of an episode.
 
     The covariance of output i at position q and output j at position p is sum_r factor[q, i, r] factor[p, j, r], plus
-    std² on the diagonal. Selecting positions marginalises over the others.
+    std² on the diagonal. Selecting some positions marginalises over all others.
     """
 
     mean: Float[Tensor, "B Q dy"]
@@ -86,7 +88,7 @@ class JointGaussian(_JointPrediction):
 
     @classmethod
     def from_tril(cls, mean: Float[Tensor, "B Q dy"], tril: Float[Tensor, "B QD QD"]) -> JointGaussian:
-        """The Gaussian whose covariance has this lower triangular factor; the outputs of a position are adjacent."""
+        """Create the Gaussian whose covariance is tril tril^T. In `tril`, the outputs of a position are adjacent."""
         return cls(mean, tril.unflatten(1, mean.shape[1:]), torch.zeros_like(mean))
 
     @property
@@ -94,14 +96,16 @@ class JointGaussian(_JointPrediction):
         return Gaussian(self.mean, (self.factor.square().sum(-1) + self.std.square()).sqrt())
 
     def covariance(self) -> Float[Tensor, "B QD QD"]:
-        """Covariance of all outputs; the outputs of a position are adjacent."""
+        """Return the covariance of all outputs. The outputs of a position are adjacent."""
         rows = self.factor.flatten(1, 2)
         return rows @ rows.mT + torch.diag_embed(self.std.square().flatten(1))
 
     def joint_log_likelihood(self, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"]:
-        """Joint log-likelihood in double precision; NaN if the covariance has no Cholesky factor in this precision."""
+        """Return the joint log-likelihood in double precision; NaN if the covariance has no Cholesky factor in this
+        precision."""
         is_counted = mask.unsqueeze(-1).expand(self.mean.shape).flatten(1)
-        # A position outside the mask becomes an independent standard normal, at its mean.
+        # Positions outside the mask become independent standard normal variables at their mean, which add only a
+        # constant.
         counted_pairs = is_counted.unsqueeze(1) & is_counted.unsqueeze(2)
         covariance = torch.where(counted_pairs, self.to(dtype=torch.float64).covariance(), 0.0)
         covariance.diagonal(dim1=1, dim2=2).add_((~is_counted).double())
@@ -147,7 +151,7 @@ class Samples(_JointPrediction):
         return log_mean_exp(masked_sum(log_likelihoods, mask.unsqueeze(1)))
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
-        """Each sample of an episode is drawn from one of its functions, which is selected at random."""
+        """Draw each sample of an episode from one of its functions, selected at random."""
         batch, positions, count = self.means.shape[:3]
         function = torch.randint(count, (n, batch, 1, 1, 1, 1), generator=generator, device=self.means.device)
 
@@ -162,9 +166,10 @@ class Samples(_JointPrediction):
 
 @dataclass(frozen=True)
 class Paths(Samples):
-    """Samples drawn one position after another; each position's Gaussians are conditional on the outputs drawn before.
+    """Samples that are drawn one position after the other. The Gaussians at a position are conditional on the
+    previously drawn outputs.
 
-    They are samples of a joint distribution whose density they do not contain; the predictor computes it
+    The paths are samples of a joint distribution, whose density must be computed by the predictor
     (`Predictor.joint_scores`).
 
     Attributes:
@@ -177,7 +182,7 @@ class Paths(Samples):
         return None
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n B Q dy"]:
-        """The paths in a random order, repeated if there are fewer than n."""
+        """Return the paths in random order, repeated if there are fewer than n."""
         count = self.drawn_outputs.shape[2]
         order = torch.randperm(count, generator=generator, device=self.drawn_outputs.device)
         path_index = order[torch.arange(n, device=order.device) % count]
@@ -189,7 +194,7 @@ class SampledEvent(EventPrediction):
     """A mixture of S equally likely distributions of the next event.
 
     Attributes:
-        predictions: the S distributions, along the last axis.
+        predictions: the S distributions, stacked along the last axis.
     """
 
     predictions: EventPrediction
@@ -212,8 +217,8 @@ class SampledEvent(EventPrediction):
         return log_mean_exp(self.predictions.released_log_survival(gap.unsqueeze(-1)))
 
     def log_marks(self, gap: Tensor) -> Tensor:
-        """Log-probabilities of marks, with each distribution weighted by its density of this gap; the weights are equal
-        if all densities are 0."""
+        """Return the log-probabilities of marks. Each distribution is weighted by its density at this gap. If all
+        densities are 0, the weights are equal."""
         density = self.predictions.log_density(gap.unsqueeze(-1))
         weights = density.clamp_min(torch.finfo(density.dtype).min / 2).log_softmax(-1)
         return (weights.unsqueeze(-1) + self.predictions.log_marks(gap.unsqueeze(-1))).logsumexp(-2)
@@ -225,7 +230,7 @@ class SampledEvent(EventPrediction):
         return self.predictions.mean().mean(-1)
 
     def quantile(self, level: float) -> Tensor:
-        """The quantile of the mixture, by bisection between the smallest and the largest quantile of the S
+        """Return the quantile of the mixture, by bisection between the smallest and the largest quantile of the S
         distributions."""
         ends = self.predictions.quantile(level)
         return bisect(lambda gap: -torch.expm1(self.log_survival(gap)) < level, ends.amin(-1), ends.amax(-1))
@@ -238,7 +243,7 @@ class SampledEvent(EventPrediction):
 
 @singledispatch
 def mix_samples(predictions: Prediction) -> Prediction:
-    """The prediction `(B, Q)` that mixes equally likely predictions `(B, Q, S)`.
+    """Mix equally likely predictions `(B, Q, S)` into one prediction `(B, Q)`.
 
     Raises:
         UsageError: predictions of this class cannot be mixed.
@@ -282,5 +287,5 @@ def _(predictions: EventPrediction) -> SampledEvent:
 
 
 def log_mean_exp(values: Float[Tensor, "*shape S"]) -> Float[Tensor, " *shape"]:
-    """The logarithm of the mean of exponentials over the last axis."""
+    """Return the logarithm of the mean of exponentials over the last axis."""
     return values.logsumexp(-1) - math.log(values.shape[-1])

@@ -1,4 +1,4 @@
-"""Parsing of JSON from the user, with one-line errors that name the place."""
+"""Parse JSON from the user. Errors have one line and name the location."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def parse_json(text: str, where: str, pairs: Callable[[Pairs], Any] | None = Non
     """Parse a JSON text.
 
     Args:
-        text: the JSON.
-        where: where the text comes from; error messages begin with it.
-        pairs: builds the value of an object from its pairs (default: a dictionary).
+        text: the JSON text.
+        where: source of the text, with which error messages begin.
+        pairs: function that builds an object from its key-value pairs (default: a dictionary).
 
     Raises:
-        DataError: the text is not valid JSON (code `bad-syntax`), or an object has the same key twice and `pairs` is
-            None (code `duplicate`).
+        DataError: the text is not valid JSON (code `bad-syntax`), or an object has a key twice and `pairs` is None
+            (code `duplicate`).
     """
 
     def dict_with_unique_keys(key_values: Pairs) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Limits on the size of files, tables and models, so that a small file or card cannot fill the memory.
+"""Size limits for files, tables and models. Without limits, a small file or card could fill the memory.
 
-The same limit applies to an unpacked file, to a table in memory and to the weights of a model: 1 GiB by default, or the
-value of `--max-bytes` or `ICLBENCH_MAX_BYTES`. A text file is limited to 1/8 of this value, because a parsed text is
-many times larger, and a line or a card to 1/1024 of it. The option sets the environment variable, so that worker
-processes inherit the limit.
+The same limit applies to an unpacked file, a table in memory and the weights of a model: 1 GiB by default, or the value
+of `--max-bytes` or `ICLBENCH_MAX_BYTES`. A text file is limited to 1/8 of this value, because parsed text is many times
+larger. A line or a card is limited to 1/1024. The option sets the environment variable, so that worker processes
+inherit the limit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from iclbench.core.formats import nbytes
 
 VARIABLE = "ICLBENCH_MAX_BYTES"
 DEFAULT = 1 << 30
-# The limits of a text, and of a line or a card, are the limit of a file divided by these.
+# The limits for a text file, and for a line or a card, are the limit for a file divided by these numbers.
 _TEXT_DIVISOR, _LINE_DIVISOR = 8, 1024
 ADVICE = f"if the size is intended, raise the limit with --max-bytes SIZE or {VARIABLE}=SIZE"
 
 
 class TooLargeError(DataError):
-    """Something is larger than the limit; the message says how to raise it."""
+    """A file, a table or a model is larger than the limit. The message explains how to raise the limit."""
 
     code = "too-large"
 
@@ -50,18 +50,18 @@ def parse(text: str) -> int:
 
 
 def max_bytes() -> int:
-    """The limit of a file, a table or a model, in bytes."""
+    """Return the limit for a file, a table or a model, in bytes."""
     text = os.environ.get(VARIABLE, "")
     return parse(text) if text else DEFAULT
 
 
 def max_text() -> int:
-    """The limit of a text file that is read at once, in bytes."""
+    """Return the limit for a text file that is read at once, in bytes."""
     return max(max_bytes() // _TEXT_DIVISOR, 1)
 
 
 def max_line() -> int:
-    """The limit of a line and of a card, in bytes."""
+    """Return the limit for a line or a card, in bytes."""
     return max(max_bytes() // _LINE_DIVISOR, 1)
 
 
@@ -70,14 +70,14 @@ def check(size: int, beginning: str) -> None:
 
     Args:
         size: the size in bytes.
-        beginning: the message before the size, such as "images.npy declares".
+        beginning: text of the message before the size, such as "images.npy declares".
     """
     if size > max_bytes():
         raise TooLargeError(f"{beginning} {nbytes(size)}, more than the {nbytes(max_bytes())} allowed; {ADVICE}")
 
 
 def too_large(subject: str, limit: int) -> TooLargeError:
-    """The error for a file, a table or a line (the subject of the message) that is larger than its limit."""
+    """Create the error for a file, a table or a line (`subject`) that is larger than its limit."""
     return TooLargeError(f"{subject} is larger than the limit of {nbytes(limit)}; {ADVICE}")
 
 
@@ -85,7 +85,7 @@ def open_file(path: Path) -> BufferedReader:
     """Open a data file for reading.
 
     Raises:
-        OSError: the file cannot be read, or is a pipe, which would wait for a writer.
+        OSError: the file cannot be read, or is a pipe, whose opening would wait for a writer.
     """
     if path.is_fifo():
         raise OSError(errno.ESPIPE, "it is a pipe, not a file", str(path))
@@ -93,7 +93,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:
-    """The content of a file; raises `TooLargeError` if it is longer than `limit` (default: `max_text`)."""
+    """Return the content of a file. Raise `TooLargeError` if it is longer than `limit` (default: `max_text`)."""
     max_size = max_text() if limit is None else limit
     with open_file(path) as file:
         content = file.read(max_size + 1)
@@ -103,10 +103,10 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
 
 
 def lines(file: TextIOBase, where: str) -> Iterator[str]:
-    """The lines of a stream, each within the limit.
+    """Yield the lines of a stream, each within the size limit.
 
     Raises:
-        TooLargeError: a line is longer than `max_line`, and is not read to its end.
+        TooLargeError: a line is longer than `max_line`. The rest of the line is not read.
     """
     limit, number = max_line(), 1
     while line := file.readline(limit + 1):

@@ -1,9 +1,9 @@
 """Locks between processes, and between machines that share a folder.
 
-The system releases its locks (`flock`) when a process ends for any reason. Some shared file systems do not support them
-(Lustre without `flock`), or do not share them between machines (NFS with `nolock`). There, the lock is a folder with a
-file that names its owner and has a heartbeat. It is stale if the owner is dead, or if the heartbeat is older than
-`STALE_SECONDS`.
+The operating system releases its locks (`flock`) when a process ends for any reason. Some shared file systems do not
+support such locks (Lustre without `flock`), or do not share them between machines (NFS with `nolock`). On these file
+systems, the lock is a folder with a file that names its owner. The owner touches the file at regular intervals (the
+heartbeat). The lock is stale if the owner is dead, or if the last heartbeat is older than `STALE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
-# Seconds between two heartbeats, and the age of the last heartbeat at which a lock is stale.
+# Seconds between two heartbeats, and the age of the last heartbeat above which a lock is stale.
 BEAT_SECONDS, STALE_SECONDS = 15.0, 120.0
-# Seconds between two attempts.
+# Seconds between two attempts to acquire a lock.
 _RETRY_SECONDS = 0.5
 # The error numbers of `flock` on a file system that does not support it.
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
@@ -33,10 +33,10 @@ _VARIABLE = "ICLBENCH_LOCKS"
 
 @runtime_checkable
 class Lock(Protocol):
-    """A lock that one process holds at a time."""
+    """A lock that at most one process holds at a time."""
 
     def acquire(self, wait: bool) -> None:
-        """Acquire the lock; raises `BlockingIOError` if another process holds it and `wait` is False."""
+        """Acquire the lock. Raise `BlockingIOError` if another process holds it and `wait` is False."""
 
     @property
     def is_held(self) -> bool:
@@ -47,7 +47,7 @@ class Lock(Protocol):
 
 
 def lock(path: Path) -> Lock:
-    """The lock for a path, of the kind that its file system supports."""
+    """Return a lock for a path, of a kind that its file system supports."""
     if os.environ.get(_VARIABLE) == "folders" or not flock_reaches_all_machines(path):
         return FolderLock(path)
     return _FileLock(path)
@@ -138,13 +138,13 @@ class FolderLock:
                     os.utime(self._owner_file)
 
     def _is_stale(self) -> bool:
-        """Whether its owner is known to be dead, or its last heartbeat is too old."""
+        """Return whether the owner is known to be dead, or the last heartbeat is too old."""
         try:
             owner = json.loads(self._owner_file.read_text())
             if owner["machine"] == _machine() and not is_alive(owner["pid"]):
                 return True
         except (OSError, ValueError, KeyError):
-            pass  # another process is creating the file, or died while creating it
+            pass  # another process is creating the file, or has died while creating it
         path = self._owner_file if self._owner_file.exists() else self._path
         try:
             return self._now() - path.stat().st_mtime > STALE_SECONDS
@@ -152,7 +152,7 @@ class FolderLock:
             return False
 
     def _now(self) -> float:
-        """The time of the file system's clock, which dates the heartbeats."""
+        """Return the time of the file system's clock, since heartbeats have its time stamps."""
         probe = self._path.with_name(f"{self._path.name}-{uuid.uuid4().hex}")
         try:
             probe.touch()
@@ -162,14 +162,14 @@ class FolderLock:
 
     def _remove_if_stale(self) -> None:
         """Remove a stale folder."""
-        # Another process may have replaced the stale folder since the check. So only one process at a time removes
-        # folders, and it checks again.
+        # Another process may have replaced the stale folder since the last check. Therefore only one process at a time
+        # removes folders, and it repeats the check.
         guard = self._path.with_name(self._path.name + ".guard")
         try:
             guard.mkdir()
         except FileExistsError:
             with suppress(OSError):
-                if self._now() - guard.stat().st_mtime > STALE_SECONDS:  # the process that made it is dead
+                if self._now() - guard.stat().st_mtime > STALE_SECONDS:  # the process that created it is dead
                     guard.rmdir()
             time.sleep(_RETRY_SECONDS)
             return
@@ -182,7 +182,8 @@ class FolderLock:
 
 
 def flock_reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether `flock` on a path excludes processes on all machines that share it, according to the mount options."""
+    """Return whether, according to the mount options, `flock` on a path excludes processes on all machines that share
+    it."""
     try:
         lines = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
@@ -203,7 +204,8 @@ def flock_reaches_all_machines(path: Path, mounts: Path = Path("/proc/self/mount
 
 
 def _machine() -> str:
-    """The host, its boot and the container, within which process ids are unique."""
+    """Return an identifier of the host, its boot and the container. Process ids are unique among processes with the
+    same identifier."""
     names = [socket.gethostname()]
     for read in (Path("/proc/sys/kernel/random/boot_id").read_text, lambda: str(Path("/proc/self/ns/pid").readlink())):
         with suppress(OSError):
@@ -212,7 +214,7 @@ def _machine() -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this machine runs a process with this id."""
+    """Return whether a process with this id runs on this machine."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -10,12 +10,12 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-# The libraries that values of a cell may depend on.
+# The libraries on which the values of a cell may depend.
 _LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "xgboost")
 
 
 def device_label(device: str) -> str:
-    """The name of a device in tables, as `devices.device_label`; torch is imported only for GPUs."""
+    """Return the name of a device in tables, like `devices.device_label`, but import torch only for GPUs."""
     if device == "cpu":
         return device
     from iclbench.core import devices
@@ -25,9 +25,9 @@ def device_label(device: str) -> str:
 
 @cache
 def hardware() -> str:
-    """Processor, number of cores and memory of this machine, if the system reports them.
+    """Return the processor, number of cores and memory of this machine, if the system reports them.
 
-    Processors of several generations may have the same name, so the name is followed by the family and model numbers.
+    Processors of different generations may have the same name, so the family and model numbers follow the name.
     """
     fields: dict[str, str] = {}
     for path in (Path("/proc/cpuinfo"), Path("/proc/meminfo")):
@@ -43,7 +43,7 @@ def hardware() -> str:
 
 @cache
 def libraries() -> str:
-    """The versions of Python and of the libraries that values may depend on, as JSON."""
+    """Return the versions of Python and of the libraries on which values may depend, as JSON."""
     versions = {"python": ".".join(str(part) for part in sys.version_info[:3])}
     for name in _LIBRARIES:
         try:

@@ -1,4 +1,4 @@
-"""Texts about a test of a family, which a report can show without importing the family."""
+"""Texts that describe a test of a family. A report can show them without importing the family."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Meaning:
-    """The texts about a test, registered under the test's name (entry points `iclbench.tests`).
+    """The description of a test, registered under the test's name (entry points `iclbench.tests`).
 
     Attributes:
-        title: its name in tables and figures.
-        asks: what the test measures.
-        chance: the accuracy of guessing; None if it depends on the task.
-        guessing: the accuracy of guessing, in words.
-        finer: whether it is a finer version of another test; tables over several tasks omit finer tests.
+        title: name of the test in tables and figures.
+        asks: the question that the test answers.
+        chance: accuracy of guessing; None if it depends on the task.
+        guessing: accuracy of guessing, in words.
+        finer: whether the test is a more detailed version of another test. Tables over several tasks omit such tests.
     """
 
     title: str

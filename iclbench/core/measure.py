@@ -1,4 +1,4 @@
-"""Measurement of work: seconds, and peak memory beyond the memory in use at the start."""
+"""Measure the time of work, and its peak memory beyond the memory in use at the start."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Measure:
-    """Measures a block: `with Measure(device) as cost: ...`, then `cost.seconds` and `cost.bytes`.
+    """Measure a block: `with Measure(device) as cost: ...`, then read `cost.seconds` and `cost.bytes`.
 
-    On CUDA, `bytes` is the peak of torch's allocator. On Linux, it is the peak of the resident set, which the kernel
-    resets and reports, and includes the memory of all libraries. On other systems, it is None.
+    On CUDA, `bytes` is the peak of torch's allocator. On the CPU under Linux, it is the peak of the resident set as
+    reported by the kernel, which includes the memory of all libraries. On other systems, it is None.
 
-    The C library reuses freed pages, which would hide new allocations, so they are returned to the kernel before the
-    block begins. Partly used pages remain. So values below a few hundred KiB, or a few tens of MiB in a process that
-    has done other work before, are only lower bounds. Pages of mapped files, such as code that runs for the
-    first time, do not count. The first call of a function also starts thread pools: measure the second call.
+    The C library reuses freed pages, which would hide new allocations. Free pages are therefore returned to the kernel
+    before the block begins. Partly used pages remain, so values below a few hundred KiB are only lower bounds. After
+    other work in the same process, this holds for values below a few tens of MiB. Pages of mapped files, such as code
+    that runs for the first time, do not count. The first call of a function also starts thread pools, so measure the
+    second call.
     """
 
     def __init__(self, device: str) -> None:
@@ -48,7 +49,7 @@ class Measure:
 
     @property
     def peak(self) -> int | None:
-        """Peak memory so far, in bytes; None if it is unknown."""
+        """Peak memory up to now, in bytes; None if it is unknown."""
         if self._bytes_before is None:
             return None
         if self.device.startswith("cuda"):
@@ -57,7 +58,7 @@ class Measure:
         return max(0, _resident("VmHWM") - self._bytes_before - file_bytes)
 
     def restart_peak(self) -> None:
-        """Reset the peak to the memory in use now."""
+        """Reset the peak to the memory that is in use now."""
         if self.device.startswith("cuda"):
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
@@ -66,7 +67,7 @@ class Measure:
 
 
 def seconds_of(work: Callable[[], object], device: str) -> float:
-    """The time in seconds until the device has finished the work."""
+    """Return the time in seconds until the device has finished the work."""
     _wait_for(device)
     start = time.perf_counter()
     work()
@@ -75,7 +76,7 @@ def seconds_of(work: Callable[[], object], device: str) -> float:
 
 
 def peak_of(work: Callable[[], object], device: str) -> int | None:
-    """The peak memory of the work in bytes, see `Measure`."""
+    """Return the peak memory of the work in bytes; see `Measure`."""
     with Measure(device) as cost:
         work()
     return cost.bytes
@@ -87,14 +88,14 @@ def _wait_for(device: str) -> None:
 
 
 def _return_free_pages() -> None:
-    """Return the free pages of glibc to the kernel; other C libraries have no such function."""
+    """Return the free pages of glibc to the kernel. Do nothing for other C libraries, which have no such function."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _reset_resident_peak() -> int | None:
-    """Set the kernel's peak to the current resident size, in bytes, and return it; None if the kernel cannot
+    """Reset the kernel's peak to the current resident size, and return this size in bytes; None if the kernel cannot
     reset it."""
     try:
         _CLEAR.write_text("5")
@@ -104,7 +105,7 @@ def _reset_resident_peak() -> int | None:
 
 
 def _resident(field: str) -> int:
-    """A field of the kernel's status of this process, in bytes."""
+    """Return a field of this process's status in the kernel, in bytes."""
     for line in _STATUS.read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:

@@ -1,6 +1,7 @@
 """One-line messages for out-of-memory errors, with advice on what to reduce.
 
-Each library has its own error. Errors of torch, which this module does not import, are recognised by their messages.
+Each library raises its own error. Errors of torch are recognised by their messages, since this module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class OutOfMemoryError(IclbenchError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is an out-of-memory error of a library.
+    """Return whether this is an out-of-memory error of a library.
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     (True, True)
@@ -52,7 +53,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def advice(error: BaseException, remedy: str) -> str:
-    """One line with the size of the failed request and the remedy.
+    """Return one line with the size of the failed request and the remedy.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), TRAINING_REMEDY)
     'out of memory (20.00 GiB requested): use a smaller -o train.batch, -o backbone.width or --preset'
@@ -67,7 +68,7 @@ def advice(error: BaseException, remedy: str) -> str:
 
 @contextmanager
 def memory_advice(remedy: str) -> Iterator[None]:
-    """Raise `OutOfMemoryError`, whose message names the remedy, if the block runs out of memory."""
+    """If the block runs out of memory, raise `OutOfMemoryError` with a message that names the remedy."""
     try:
         yield
     except Exception as error:

@@ -1,6 +1,6 @@
-"""The metrics of the tables `values` and `costs`: label, unit, direction, axis, format and normalisation.
+"""The metrics in the tables `values` and `costs`, with label, unit, direction, axis, format and normalisation.
 
-A new metric is one entry here. A metric of a plug-in without an entry is labelled with its name and has a linear axis.
+To add a metric, add an entry here. A plug-in's metric without an entry is labelled with its name and has a linear axis.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ class Metric:
     """A metric and its properties.
 
     Attributes:
-        name: its name in the tables.
-        label: its name in figures and captions.
+        name: name in the tables.
+        label: name in figures and captions.
         unit: unit of its values; empty for a plain number.
         lower_is_better: whether smaller values are better.
-        logarithmic: whether its axis is logarithmic.
+        logarithmic: whether axes for the metric are logarithmic.
         normalised: whether values are divided by the task's normaliser.
-        area: name of the metric for the area under its learning curve; empty if there is none.
-        yes_or_no: whether an episode has the value 1 (right) or 0, so that the mean is a share of episodes.
+        area: name of the metric that is the area under this metric's learning curve; empty if there is none.
+        yes_or_no: whether the value of an episode is 1 (correct) or 0, so that the mean is a share of episodes.
         is_share: whether the mean is between 0 and 1.
-        show: formats a value.
-        per_event: whether it is a sum over a sequence, divided by the mean number of scored positions.
-        is_for_sequences: whether its learning curves come from streams, which may differ in length or score only some
+        show: function that formats a value.
+        per_event: whether a value is a sum over a sequence, which is divided by the mean number of scored positions.
+        is_for_sequences: whether learning curves are measured on streams, which may differ in length or score only some
             positions. All scored positions then have the same weight.
-        includes_open_interval: whether its sum over a sequence includes the open interval at the end of an observation
+        includes_open_interval: whether the sum over a sequence includes the open interval at the end of an observation
             window.
-        describes_intervals: whether it describes predictive intervals. It is not reported for observation windows: the
-            end of a window cuts off long gaps, so observed gaps are too short.
-        depends_on_machine: whether it depends on the machine that measured it.
-        guessing_baselines: baselines that ignore the context; the best of them scores 0.
+        describes_intervals: whether the metric describes predictive intervals. Such metrics are not reported for
+            observation windows: the end of a window cuts off long gaps, so observed gaps are too short.
+        depends_on_machine: whether values depend on the machine that measured them.
+        guessing_baselines: baselines that ignore the context. The best of them has score 0.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Metric:
     guessing_baselines: tuple[str, ...] = ("zero",)
 
     def normaliser(self, task_normaliser: float) -> float:
-        """The divisor of raw values, given the normaliser of the task."""
+        """Return the divisor of raw values, given the task's normaliser."""
         return task_normaliser if self.normalised else 1.0
 
 
@@ -151,21 +151,22 @@ _ENTRIES = (
     _cost("steps", "steps", "", count),
     _cost("encoder_parameters", "parameters of an image encoder", "", count),
 )
-# Beginning of the names of divergences from a baseline or an oracle.
+# Prefix in the names of divergences from a baseline or an oracle.
 KL_TO = "kl_to_"
-# Beginnings of the names of scores of linear probes; the target follows.
+# Prefixes in the names of the scores of linear probes. The name of the decoded target follows.
 R_SQUARED_OF, ACCURACY_OF = "r_squared_of_", "accuracy_of_"
 METRICS = {entry.name: entry for entry in _ENTRIES}
-# Baselines that ignore the context, for any metric.
+# All baselines that ignore the context, for any metric.
 GUESSING_BASELINES = frozenset(name for entry in _ENTRIES for name in entry.guessing_baselines)
-# Baselines with access to the truth that are not optimal: they have no rank and are never the best baseline.
+# Baselines that have access to the truth but are not optimal. They are not ranked, and are never the best baseline.
 BASELINES_GIVEN_TRUTH = frozenset({"periodic-mean"})
-# Likelihoods come first, because event tasks also have squared errors.
+# Metrics with learning curves, in order of preference. Likelihoods come first, because event tasks also have squared
+# errors.
 _CURVES = tuple(entry.name for entry in _ENTRIES if entry.area)
 
 
 def curve_metric(metric_names: Iterable[str]) -> str:
-    """The metric, among those of a result, that has the learning curve summarised by `auc`.
+    """Return which of a result's metrics has the learning curve that `auc` summarises.
 
     >>> curve_metric(["accuracy", "squared_error", "nll"]), curve_metric(["log_likelihood"])
     ('nll', 'squared_error')
@@ -175,10 +176,11 @@ def curve_metric(metric_names: Iterable[str]) -> str:
 
 
 def metric(name: str) -> Metric:
-    """The metric of this name.
+    """Return the metric with this name.
 
-    An unknown name that ends in "error" or "loss" is better when lower; one that begins with "accuracy" is a share of
-    correct answers, one that begins with "r_squared_of_" is an R², and one that begins with "kl_to_" is a divergence.
+    The properties of an unknown metric are inferred from its name. A name that begins with "accuracy" is a share of
+    correct answers, "r_squared_of_" an R², and "kl_to_" a divergence. Of all other names, "error" or "loss" at the end
+    means that lower values are better.
 
     >>> metric("log_likelihood").unit, metric("pinball_loss").label, metric("pinball_loss").lower_is_better
     ('nats', 'pinball loss', True)

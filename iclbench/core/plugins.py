@@ -1,7 +1,7 @@
-"""Errors of classes from outside iclbench, with the names of the class and the method.
+"""Errors in classes from outside iclbench, reported with the names of the class and the method.
 
-Each exception that a plug-in raises becomes a one-line error. The class and the method are those of the innermost frame
-of the traceback with a public method, inherited or not, that was called on an instance of such a class.
+An exception raised in a plug-in becomes a one-line error that names a class and a method. They are taken from the
+innermost frame of the traceback in which a public method, possibly inherited, runs on an instance of such a class.
 `iclbench.core.answers` checks return values.
 """
 
@@ -16,12 +16,13 @@ from typing import Any
 from iclbench.core.errors import IclbenchError, PluginError, UsageError, is_ours, one_line, shorten
 from iclbench.core.memory import is_out_of_memory
 
-# Base classes of settings, by the module of the plug-in's base class (default: `BaseSettings`).
+# The base class for a plug-in's settings, by the module of the plug-in's own base class (default: `BaseSettings`).
 _SETTINGS = {"iclbench.backbones.base": "iclbench.backbones.base.BackboneSettings"}
 
 
 def check_settings(cls: type, target: str) -> None:
-    """Raise `UsageError` if the class named `target` has no settings class."""
+    """Raise `UsageError` if a class lacks the settings class that its base class requires. `target` is its name in the
+    message."""
     for base in filter(is_ours, cls.__mro__):
         for name in {"Settings", "Parameters"} & inspect.get_annotations(base).keys():
             if not hasattr(cls, name):
@@ -32,16 +33,16 @@ def check_settings(cls: type, target: str) -> None:
 
 
 def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
-    """The `PluginError` that names the class and method that raised an error.
+    """Convert an error to a `PluginError` that names the class and the method in which it was raised.
 
-    The error itself is returned if no class from outside iclbench was involved, or if it is an `IclbenchError` or an
+    The error is returned unchanged if no class from outside iclbench was involved, or if it is an `IclbenchError` or an
     out-of-memory error.
 
     Args:
         error: the caught error.
-        part: an object or class to name if no method of a class from outside is in the traceback.
+        part: object or class to name if the traceback contains no method of a class from outside iclbench.
     """
-    # torch's error is recognised by its name, since this module does not import torch.
+    # Torch's error is recognised by its name, since this module does not import torch.
     if isinstance(error, IclbenchError) or is_out_of_memory(error) or type(error).__name__ == "OutOfMemoryError":
         return error
     faulty_class, method = _plugin_class(part), ""
@@ -60,14 +61,15 @@ def as_plugin_error(error: BaseException, part: Any = None) -> BaseException:
 
 
 def _plugin_class(part: Any) -> type | None:
-    """The class of an object, or the class itself, if it is from outside iclbench and has a base class in iclbench."""
+    """Return the class of an object (or the class itself) if it is from outside iclbench and has a base class in
+    iclbench, else None."""
     cls = part if isinstance(part, type) else type(part)
     return cls if not is_ours(cls) and any(map(is_ours, cls.__mro__)) else None
 
 
 @contextmanager
 def plugin_errors(part: Any) -> Iterator[None]:
-    """Within the block, turn an error of a plug-in into a `PluginError`; `part` as in `as_plugin_error`."""
+    """Within the block, convert errors in plug-ins to `PluginError`. For `part`, see `as_plugin_error`."""
     try:
         yield
     except (Exception, SystemExit) as error:

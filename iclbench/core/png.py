@@ -1,4 +1,4 @@
-"""Encoding and decoding of PNG images in memory with Pillow."""
+"""Encode and decode PNG images in memory with Pillow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import UInt8
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# Number of pixels of the largest image that is decoded; a file of a few bytes can declare more.
+# Maximum number of pixels of a decoded image. A file of a few bytes can declare more pixels than fit into memory.
 _MAX_PIXELS = 1 << 24
 
 
 def encode(image: UInt8[np.ndarray, "height width"] | UInt8[np.ndarray, "height width 3"]) -> bytes:
-    """An 8-bit PNG file, greyscale or RGB; 255 is white."""
+    """Encode a greyscale or RGB image as an 8-bit PNG file. The value 255 is white."""
     from PIL import Image
 
     file = BytesIO()
@@ -28,8 +28,8 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 def _expected_size(data: bytes) -> int:
-    """Number of bytes of the rows that the header of a greyscale image declares, including the filter byte of each
-    row."""
+    """Return the size in bytes of the decompressed rows, as declared in the header of a greyscale image. Each row has a
+    filter byte."""
     width, height, bits, interlaced = *struct.unpack(">IIB", data[16:25]), data[28]
     passes = _PASSES if interlaced else ((0, 0, 1, 1),)
     sizes = [(-(-(width - x) // dx), -(-(height - y) // dy)) for x, y, dx, dy in passes]
@@ -37,7 +37,8 @@ def _expected_size(data: bytes) -> int:
 
 
 def _inflated_size(data: bytes) -> int:
-    """Number of bytes of the decompressed rows, up to the expected number; Pillow has already verified the chunks."""
+    """Return the size in bytes of the decompressed rows, up to the expected size. Pillow must have verified the
+    chunks."""
     inflater, size_read, offset, expected_size = zlib.decompressobj(), 0, len(SIGNATURE), _expected_size(data)
     while offset + 8 <= len(data) and size_read < expected_size:
         size, kind = struct.unpack(">I4s", data[offset : offset + 8])
@@ -48,7 +49,8 @@ def _inflated_size(data: bytes) -> int:
 
 
 def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
-    """Decode a greyscale PNG of at most 8 bits per pixel. Values are 0 and 1 for one bit per pixel, else 0 to 255.
+    """Decode a greyscale PNG file with at most 8 bits per pixel. Values are 0 and 1 for one bit per pixel, otherwise 0
+    to 255.
 
     Raises:
         ValueError: the data are not such an image, are damaged, or have more than 16,777,216 pixels.
@@ -61,7 +63,7 @@ def decode(data: bytes) -> UInt8[np.ndarray, "height width"]:
     try:
         with Image.open(BytesIO(data), formats=["PNG"]) as image:
             width, height, mode = image.width, image.height, image.mode
-            image.verify()  # checks the checksums, which are ignored when the pixels are read
+            image.verify()  # verify the checksums, which are ignored when the pixels are read
         if mode in ("1", "L") and width * height <= _MAX_PIXELS:
             if _inflated_size(data) < _expected_size(data):
                 raise ValueError("it ends too early")

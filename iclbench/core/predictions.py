@@ -1,9 +1,11 @@
-"""Predictive distributions, with their network outputs, training losses and scores.
+"""Predictive distributions: how they are read from network outputs, and their training losses and scores.
 
-`loss(y)` and every entry of `scores(y)` have one value per query, `(batch, positions)`, summed over output dimensions.
-Predictions of events (a time and a mark) are in `iclbench.core.events`, histograms in `iclbench.core.bar`, joint
-predictions of several positions in `iclbench.core.joint`. `iclbench.core.heads` names the predictions that a task card
-can choose.
+`loss(y)` and all entries of `scores(y)` have one value per query, `(batch, positions)`, summed over output dimensions
+(intervals: averaged).
+
+Predictions of events (a time and a mark) are in `iclbench.core.events`, histograms in `iclbench.core.bar`, and joint
+predictions of several positions in `iclbench.core.joint`. `iclbench.core.heads` lists the predictions that a task card
+can select.
 """
 
 from __future__ import annotations
@@ -26,25 +28,26 @@ _P = TypeVar("_P", bound="Prediction")
 
 _LOG_2PI = math.log(2 * math.pi)
 
-# Metrics that are the share of targets in a central interval, with the probability of the interval.
+# Metrics for the share of targets within a central interval, and the probability of that interval.
 COVERED = {"covered_50": 0.5, "covered_90": 0.9}
 
-# The standard deviation as a function of the raw output r. "floor": variance = softplus(r) + floor² (the default).
-# "exp": exp(r). "bounded-m": m + (1 - m) softplus(r), as in public code of neural processes with m = 0.1 or 0.05.
+# How the standard deviation depends on the raw output r. "floor" (default): variance = softplus(r) + floor². "exp":
+# exp(r). "bounded-m": m + (1 - m) softplus(r), as in public code of neural processes, with m = 0.1 or 0.05.
 Spread = Literal["floor", "exp", "bounded-0.1", "bounded-0.05"]
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """The mapping from raw network outputs to a prediction; recorded with every run.
+    """Settings for the mapping from raw network outputs to predictions. They are recorded with every run.
 
     Attributes:
-        floor: smallest standard deviation of a Gaussian. It bounds the log-likelihood (0.1: at most 1.384 nats per
-            output), so likelihoods with different floors cannot be compared. Only the spread `floor` uses it.
+        floor: smallest standard deviation of a Gaussian, used only with the spread "floor". It bounds the
+            log-likelihood (for 0.1, at most 1.384 nats per output), so likelihoods with different floors cannot be
+            compared.
         components: number of Gaussians of a mixture.
-        spread: the standard deviation of a Gaussian or a mixture as a function of the raw output.
+        spread: how the standard deviations of Gaussians and mixtures depend on the raw output.
         buckets: number of buckets of a bar head, at least 2.
-        scale: standard deviation of the task's outputs, the unit of the borders of a bar head.
+        scale: standard deviation of the task's outputs, which is the unit of a bar head's borders.
     """
 
     floor: float = 0.0
@@ -58,12 +61,12 @@ class HeadSettings:
 class Prediction(TensorRecord):
     """A predictive distribution for each query.
 
-    Subclasses state how many raw network outputs they need (`raw_dim`) and build themselves from them (`from_raw`). A
-    `Point` has no spread: it has no interval, and all its samples are equal.
+    Subclasses define the number of raw network outputs that they need (`raw_dim`), and how a prediction is built from
+    these outputs (`from_raw`). A `Point` has no spread: it has no interval, and all its samples are equal.
 
     Attributes:
-        metrics: names of its scores (`iclbench.core.metrics`).
-        headline: the metric of the single row of a failed cell.
+        metrics: names of the scores (`iclbench.core.metrics`).
+        headline: metric of the single row that is written for a failed cell.
     """
 
     metrics: ClassVar[tuple[str, ...]] = ()
@@ -72,14 +75,14 @@ class Prediction(TensorRecord):
     @classmethod
     @abstractmethod
     def raw_dim(cls, outputs: int, settings: HeadSettings = HeadSettings()) -> int:
-        """Width of the raw network output for `outputs` output dimensions (or classes)."""
+        """Return the width of the raw network output for `outputs` output dimensions (or classes)."""
 
     @classmethod
     @abstractmethod
     def from_raw(
         cls: type[_P], raw: Float[Tensor, "*shape raw"], outputs: int, settings: HeadSettings = HeadSettings()
     ) -> _P:
-        """The distribution that raw network outputs describe."""
+        """Create predictions from raw network outputs."""
 
     @property
     def marginals(self) -> Prediction:
@@ -88,16 +91,16 @@ class Prediction(TensorRecord):
 
     @abstractmethod
     def loss(self, y: Tensor) -> Float[Tensor, "*shape"]:
-        """The training loss, per position."""
+        """Return the training loss of each position."""
 
     @abstractmethod
     def scores(self, y: Tensor) -> dict[str, Float[Tensor, "*shape"]]:
-        """The values of all `metrics`, per position."""
+        """Return the values of all `metrics` for each position."""
 
     def scores_within(
         self, y: Tensor, choices: Bool[Tensor, "batch classes"] | None
     ) -> dict[str, Float[Tensor, "batch positions"]]:
-        """`scores`; for class labels also the accuracy among the labels that each episode admits.
+        """Return `scores`. For class labels, add the accuracy among the labels that each episode allows.
 
         Args:
             y: the true outputs.
@@ -106,12 +109,13 @@ class Prediction(TensorRecord):
         return self.scores(y)
 
     def point(self) -> Tensor:
-        """The point prediction: the mean, `(*shape, dy)`, or the most likely class label, `(*shape)`."""
+        """Return the point prediction: the mean, `(*shape, dy)`, or the most likely class label, `(*shape)`."""
         raise NotImplementedError(f"{type(self).__name__} does not implement point()")
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor] | None:
-        """The ends of the central interval with this probability per output, `(*shape, dy)` each; None for
-        predictions without intervals (single values, classes).
+        """Return the ends of the central interval with this probability, `(*shape, dy)` each.
+
+        Each output has its own interval. Predictions of single values or classes have no intervals; return None.
 
         Raises:
             ValueError: the level is not between 0 and 1.
@@ -119,8 +123,8 @@ class Prediction(TensorRecord):
         return None
 
     def joint_log_likelihood(self, y: Tensor, mask: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
-        """Joint log-density of an episode's outputs at all positions in the mask; None for predictions without a
-        density."""
+        """Return the joint log-density of an episode's outputs at all positions in the mask; None for predictions
+        without a density."""
         return None
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -137,9 +141,10 @@ class Prediction(TensorRecord):
     def sequence_scores(
         self, y: Tensor, scored: Bool[Tensor, "B N"], mask: Bool[Tensor, "B N"]
     ) -> dict[str, Float[Tensor, " B"]]:
-        """Scores of complete sequences that are not means over positions; NaN for sequences without a value.
+        """Return scores of complete sequences that are not means over positions; NaN for sequences without a value.
 
-        Scores whose metric is `per_event` are sums, which are later divided by the mean number of scored positions.
+        If the metric of a score is `per_event`, the score is a sum, which is later divided by the mean number of scored
+        positions.
 
         Args:
             y: outputs at all positions.
@@ -149,18 +154,21 @@ class Prediction(TensorRecord):
         return {}
 
     def columns(self) -> dict[str, Float[Tensor, "*shape columns"]]:
-        """The columns that `iclbench stream` prints: the mean, with the standard deviation and the central 90 %
-        interval if the prediction has a spread; or the most likely class and the probabilities of all classes."""
+        """Return the columns that `iclbench stream` prints.
+
+        For numbers, they are the mean and, if the prediction has a spread, the standard deviation and the central 90 %
+        interval. For classes, they are the most likely class and the probabilities of all classes.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not implement columns()")
 
     def at(self: _P, index: slice | Tensor) -> _P:
-        """The predictions at some positions (second axis)."""
+        """Return the predictions at some positions (indices along the second axis)."""
         return self.map(lambda t: t[:, index])
 
 
 @dataclass(frozen=True)
 class Point(Prediction):
-    """A single value; scored by squared error."""
+    """A single value, scored by squared error."""
 
     mean: Float[Tensor, "*shape dy"]
 
@@ -192,7 +200,7 @@ class Point(Prediction):
 
 @dataclass(frozen=True)
 class Gaussian(Prediction):
-    """Independent Gaussians per output; by default, variance = softplus(raw) + floor²."""
+    """An independent Gaussian for each output. By default, variance = softplus(raw) + floor²."""
 
     mean: Float[Tensor, "*shape dy"]
     std: Float[Tensor, "*shape dy"]
@@ -244,10 +252,10 @@ class Gaussian(Prediction):
 
 @dataclass(frozen=True)
 class Mixture(Prediction):
-    """K Gaussians with diagonal covariance per position; a component may have the logit -inf.
+    """A mixture of K Gaussians with diagonal covariance at each position. A component may have the logit -inf.
 
-    It is scored by its density, and by that of the Gaussian with the same mean and variance, which is the best score
-    that a Gaussian head could reach.
+    A mixture is scored by its log-likelihood. The log-likelihood of the Gaussian with the same mean and variance is a
+    second score.
     """
 
     logits: Float[Tensor, "*shape k"]
@@ -289,16 +297,16 @@ class Mixture(Prediction):
         return Gaussian(self.mean, self.std)
 
     def _average(self, values: Tensor) -> Tensor:
-        """Mean over components, `(*shape, k, dy)` to `(*shape, dy)`."""
+        """Return the weighted mean over components, from `(*shape, k, dy)` to `(*shape, dy)`."""
         return (self.logits.softmax(-1).unsqueeze(-1) * values).sum(-2)
 
     def cumulative(self, y: Tensor) -> Tensor:
-        """Probability of an output below `y`, per output."""
+        """Return the probability of values below `y`, per output."""
         z = (y.unsqueeze(-2) - self.means) / self.stds
         return self._average(torch.special.ndtr(z))
 
     def quantile(self, level: float) -> Float[Tensor, "*shape dy"]:
-        """The quantile of each output, by bisection to a few bits of the float's precision."""
+        """Return the quantile of each output, by bisection down to a few bits of the floating-point precision."""
         low = (self.means - 10 * self.stds).amin(-2)
         high = (self.means + 10 * self.stds).amax(-2)
         return bisect(lambda middle: self.cumulative(middle) < level, low, high)
@@ -366,7 +374,7 @@ class Categorical(Prediction):
         return -self.logits.log_softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
     def within(self, choices: Bool[Tensor, "batch classes"]) -> Categorical:
-        """The distribution over the labels in `choices`."""
+        """Return the distribution restricted to the labels in `choices`."""
         return Categorical(self.logits.masked_fill(~choices.unsqueeze(1), -torch.inf))
 
     def scores(self, y: Tensor) -> dict[str, Tensor]:
@@ -395,28 +403,29 @@ class Categorical(Prediction):
 
 @cache
 def checked_level(level: float) -> float:
-    """The level of an interval; raises `ValueError` if it is not a probability."""
+    """Return the level of an interval. Raise `ValueError` if it is not a probability."""
     if not 0 <= level <= 1:
         raise ValueError(f"the level of an interval must be a probability from 0 to 1, not {level}")
     return level
 
 
 def draw_indices(probabilities: Float[Tensor, "P k"], n: int, generator: torch.Generator) -> Int[Tensor, "P n"]:
-    """`n` independent draws from each row; n may be 0, which `torch.multinomial` does not allow."""
+    """Draw `n` independent indices from each row. Unlike in `torch.multinomial`, n may be 0."""
     if n == 0:
         return torch.empty(len(probabilities), 0, dtype=torch.long, device=probabilities.device)
     return torch.multinomial(probabilities, n, replacement=True, generator=generator)
 
 
 def _half_width(level: float) -> float:
-    """Half the width of the central interval of a standard normal with this probability."""
+    """Return half the width of a standard normal distribution's central interval with this probability."""
     from scipy.special import ndtri
 
     return float(ndtri(0.5 + level / 2))
 
 
 def bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """The value between `low` and `high` up to which `below` holds, to a few bits of the float's precision."""
+    """Return the value between `low` and `high` up to which `below` holds, down to a few bits of the floating-point
+    precision."""
     for _ in range(60):
         middle = (low + high) / 2
         is_below = below(middle)
@@ -425,17 +434,17 @@ def bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tens
 
 
 def masked_sum(values: Float[Tensor, "*shape Q"], mask: Bool[Tensor, "*#shape Q"]) -> Float[Tensor, " *shape"]:
-    """The sum over the positions in the mask."""
+    """Return the sum over the positions in the mask."""
     return torch.where(mask, values, 0.0).sum(-1)
 
 
 def normal(shape: Sequence[int], like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers with the dtype and device of `like`."""
+    """Draw standard normal numbers with the dtype and device of `like`."""
     return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _std(raw: Tensor, settings: HeadSettings) -> Tensor:
-    """The standard deviation for the raw output, see `Spread`."""
+    """Return the standard deviation for a raw output; see `Spread`."""
     if settings.spread == "exp":
         return raw.exp()
     if settings.spread.startswith("bounded"):

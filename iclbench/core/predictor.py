@@ -1,8 +1,8 @@
 """The interface of all predictors: backbones, estimators and oracles.
 
-A predictor answers two questions (`predict_next`, `predict_targets`) in three phases (`condition`, `query`, `update`).
-A subclass implements one of the questions, or the phases, and inherits the rest. Every answer is a `Prediction`. All
-methods are batched over episodes, and no episode may influence another.
+A predictor answers two questions: `predict_next` and `predict_targets`. It can also answer in three phases:
+`condition`, `query` and `update`. A subclass implements one of the questions, or the phases, and inherits the rest.
+Answers are instances of `Prediction`. All methods are batched over episodes, which must not influence each other.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _ALTERNATIVE_METHODS = ("predict_next", "predict_targets", "query")
 
 @dataclass(frozen=True)
 class State(TensorRecord):
-    """The state of a predictor that was conditioned on points: batch-first tensors that can be indexed, saved and
-    measured."""
+    """The state of a predictor after conditioning on points. It consists of batch-first tensors, which can be indexed,
+    saved and measured."""
 
     def log_weight(self) -> Tensor | None:
-        """Logarithms of the sizes of the sums over points in this state, `(batch, ...)`; None if they are unknown.
+        """Return the logarithms of the sizes of the sums over points in this state, `(batch, ...)`; None if they are
+        unknown.
 
-        `Predictor.remove` subtracts from such sums. If a sum shrinks, the rounding errors of the larger sum remain, so
-        a sliding window conditions on its points again before these errors matter.
+        `Predictor.remove` subtracts from such sums. If a sum shrinks, the rounding errors of the larger sum remain. A
+        sliding window therefore conditions on all its points again before these errors matter.
         """
         return None
 
@@ -58,13 +59,14 @@ class Predictor:
 
     Attributes:
         order: "causal" if answers may depend on the order of the points, otherwise "set".
-        heads: the heads (`iclbench.core.heads`) whose predictions it supports.
-        uses_related: whether answers depend on related datasets; for the class of a backbone, whether they do on tasks
-            with related datasets.
-        removes_points: whether `remove` is implemented, which removes points from a state.
-        joint: whether the answer at a target may depend on the other targets: not at all ("apart"), on the set of their
-            inputs ("exchangeable"), or also on their order ("ordered"). It never depends on their outputs.
-        longest: number of points of the longest possible sequence, including the query; None if there is no limit.
+        heads: names of the supported heads (`iclbench.core.heads`).
+        uses_related: whether answers depend on related datasets. For a backbone class: whether its models use related
+            datasets on tasks that have them.
+        removes_points: whether points can be removed from a state (`remove`).
+        joint: how the answer at a target may depend on the inputs of other targets: not at all ("apart"), on the set of
+            these inputs ("exchangeable"), or also on their order ("ordered"). An answer never depends on the outputs of
+            other targets.
+        longest: maximum number of points in a sequence, including the query; None if unlimited.
     """
 
     order: ClassVar[Literal["causal", "set"]] = "set"
@@ -81,7 +83,8 @@ class Predictor:
             raise TypeError(f"{cls.__name__} must implement one of {', '.join(_ALTERNATIVE_METHODS)}")
 
     def __new__(cls: type[_Predictor], *args: Any, **kwargs: Any) -> _Predictor:
-        # A `torch.nn.Module` is not an `abc.ABC`, so Python would create instances of abstract subclasses.
+        # `torch.nn.Module` is not an `abc.ABC`, so without this check Python would create instances of abstract
+        # subclasses.
         if missing := abstract_methods(cls):
             owners = " and ".join(dict.fromkeys(owner for owner, _ in missing))
             raise UsageError(
@@ -92,8 +95,8 @@ class Predictor:
         return super().__new__(cls)
 
     def too_long(self, examples: int) -> str | None:
-        """Why the predictor cannot answer after this number of examples, for the row of a skipped cell; None if it
-        can."""
+        """Return the reason why the predictor cannot answer after this number of examples, or None if it can. Rows of
+        skipped cells contain this reason."""
         if self.longest is None or examples < self.longest:
             return None
         return f"it takes in at most {self.longest - 1} examples and a query"
@@ -110,12 +113,12 @@ class Predictor:
 
         Args:
             points: `(batch, points, dim)`.
-            related: further datasets, `(batch, sets, points, dim)`.
+            related: related datasets, `(batch, sets, points, dim)`.
             x_query: one query per prefix (default: the next point, `points.x`).
-            prefixes: the prefix lengths, ascending (default: 0 to points - 1).
+            prefixes: prefix lengths in ascending order (default: 0 to points - 1).
 
         Returns:
-            Predictions of shape `(batch, len(prefixes))`, arbitrary at positions whose point is masked.
+            Predictions of shape `(batch, len(prefixes))`. They are arbitrary at positions whose point is masked.
         """
         x_query = points.x if x_query is None else x_query
         lengths = range(points.count) if prefixes is None else prefixes
@@ -125,7 +128,8 @@ class Predictor:
     def predict_targets(
         self, context: Points, x_target: Float[Tensor, "batch targets dx"], related: Points | None = None
     ) -> Prediction:
-        """Predict the outputs at all `x_target` from the context; no answer depends on the output of another target.
+        """Predict the outputs at all `x_target` from the context. Answers do not depend on the outputs of other
+        targets.
 
         Returns:
             Predictions of shape `(batch, targets)`.
@@ -141,7 +145,8 @@ class Predictor:
         related: Points | None,
         counts: Sequence[int],
     ) -> Iterator[Prediction]:
-        """`predict_targets` with the first n related datasets for each n in `counts`, ascending."""
+        """Yield the answers of `predict_targets` with the first n related datasets, for each n in `counts`
+        (ascending)."""
         for count in counts:
             yield self.predict_targets(context, x_target, first_related(related, count))
 
@@ -166,27 +171,28 @@ class Predictor:
         scored: Bool[Tensor, "batch targets"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " batch"]]:
-        """Joint scores of the outputs at all targets, divided by the number of scored targets.
+        """Return joint scores of the outputs at all targets, divided by the number of scored targets.
 
-        By default this is the joint log-likelihood if the answer has one. A predictor overrides it if it can compute a
-        joint density that its answers do not have.
+        By default, this is the joint log-likelihood if the answer defines one. Predictors that can compute a joint
+        density in another way override this method.
 
         Args:
             answer: the answer of `predict_targets`.
             context: the context points of that call.
             targets: the targets with their true outputs.
-            scored: the targets that count.
+            scored: a mask of the targets that count.
             related: the related datasets of that call.
         """
         joint = answer.joint_log_likelihood(targets.y, scored)
         return {} if joint is None else {"log_likelihood_joint": joint / scored.sum(1)}
 
     def informed(self, truth: dict[str, Tensor]) -> Predictor:
-        """The predictor for the episodes with this latent truth; only an oracle returns another predictor."""
+        """Return a predictor that may use the latent truth of the episodes. Only oracles use it; other predictors
+        return themselves."""
         return self
 
     def ask(self, episodes: Episodes, question: str, prefixes: Sequence[int] | None = None) -> Prediction:
-        """Answer the question "next" or "targets" about these episodes from their points alone."""
+        """Answer the question "next" or "targets" for these episodes, using only their points."""
         context, queries, related = episodes.context, episodes.queries, episodes.related
         if question == "next":
             x_query = None if episodes.targets is None else queries.x
@@ -199,29 +205,29 @@ class Predictor:
         return answer
 
     def condition(self, context: Points, related: Points | None = None) -> State:
-        """The state after the context points; the context may be empty."""
+        """Return the state after the context points. The context may be empty."""
         return StoredPoints(context, related)
 
     def query(self, state: Any, x: Float[Tensor, "batch targets dx"]) -> Prediction:
-        """Answer each query independently from the state, which does not change."""
+        """Answer each query independently, given a state, which is not changed."""
         return self.predict_targets(state.context, x, state.related)
 
     def update(self, state: Any, points: Points) -> State:
-        """The state after further points; it equals conditioning on all points at once."""
+        """Return the state after additional points. It gives the same answers as conditioning on all points at once."""
         return StoredPoints(state.context.append(points), state.related)
 
     def remove(self, state: Any, points: Points) -> State:
-        """The state without some of its points, for predictors that can forget points (`removes_points`).
+        """Return the state without some of its points, for predictors that can remove points (`removes_points`).
 
         Raises:
-            UsageError: this predictor cannot forget points.
+            UsageError: this predictor cannot remove points.
         """
         raise UsageError(
             f"{type(self).__name__} cannot forget points; condition on the remaining points", code="not-applicable"
         )
 
     def _targets_by_next(self, context: Points, x_target: Tensor, related: Points | None) -> Prediction:
-        """Answer each target as the last point of a copy of the context."""
+        """Answer each target with `predict_next`, by appending it to a copy of the context."""
         batch, targets = x_target.shape[:2]
         copies = context.repeat_interleave(targets)
         x = x_target.reshape(batch * targets, 1, x_target.shape[-1])
@@ -249,7 +255,7 @@ class Oracle(Predictor, abstract=True):
 
 
 def abstract_methods(cls: type) -> list[tuple[str, str]]:
-    """The abstract methods of a class as pairs of the class that declares the method and its name, in their order."""
+    """Return the abstract methods of a class in their order, as pairs of the declaring class and the method's name."""
     return [
         (f"{base.__module__}.{base.__qualname__}", name)
         for base in cls.__mro__
@@ -259,23 +265,23 @@ def abstract_methods(cls: type) -> list[tuple[str, str]]:
 
 
 def join_positions(answers: Sequence[Prediction]) -> Prediction:
-    """Join predictions for consecutive positions along axis 1; the result has no joint distribution over them."""
+    """Join predictions for consecutive positions along axis 1. The result has only marginal distributions."""
     if len(answers) == 1:
         return answers[0]
     positions_first = [answer.marginals.map(lambda t: t.transpose(0, 1)) for answer in answers]
     return cat(positions_first).map(lambda t: t.transpose(0, 1))
 
 
-# Number of threads in `eval_mode` for each module that is in training mode outside of it.
+# For each module that was in training mode before `eval_mode`: the number of threads that are in `eval_mode` with it.
 _EVAL_COUNTS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 _EVAL_COUNTS_LOCK = Lock()
 
 
 @contextmanager
 def eval_mode(predictor: Predictor) -> Iterator[None]:
-    """Put a model in eval mode in the block and restore its mode afterwards.
+    """Put a model in eval mode within the block, and restore its mode afterwards.
 
-    If several threads use a model, the last one restores the mode.
+    If several threads use the model, the last one to leave the block restores the mode.
     """
     modules = list(predictor.modules()) if isinstance(predictor, nn.Module) else []
     with _EVAL_COUNTS_LOCK:

@@ -1,4 +1,4 @@
-"""A bar over a known number of steps, drawn on a terminal."""
+"""A progress bar for a known number of steps, drawn on a terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.segment import Segment
 
 from iclbench.core.formats import printable
 
-# Called with the number of finished steps and the text next to the bar.
+# Function that is called with the number of finished steps and the text next to the bar.
 Update = Callable[[int, str], None]
 
 
 class PrintableConsole(Console):
-    """A console that escapes control characters in the user's names and texts."""
+    """A console that escapes control characters in names and texts of the user."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -31,7 +31,7 @@ def step_bar(console: Console, label: str, total: int, finished_steps: int = 0) 
         console: a terminal.
         label: text before the bar, without markup.
         total: number of steps.
-        finished_steps: number of steps that are finished already.
+        finished_steps: number of steps that are already finished.
     """
     columns = (
         TextColumn("{task.description}", markup=False),

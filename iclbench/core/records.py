@@ -1,7 +1,8 @@
-"""Records of batch-first tensors, which can be indexed along the batch, moved between devices, saved and loaded.
+"""Records of batch-first tensors. They can be indexed along the batch, moved between devices, saved and loaded.
 
-Episodes, predictions and the states of predictors are frozen dataclasses of tensors, or of records, tuples and dicts
-of tensors. A file is in the safetensors format with a JSON skeleton in its metadata: loading it never executes code.
+Episodes, predictions and the states of predictors are frozen dataclasses whose fields are tensors, or records, tuples
+and dicts of tensors. Records are saved in the safetensors format, with a JSON skeleton in the metadata. Loading a file
+never executes code.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ class TensorRecord:
         TensorRecord._classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
 
     def map(self: _Record, fn: Callable[[Tensor], Tensor]) -> _Record:
-        """The same record with `fn` applied to every tensor in it."""
+        """Return the record with `fn` applied to all its tensors."""
         changes = {f.name: _map(getattr(self, f.name), fn) for f in dataclasses.fields(self)}
         return dataclasses.replace(self, **changes)
 
     def __getitem__(self: _Record, index: Any) -> _Record:
-        """The episodes that `index` (a slice, a boolean or an integer tensor) selects along the batch axis."""
+        """Select episodes along the batch axis with a slice, or with a boolean or integer tensor."""
         return self.map(lambda t: t[index])
 
     def to(self: _Record, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> _Record:
-        """The record on `device`, with floating-point tensors cast to `dtype`."""
+        """Move the record to `device`, and cast its floating-point tensors to `dtype`."""
         return self.map(lambda t: t.to(device=device, dtype=dtype if t.is_floating_point() else None))
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by their dotted paths."""
+        """Return all tensors by their dotted paths."""
         tensors: dict[str, Tensor] = {}
         _skeleton(self, "", tensors)
         return tensors
@@ -59,8 +60,8 @@ class TensorRecord:
         """Write the record to one safetensors file.
 
         Args:
-            path: the file; a saved record there is replaced.
-            about: texts that `read_about` returns.
+            path: the file. An existing saved record is replaced.
+            about: texts to store, which `read_about` returns.
 
         Raises:
             UsageError: the file exists and is not a saved record (code `exists`).
@@ -72,7 +73,7 @@ class TensorRecord:
 
     @classmethod
     def load(cls: type[_Record], path: Path | str, device: torch.device | str = "cpu") -> _Record:
-        """Read a file that `save` wrote.
+        """Read a file that was written by `save`.
 
         Raises:
             DataError: the file is missing or does not hold a saved record, or the record belongs to another class.
@@ -91,7 +92,7 @@ class TensorRecord:
 
 
 def read_about(path: Path | str) -> dict[str, str]:
-    """The texts `about` of a saved record; raises `DataError` if the file is not a saved record."""
+    """Return the texts `about` of a saved record. Raise `DataError` if the file is not a saved record."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -130,7 +131,7 @@ def _map(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _skeleton(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """A JSON description of `value` that has a path in place of each tensor. The tensors are added to `tensors`."""
+    """Return a JSON description of `value`, with a path in place of each tensor, and add the tensors to `tensors`."""
     if isinstance(value, Tensor):
         tensors[path] = value
         return {"tensor": path}
@@ -149,7 +150,7 @@ def _skeleton(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _rebuild(skeleton: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """The value with this description; `tensor` gives the tensor of a path."""
+    """Build the value from its description. `tensor` returns the tensor for a path."""
     match skeleton:
         case {"tensor": path}:
             return tensor(path)

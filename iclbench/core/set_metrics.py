@@ -1,8 +1,8 @@
-"""Metrics of all targets of an episode together, for families that list them (`Family.target_metrics`).
+"""Metrics over the set of all targets of an episode, for families that list them (`Family.target_metrics`).
 
-Other metrics are means over targets (`Prediction.scores`). A new metric is a function here and an entry of
-`iclbench.core.metrics`. A value that is not defined, such as the ROC AUC of targets of one class, is NaN; means over
-episodes omit it.
+All other metrics are means over targets (`Prediction.scores`). To add a metric, add a function here and an entry in
+`iclbench.core.metrics`. An undefined value, such as the ROC AUC if all targets have the same class, is NaN, and is
+omitted in means over episodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from iclbench.core.predictions import Categorical, Gaussian, Mixture, Point, Prediction
 
-# Number of bins of equal width of the confidence for the calibration error.
+# Number of equal-width bins of the confidence in the calibration error.
 CALIBRATION_BINS = 10
 # Number of samples for the CRPS of predictions without a closed form.
 _CRPS_SAMPLES = 256
@@ -32,13 +32,14 @@ def set_scores(
     choices: Bool[Tensor, "B classes"] | None,
     names: Sequence[str],
 ) -> dict[str, Float[Tensor, " B"]]:
-    """The metrics `names` of every episode, without those that this kind of prediction does not have.
+    """Return the metrics `names` of each episode. Metrics that are not defined for this kind of prediction are left
+    out.
 
     Args:
         answer: predictions of all targets.
         y: true outputs.
         scored: the targets that count.
-        choices: the labels that each episode admits; the probabilities of the others are set to 0.
+        choices: the labels that each episode allows. The probabilities of all other labels are set to 0.
         names: keys of `SET_METRICS`.
     """
     if isinstance(answer, Categorical) and choices is not None:
@@ -48,10 +49,10 @@ def set_scores(
 
 
 def roc_auc(answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, " B"] | None:
-    """Area under the ROC curve: mean over classes, each against the rest, that some but not all targets have.
+    """Return the area under the ROC curve, averaged over the classes in the episode (each class against the rest).
 
-    The area is the probability that a target of the class has a higher probability than another target, and one half
-    of that of equal probabilities (Hanley and McNeil 1982).
+    For a class, the area is the probability that a random target of this class gets a higher predicted probability than
+    a random other target. Ties count one half (Hanley and McNeil 1982).
     """
     if not isinstance(answer, Categorical):
         return None
@@ -75,8 +76,12 @@ def roc_auc(answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q
 def calibration_error(
     answer: Prediction, y: Int[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]
 ) -> Float[Tensor, " B"] | None:
-    """Expected calibration error: the mean absolute difference between the probability of the predicted class and the
-    share of right predictions, over bins of the probability, weighted by their numbers of targets (Guo et al. 2017)."""
+    """Return the expected calibration error (Guo et al. 2017).
+
+    Targets are binned by the probability of the predicted class. The error is the absolute difference between the mean
+    probability and the share of correct predictions in a bin, averaged over bins with the numbers of targets as
+    weights.
+    """
     if not isinstance(answer, Categorical):
         return None
     confidence, predicted = answer.logits.double().softmax(-1).max(-1)
@@ -87,8 +92,8 @@ def calibration_error(
 
 
 def r_squared(answer: Prediction, y: Float[Tensor, "B Q Dy"], scored: Bool[Tensor, "B Q"]) -> Tensor | None:
-    """1 minus the squared error over that of the mean of the targets, averaged over outputs; NaN if the targets are
-    equal."""
+    """Return R², averaged over outputs: 1 minus the ratio of the squared error to the squared error of the targets'
+    mean. It is NaN if all targets are equal."""
     if not y.is_floating_point():
         return None
     mask = scored.unsqueeze(-1)
@@ -100,8 +105,10 @@ def r_squared(answer: Prediction, y: Float[Tensor, "B Q Dy"], scored: Bool[Tenso
 
 
 def crps(answer: Prediction, y: Float[Tensor, "B Q Dy"], scored: Bool[Tensor, "B Q"]) -> Tensor | None:
-    """Continuous ranked probability score, averaged over targets and outputs, in the unit of the outputs. It is the
-    absolute error of a single value (Gneiting and Raftery 2007)."""
+    """Return the continuous ranked probability score, averaged over targets and outputs, in the unit of the outputs.
+
+    For predictions of single values, it is the absolute error (Gneiting and Raftery 2007).
+    """
     if not y.is_floating_point():
         return None
     values = _crps(answer.marginals, y.double()).mean(-1)
@@ -132,7 +139,7 @@ def _crps(answer: Prediction, y: Tensor) -> Tensor:
 
 
 def _mean_distance(difference: Tensor, std: Tensor) -> Tensor:
-    """E|X| of a Gaussian with this mean and standard deviation."""
+    """Return E|X| for a Gaussian X with mean `difference` and standard deviation `std`."""
     z = difference / std
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     return difference * (2 * torch.special.ndtr(z) - 1) + 2 * std * density

@@ -1,4 +1,4 @@
-"""Base class of settings, roles of their keys, types of numbers, and validation with one-line errors."""
+"""The base class of settings, the roles of their keys, types for numbers, and validation with one-line errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from iclbench.core.formats import plural
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-# No machine can allocate more than the upper bound, so a mistyped size is reported as an error of the card.
+# The upper bound is more than any machine can allocate. A mistyped size is then reported as an error in the card.
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
-# Number of buckets of a histogram with two tails.
+# Number of buckets of a histogram, two of which are tails.
 Buckets = Annotated[int, Field(ge=2, le=100_000)]
 SeedInt = Annotated[int, Field(ge=0, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -38,12 +38,13 @@ def _without_duplicates(value: list[Any]) -> list[Any]:
     return value
 
 
-# A list without repeated items.
+# Annotation for a list without repeated items.
 Unique = AfterValidator(_without_duplicates)
 
 
 class Role(Enum):
-    """The results that depend on a key of a configuration, as in `points: Annotated[PositiveInt, Role.TRAINED]`."""
+    """What depends on a key of a configuration. Fields are annotated as in `points: Annotated[PositiveInt,
+    Role.TRAINED]`."""
 
     TRAINED = auto()  # the weights
     EVALUATED = auto()  # the values of an evaluation
@@ -54,19 +55,19 @@ class Role(Enum):
 
 
 class BaseSettings(BaseModel):
-    """Base class of settings: unknown keys, wrong types, NaN and infinities raise errors."""
+    """Base class of settings. Unknown keys, wrong types, NaN and infinities raise errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     @classmethod
     @cache
     def with_role(cls, role: Role) -> frozenset[str]:
-        """The keys with this role."""
+        """Return the keys with this role."""
         return frozenset(key for key, field in cls.model_fields.items() if role in field.metadata)
 
 
 class NoSettings(BaseSettings):
-    """The settings of a class that has none."""
+    """Settings for a class without settings."""
 
 
 def validate(model: type[_Model], data: Any, where: str) -> _Model:
@@ -75,17 +76,19 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
     Args:
         model: class of the settings.
         data: the user's values.
-        where: where the values come from; error messages begin with it.
+        where: source of the values, with which error messages begin.
 
     Raises:
-        UsageError: a key is unknown (code `unknown-name`) or missing (`missing-value`), a list has an item twice
-            (`duplicate`), or a value is wrong in another way (`bad-value`). The message is about the first problem.
+        UsageError: a key is unknown (code `unknown-name`) or missing (`missing-value`), a list contains an item twice
+            (`duplicate`), or a value is invalid for another reason (`bad-value`). The message describes the first
+            problem.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        # A mistyped key is unknown, and the right one is missing. The message about the unknown key names the fix.
+        # A mistyped key causes two problems: it is unknown, and the correct key is missing. Only the message about the
+        # unknown key contains the fix.
         problem = next((e for e in problems if e["type"] == "extra_forbidden"), problems[0])
     location = tuple(part for part in problem["loc"] if part != "[key]")
     key = shorten(shorten_to_line(".".join(str(part) for part in location)))
@@ -113,24 +116,24 @@ def validate(model: type[_Model], data: Any, where: str) -> _Model:
 
 
 def _nested(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """The settings class of the table at `location`."""
+    """Return the settings class of the table at `location`."""
     for key in location:
         field = model.model_fields.get(str(key))
         inner = _models_in(field.annotation) if field else []
-        # A step without a field is an index or the name of a preset, which does not change the class.
+        # A part of the location without a field is an index or the name of a preset, which does not change the class.
         model = inner[0] if inner else model
     return model
 
 
 def _unknown_key(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """The message about an unknown key, with similar keys of its table."""
+    """Return the message about an unknown key, with similar keys of the same table."""
     prefix = shorten_to_line("".join(f"{step}." for step in location[:-1]))
     known_keys = [prefix + key for key in _nested(model, location[:-1]).model_fields]
     return str(UnknownNameError("key", prefix + shorten_to_line(str(location[-1])), known_keys))
 
 
 def _meaning(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """The description of a missing key, or the type of its value."""
+    """Return the description of a missing key, or the type of its value."""
     field = _nested(model, location[:-1]).model_fields.get(str(location[-1]))
     if field is None:
         return "a value"

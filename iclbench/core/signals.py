@@ -1,4 +1,4 @@
-"""Handling of signals: defer them, ignore or remember Ctrl-C, and treat SIGTERM like Ctrl-C."""
+"""Handle signals: defer them, ignore or remember Ctrl-C, and treat SIGTERM like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WATCH_SECONDS = 0.5
 
 @contextmanager
 def defer_signals(*signals: signal.Signals) -> Iterator[None]:
-    """Block these signals in this thread until the end of the block. Processes that the block starts never receive
-    them, because they inherit the signal mask."""
+    """Defer these signals in this thread until the end of the block. Processes started in the block never receive them,
+    because they inherit the signal mask."""
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -28,8 +28,8 @@ def defer_signals(*signals: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def ignore_ctrl_c() -> Iterator[None]:
-    """Ignore Ctrl-C in all threads within the block, for the shutdown of libraries that would end the process without a
-    message."""
+    """Ignore Ctrl-C in all threads within the block. It protects the shutdown of libraries that would otherwise end the
+    process without a message."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -47,8 +47,8 @@ _ctrl_c_pressed = False
 def remember_ctrl_c() -> Iterator[None]:
     """Within the block, Ctrl-C raises `KeyboardInterrupt` as usual and is remembered for `raise_if_ctrl_c`.
 
-    The exception can get lost: Python turns it into a `RuntimeError` if it is raised while a class is created
-    (`__set_name__`), and libraries replace or suppress it.
+    The exception can get lost: Python converts it to a `RuntimeError` if it is raised while a class is created
+    (`__set_name__`), and libraries may replace or suppress it.
     """
     global _ctrl_c_pressed
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -70,7 +70,7 @@ def remember_ctrl_c() -> Iterator[None]:
 
 
 def raise_if_ctrl_c(error: BaseException | None = None) -> None:
-    """Raise `KeyboardInterrupt`, with `error` as its cause, if the user has pressed Ctrl-C in `remember_ctrl_c`."""
+    """Raise `KeyboardInterrupt`, with `error` as its cause, if the user has pressed Ctrl-C within `remember_ctrl_c`."""
     if _ctrl_c_pressed:
         raise KeyboardInterrupt from error
 
@@ -101,8 +101,9 @@ def end_with_parent(parent: int) -> None:
 
 
 def exit_on_signal(signal_number: signal.Signals, code: int) -> None:
-    """From now on, this signal ends the process at once with this exit code, without a message."""
+    """Make this signal end the process at once with this exit code and without a message. During interpreter shutdown,
+    the signal is ignored."""
     signal.signal(signal_number, lambda number, frame: os._exit(code))
-    # At exit, Python restores the default handlers of all signals that are not ignored. The shutdown of libraries,
-    # which takes most of the time, comes after that.
+    # At exit, Python restores the default handlers of all signals that are not ignored. The shutdown of libraries comes
+    # later and takes most of the time, so the signal is ignored from then on.
     atexit.register(signal.signal, signal_number, signal.SIG_IGN)

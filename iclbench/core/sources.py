@@ -1,6 +1,6 @@
-"""A hash of a plug-in's source code, which distinguishes results of edited code from those of the trained run.
+"""Hash a plug-in's source code, so that results of edited code are not mistaken for results of the trained run.
 
-Files are read and never imported. Comments, docstrings and layout do not affect the hash.
+Files are read but not imported. Comments, docstrings and layout do not affect the hash.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def source_hash(target: str) -> str:
-    """A hash of the code that `package.module:Class` may depend on, as 12 hexadecimal digits.
+    """Return a hash of the code on which `package.module:Class` may depend, as 12 hexadecimal digits.
 
-    It covers all `.py` files of a package. For a single module, it covers its file and the modules of the same folder
-    that it imports, directly or indirectly.
+    For a package, the hash covers all its `.py` files. For a single module, it covers the module's file and the modules
+    in the same folder that it imports, directly or indirectly.
 
     Raises:
-        UsageError: there is no such module, or one of its files cannot be read as Python.
+        UsageError: the module does not exist, or one of the files cannot be read as Python.
     """
     return _hash(tuple(sorted((name, path, path.stat().st_mtime_ns) for name, path in _files(target))))
 
 
 @lru_cache(maxsize=64)
 def _hash(files: tuple[tuple[str, Path, int], ...]) -> str:
-    """The hash of the files; their modification times are part of the cache's key."""
+    """Return the hash of the files. Their modification times are part of the cache key."""
     return data_fingerprint(*(f"{name}\0{_code(path)}\0" for name, path, _ in files))
 
 
 def _files(target: str) -> list[tuple[str, Path]]:
-    """The files, with names that do not depend on where the package is installed."""
+    """Return the files, with names that do not depend on where the package is installed."""
     top = target.partition(":")[0].partition(".")[0]
-    # The current folder comes last, as in `trust`.
+    # The current folder is searched last, as in `trust`.
     spec = PathFinder.find_spec(top) or _spec_of_other_finders(top) or PathFinder.find_spec(top, [""])
     if spec is None:
         raise UsageError(
@@ -58,16 +58,16 @@ def _files(target: str) -> list[tuple[str, Path]]:
 
 
 def _spec_of_other_finders(top: str) -> ModuleSpec | None:
-    """The spec of a module from finders other than `PathFinder`, such as those of packages installed in editable
+    """Return a module's spec from finders other than `PathFinder`, such as finders of packages installed in editable
     mode."""
     try:
         return find_spec(top)
-    except Exception:  # such a finder may raise anything
+    except Exception:  # such a finder may raise any exception
         return None
 
 
 def _with_neighbours(start: Path) -> Iterator[tuple[str, Path]]:
-    """A module's file, and the files of the same folder that it imports, directly or indirectly."""
+    """Yield a module's file, and the files in the same folder that it imports, directly or indirectly."""
     queue, queued = [start], {start}
     while queue:
         path = queue.pop()
@@ -81,7 +81,7 @@ def _with_neighbours(start: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _imports(path: Path) -> set[str]:
-    """The top-level names of all modules that a file imports, including imports inside functions."""
+    """Return the top-level names of all modules that a file imports, including imports inside functions."""
     names: set[str] = set()
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.Import):
@@ -92,12 +92,13 @@ def _imports(path: Path) -> set[str]:
 
 
 def _code(path: Path) -> str:
-    """The syntax tree of a file as text, without docstrings, comments or layout."""
+    """Return the syntax tree of a file as text, without docstrings, comments or layout."""
     return _tree_text(_parsed(path))
 
 
 def _tree_text(node: object) -> str:
-    """A syntax tree as text. `ast.dump` treats empty fields differently in different versions of Python."""
+    """Convert a syntax tree to text. `ast.dump` is not used, since its treatment of empty fields depends on the version
+    of Python."""
     if isinstance(node, list):
         return f"[{','.join(map(_tree_text, node))}]"
     if isinstance(node, ast.Constant):

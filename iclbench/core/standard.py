@@ -1,4 +1,4 @@
-"""Standardisation of columns of tables to mean 0 and standard deviation 1, and its inverse."""
+"""Standardise the columns of tables to mean 0 and standard deviation 1, and invert the transformation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-# A column is constant if its values differ only by rounding errors, relative to the largest absolute value.
+# A column counts as constant if its range, relative to the largest absolute value, is at most this rounding error.
 _ROUNDING = 8 * np.finfo(np.float64).eps
 
 
 @dataclass(frozen=True)
 class Standardisation:
-    """Mean and standard deviation of each column; standardised values do not depend on the unit and the origin.
+    """Mean and standard deviation of each column. Standardised values do not depend on the unit and the origin of a
+    column.
 
-    Values are first scaled to [0, 1], so that very large and very small units do not overflow or underflow. A constant
-    column has no scale: all its values become 0, and the inverse of 0 is the constant.
+    Values are first scaled to [0, 1], so that very large or very small values do not overflow or underflow. All values
+    of a constant column become 0, and the inverse of 0 is the constant.
 
     Attributes:
         size: largest absolute value.
@@ -37,7 +38,7 @@ class Standardisation:
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "rows columns"]) -> Standardisation:
-        """The mean and standard deviation of these columns."""
+        """Compute the mean and standard deviation of these columns."""
         size = np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
         low = (values / size).min(0)
         width = (values / size - low).max(0)
@@ -46,9 +47,9 @@ class Standardisation:
         return cls(size, low, width, unit.mean(0), unit.std(0))
 
     def apply(self, values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
-        """The standardised values."""
+        """Standardise values."""
         is_varying = self.width > 0
-        with np.errstate(over="ignore"):  # values far outside the range
+        with np.errstate(over="ignore"):  # values far outside the range become infinite
             unit = (values / self.size - self.low) / np.where(is_varying, self.width, 1.0)
             standard: np.ndarray = (unit - self.mean) / np.where(is_varying, self.std, 1.0)
         return np.where(is_varying, standard, 0.0)

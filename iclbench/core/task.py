@@ -1,4 +1,4 @@
-"""The properties of a task that determine the shape of a backbone, and those that an estimator may use."""
+"""The properties of a task that determine the shape of a backbone, and the properties that an estimator may use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class TaskShape:
 
     Attributes:
         x_dim: input dimension Dx; 0 for streams, whose elements have no input.
-        points: number of points of the longest training sequence, including the query of the question `next`; for the
-            question `targets`, of the largest context.
+        points: for the question `next`, number of points of the longest training sequence, including the query; for the
+            question `targets`, number of points of the largest context.
         y_dim: output dimension Dy of a regression task.
         classes: number of classes; None for regression.
         marks: number of marks of events (`iclbench.core.events`); None for other tasks.
-        x_shape: shape of the image that x is unfolded into; None for plain vectors.
+        x_shape: shape of the image into which x is unfolded; None for plain vectors.
         head: name of the head (`iclbench.core.heads`).
         question: the trained question, `next` or `targets`.
         related: largest number of related datasets.
@@ -30,7 +30,7 @@ class TaskShape:
         floor: smallest standard deviation of a Gaussian head.
         components: number of Gaussians of a mixture head.
         buckets: number of buckets of a bar head.
-        y_scale: standard deviation of the outputs, the unit of the borders of a bar head.
+        y_scale: standard deviation of the outputs, which is the unit of a bar head's borders.
         encoded: whether x holds features from an image encoder in front of this backbone.
     """
 
@@ -52,8 +52,8 @@ class TaskShape:
 
     @property
     def inputs(self) -> InputKind:
-        """The kind of inputs: rows of features or images, or the elements of a stream without inputs: events, tokens
-        or vectors."""
+        """The kind of inputs: features or images or, for streams without inputs, the kind of elements (events, tokens
+        or vectors)."""
         if self.marks is not None:
             return "events"
         if not self.x_dim:
@@ -62,7 +62,7 @@ class TaskShape:
 
     @property
     def longest(self) -> int:
-        """Number of points of the longest dataset in training, including the query or the separator after it."""
+        """Number of points of the longest dataset in training, including the query or the separator that follows it."""
         context_points = self.points + (self.question == "targets")
         return max(context_points, self.related_points + 1) if self.related else context_points
 
@@ -83,7 +83,7 @@ class TaskShape:
 
     @property
     def raw_dim(self) -> int:
-        """Width of the raw output that `Backbone.read` takes."""
+        """Width of the raw output that is passed to `Backbone.read`."""
         return self.prediction.raw_dim(self.outputs, self.head_settings)
 
 
@@ -95,12 +95,12 @@ class TaskFacts:
         noise_to_signal: label noise variance divided by the prior variance of a weight: the Bayes-optimal ridge
             penalty.
         hidden_width: hidden width of the networks that the task samples.
-        family: the family; only its oracles may use it.
+        family: the family of the task, which only its oracles may use.
         shift: name of the evaluated shift.
         classes: number of classes; None for regression.
         marks: number of marks of events; None for other tasks.
-        mean_gap: mean gap between events of the training data, in the task's unit of time; None if a family samples
-            the events.
+        mean_gap: mean gap between events in the training data, in the task's unit of time; None if the events are
+            sampled by a family.
         mean_first_gap: mean time from the start of an observation to its first event; None as for `mean_gap`.
     """
 

@@ -1,4 +1,4 @@
-"""Streams of tokens: checks, and counts of the tokens that followed a context."""
+"""Streams of tokens: check them, and count the tokens that followed a context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iclbench.core.errors import DataError, UsageError
 
 
 def check_tokens(points: Points, classes: int | None, name: str) -> int:
-    """Check that the points are tokens without inputs; returns the size of the vocabulary.
+    """Check that the points are tokens without inputs, and return the size of the vocabulary.
 
     Args:
         points: the elements of the stream.
@@ -20,7 +20,7 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
         name: name of the method, for messages.
 
     Raises:
-        UsageError: these are not tokens without inputs (code `not-applicable`).
+        UsageError: the points are not tokens without inputs (code `not-applicable`).
         DataError: a token is not part of the vocabulary.
     """
     if classes is None or points.y.is_floating_point() or points.x.shape[-1]:
@@ -36,8 +36,10 @@ def check_tokens(points: Points, classes: int | None, name: str) -> int:
 
 
 def after_same_context(tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int) -> Bool[Tensor, "B P N"]:
-    """For each prefix of `lengths` tokens, a mask of the tokens in it that follow its last `order` tokens. A prefix of
-    `order` tokens or fewer has none."""
+    """Return, for each prefix, a mask of its tokens that follow an earlier occurrence of its last `order` tokens.
+
+    The prefixes have `lengths` tokens. The mask of a prefix with at most `order` tokens is empty.
+    """
     index = torch.arange(tokens.shape[1], device=tokens.device)
     is_same = (index >= order) & (index < lengths.unsqueeze(-1))
     if not tokens.shape[1]:
@@ -51,6 +53,6 @@ def after_same_context(tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], 
 def followers(
     tokens: Int[Tensor, "B N"], lengths: Int[Tensor, "B P"], order: int, classes: int
 ) -> Float[Tensor, "B P K"]:
-    """For each prefix of `lengths` tokens, the counts of the tokens that followed its last `order` tokens in it, in
-    float64."""
+    """Count, for each prefix of `lengths` tokens, the tokens that followed earlier occurrences of its last `order`
+    tokens. The counts are float64."""
     return after_same_context(tokens, lengths, order).double() @ F.one_hot(tokens, classes).double()

@@ -1,9 +1,11 @@
-"""Permission to import code: iclbench and its dependencies, installed plug-ins, and modules that the user trusts.
+"""Decide which code may be imported: iclbench and its dependencies, installed plug-ins, and modules that the user
+trusts.
 
-A card or the configuration of a run can name any class as `package.module:Class`, and importing it runs its code. Other
-modules are imported only if the user trusts them: with `--trust MODULE`, with the environment variable `ICLBENCH_TRUST`
-(several modules are separated by commas or colons), or by a "yes" on a terminal. A class that the user types as an
-argument (`iclbench train linear my_net:MyNet`) is trusted, and so is a module that the program has already imported.
+A card or the configuration of a run can name any class as `package.module:Class`, and importing a module runs its code.
+Modules from outside iclbench and its plug-ins are imported only if the user trusts them: with `--trust MODULE`, with
+the environment variable `ICLBENCH_TRUST` (modules separated by commas or colons), or by answering "yes" on a terminal.
+Classes that the user types as an argument (`iclbench train linear my_net:MyNet`) are trusted. Modules that the program
+has already imported are also trusted.
 
 Trusted modules are stored in the environment variable, so that child processes inherit them.
 """
@@ -30,20 +32,21 @@ _REGISTRIES = ("backbones", "variants", "mixers", "families", "estimators", "rea
 _DEPENDENCIES = ("sklearn", "xgboost")
 GROUPS = tuple(f"iclbench.{registry}" for registry in _REGISTRIES)
 
-# Asks the user whether a target may be loaded; None if there is no terminal.
+# Function that asks the user whether a target may be loaded; None without a terminal.
 ask_user: Callable[[str], bool] | None = None
 _refused_packages: set[str] = set()
 
 
 class UntrustedError(UsageError):
-    """A card or run names a class of a module that the user does not trust; the message says how to trust it."""
+    """A card or run names a class from a module that the user does not trust. The message explains how to trust it."""
 
     code = "untrusted"
     exit_code = 1
 
 
 def package_of(target: str) -> str:
-    """The top-level package of `package.module:Class`: importing a module also runs the packages above it.
+    """Return the top-level package of `package.module:Class`. Importing a module also runs the code of the packages
+    above it.
 
     >>> package_of("my_package.net:MyNet")
     'my_package'
@@ -55,7 +58,7 @@ def trust(*names: str) -> None:
     """Trust modules and their submodules, in this process and its child processes.
 
     Args:
-        names: names of modules; a string may have several, separated by commas or colons.
+        names: names of modules. A string may contain several names, separated by commas or colons.
 
     Raises:
         UsageError: a name is not the name of a module.
@@ -75,10 +78,10 @@ def trust(*names: str) -> None:
 
 
 def trust_typed(name: str) -> None:
-    """Trust the package of a class that the user typed; registered names need no trust.
+    """Trust the package of a class that the user typed. Registered names need no trust.
 
     Raises:
-        UsageError: the name is a file, or a class in another spelling; the message has the right spelling.
+        UsageError: the name is a file, or a class in a wrong form. The message contains the correct form.
     """
     place, _, cls = name.partition(":")
     file = Path(place)
@@ -95,12 +98,12 @@ def trust_typed(name: str) -> None:
 
 
 def is_registered_code(target: str) -> bool:
-    """Whether a class is in iclbench or in a package with installed plug-ins."""
+    """Return whether a class is part of iclbench or of a package with installed plug-ins."""
     return package_of(target) == "iclbench" or package_of(target) in _plugins()
 
 
 def is_trusted(target: str) -> bool:
-    """Whether a class may be loaded without asking the user."""
+    """Return whether a class may be loaded without asking the user."""
     module = target.partition(":")[0]
     trusted_modules = _words([os.environ.get(VARIABLE, "")])
     return (
@@ -108,12 +111,12 @@ def is_trusted(target: str) -> bool:
         or package_of(target) in _DEPENDENCIES
         or module in sys.modules
         or any(module == name or module.startswith(f"{name}.") for name in trusted_modules)
-        or not _package_exists(package_of(target))  # loading it raises an error and runs nothing
+        or not _package_exists(package_of(target))  # loading it raises an error without running code
     )
 
 
 def require(target: str) -> None:
-    """Raise `UntrustedError` unless a class may be loaded, after asking the user on a terminal."""
+    """Raise `UntrustedError` if a class may not be loaded. On a terminal, ask the user first."""
     if is_trusted(target):
         return
     package = package_of(target)
@@ -133,7 +136,8 @@ def _package_exists(package: str) -> bool:
 
 
 def _in_current_folder(package: str) -> Path | None:
-    """The module or package in the current folder, which `python` searches and an installed command does not."""
+    """Return the module or package with this name in the current folder, or None. Unlike `python`, an installed command
+    does not search the current folder."""
     try:
         paths = [path for path in (Path.cwd() / package, Path.cwd() / f"{package}.py") if path.exists()]
     except OSError:  # the current folder was deleted
@@ -154,5 +158,5 @@ def _words(texts: Iterable[str]) -> list[str]:
 
 @cache
 def _plugins() -> frozenset[str]:
-    """Installed packages with registered plug-ins, which are trusted because the user installed them."""
+    """Return the installed packages that register plug-ins. They are trusted because the user installed them."""
     return frozenset(package_of(point.value) for group in GROUPS for point in entry_points(group=group))

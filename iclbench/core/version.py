@@ -1,8 +1,8 @@
 """The version and the commit of the running code.
 
-In a checkout, the version is in `pyproject.toml`, and git returns the commit at run time. An installed package has the
-version in its metadata and the commit in `_commit.txt`, which `hatch_build.py` writes. That hook loads this file by
-path, so this file imports only the standard library.
+In a checkout, the version is read from `pyproject.toml`, and the commit from git at run time. In an installed package,
+the version is read from the package's metadata, and the commit from `_commit.txt`, which `hatch_build.py` writes. That
+hook loads this file by path, so this file may import only the standard library.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# The file in the package to which `hatch_build.py` writes the commit.
+# The file in the package into which `hatch_build.py` writes the commit.
 COMMIT_FILE = "_commit.txt"
-# The files of a checkout that values depend on; changes of other files do not make it dirty.
+# The files of a checkout on which values depend. Changes in other files do not add `-dirty` to the commit.
 _CODE = ("iclbench", "tasks", "baselines", "grids", "pyproject.toml")
 
 
 @cache
 def version() -> str:
-    """The version of iclbench."""
+    """Return the version of iclbench."""
     project = _project()
     if project is not None:
         return str(project["version"])
@@ -33,7 +33,7 @@ def version() -> str:
 
 @cache
 def commit() -> str | None:
-    """The commit of the code, with `-dirty` at the end if the code differs from that commit; None if it is unknown.
+    """Return the commit of the code, followed by `-dirty` if the code differs from that commit; None if it is unknown.
 
     Git is called once per process.
     """
@@ -47,18 +47,19 @@ def commit() -> str | None:
 
 
 def provenance() -> dict[str, object]:
-    """Version and commit as columns of a row of the table `values`."""
+    """Return version and commit as columns of a row in the table `values`."""
     return {"version": version(), "commit": commit()}
 
 
 def checkout() -> Path | None:
-    """The root of the checkout (or of the unpacked source distribution) of this package; None if it is installed."""
+    """Return the root of the checkout (or of the unpacked source distribution) of this package; None if the package is
+    installed."""
     return None if _project() is None else _PACKAGE.parent
 
 
 @cache
 def _project() -> dict[str, object] | None:
-    """The table `project` of iclbench's `pyproject.toml`; None if this file does not exist."""
+    """Return the table `project` of iclbench's `pyproject.toml`; None if this file does not exist."""
     try:
         text = (_PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8")
         project: dict[str, object] = tomllib.loads(text)["project"]
@@ -68,8 +69,8 @@ def _project() -> dict[str, object] | None:
 
 
 def _git_commit(root: Path) -> str | None:
-    # With explicit folders and without GIT_ variables, git does not use a repository in a parent folder or that of a
-    # hook.
+    # With explicit folders and without GIT_ variables, git does not use a repository in a parent folder or the
+    # repository of a hook that runs this code.
     command = ["git", f"--git-dir={root / '.git'}", f"--work-tree={root}", "--no-optional-locks"]
     command += ["status", "--porcelain=v2", "--branch", "--", *_CODE]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
