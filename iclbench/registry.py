@@ -45,7 +45,7 @@ def canonical_name(name: str) -> str:
 
 
 def is_target(name: str) -> bool:
-    """Whether a name has the form `package.module:Class`."""
+    """Return whether a name has the form `package.module:Class`."""
     return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", name) is not None
 
 
@@ -195,7 +195,7 @@ class Registry:
         return {name: self.entries[name] for name in self._builtin}
 
     def names(self) -> list[str]:
-        """All registered names, sorted."""
+        """Return all registered names, sorted."""
         return sorted(self.entries)
 
     def entry(self, name: str) -> Entry:

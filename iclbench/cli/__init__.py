@@ -1,1 +1,1 @@
-"""The command line: one file per command. Large packages are imported only when a command runs."""
+"""The command-line interface, with one file per command. Large packages are imported only when a command runs."""

@@ -20,7 +20,7 @@ from iclbench.tables.runs import are_tuned
 
 
 def has_labels(values: pd.DataFrame) -> bool:
-    """Whether the targets of a prompt set are class labels."""
+    """Return whether the targets of a prompt set are class labels."""
     return bool((values["metric"].isin([MAIN_ACCURACY, "accuracy"]) & values["evaluator"].ne("next")).any())
 
 
@@ -43,7 +43,7 @@ def print_accuracies(results: Path, prompt_sets: Sequence[pd.DataFrame]) -> None
 
 
 def split_by_prompts(values: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Split the rows of one task into groups in which every test and shift has a single prompt set."""
+    """Split the rows of one task into groups that have only one prompt set for each test and shift."""
     groups: list[dict[tuple[str, str], str]] = []
     for _, rows in values[values["kind"].eq("backbone")].groupby("run", sort=False):
         prompt_sets = dict(zip(zip(rows["evaluator"], rows["shift"], strict=True), rows["prompt_set"], strict=True))

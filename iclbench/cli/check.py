@@ -1,4 +1,4 @@
-"""`iclbench check package.module:Class`: run the contract tests on a plug-in."""
+"""`iclbench check package.module:Class`: run the contract tests on a class."""
 
 from __future__ import annotations
 

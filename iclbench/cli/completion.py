@@ -69,14 +69,14 @@ def backbones() -> list[str]:
 
 
 def classes() -> list[str]:
-    """Names for `iclbench check`."""
+    """Return the names that `iclbench check` accepts."""
     from iclbench.registry import BACKBONES, ESTIMATORS, FAMILIES
 
     return sorted({name for registry in (BACKBONES, ESTIMATORS, FAMILIES) for name in registry.names()})
 
 
 def runs(ctx: Any) -> list[str]:
-    """The runs in the results folder of the command line or the environment."""
+    """Return the names of the runs in the results folder."""
     return sorted(path.parent.name for path in _results(ctx).glob("runs/*/config.toml"))
 
 
@@ -106,13 +106,13 @@ def _shifts_of_runs(ctx: Any) -> list[list[str]]:
 
 
 def names_to_show(ctx: Any) -> list[str]:
-    """Names for `iclbench show`."""
+    """Return the names that `iclbench show` accepts."""
     cards = _cards("tasks", "baselines", "grids", "tasks/language", "tasks/language/suites")
     return sorted({*cards, *backbones(), *runs(ctx), "glyphs"})
 
 
 def listable_kinds() -> list[str]:
-    """The kinds of entries that `iclbench list` can list."""
+    """Return the kinds of entries that `iclbench list` can list."""
     return ["tasks", "backbones", "baselines", "families", "grids", "runs"]
 
 
@@ -157,7 +157,7 @@ def _shell_name(shell: str) -> str:
 
 
 def _results(ctx: Any) -> Path:
-    """The results folder of the command line or the environment."""
+    """Return the results folder given on the command line, in the environment or by default."""
     return Path(ctx.params.get("results") or os.environ.get("ICLBENCH_RESULTS") or RESULTS)
 
 

@@ -1,4 +1,4 @@
-"""`iclbench show glyphs --png FILE`: a picture of characters, one row per class, one column per drawing."""
+"""`iclbench show glyphs --png FILE`: draw a picture of characters with one row per class and one column per drawing."""
 
 from __future__ import annotations
 

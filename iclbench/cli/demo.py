@@ -20,7 +20,7 @@ DemoResults = Annotated[
     Path, typer.Option("--results", envvar="ICLBENCH_RESULTS", help="Results folder.", show_default="./results/demo")
 ]
 
-# The grids of the demo, by subject.
+# The grid of the demo for each subject.
 GRIDS = {"functions": "demo", "tables": "demo-tables"}
 # The task with real tables on which a model is evaluated, by the model's training task.
 REAL_TABLES = {"tabular-prior-classes": "real-tables-classes", "tabular-prior": "real-tables"}

@@ -132,7 +132,7 @@ def evaluate_run(
 
 
 def read_user_table(csv: Path, target: str, header: bool | None) -> UserFile:
-    """Read the user's table."""
+    """Read a user's table, and separate the target column from the other columns."""
     with memory_advice(REAL_TABLE_REMEDY):
         frame = read_frame(csv, header)
     names = list(frame.columns)

@@ -35,7 +35,7 @@ class ColumnWidth:
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of a block, by index, and their widths in characters."""
+    """A block of columns: their indices, and their widths in characters."""
 
     columns: tuple[int, ...]
     widths: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The `iclbench` command: register the commands, and report every failure with one line and an exit code."""
+"""The `iclbench` command: register all subcommands, and report each failure with one line and an exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iclbench.core.plugins import as_plugin_error
 from iclbench.core.signals import exit_on_signal, raise_if_ctrl_c, remember_ctrl_c
 
 INTERRUPTED = Interrupted.exit_code
-# Options with an optional value: the pattern of the value, and the default.
+# Options whose value may be omitted: the pattern of a value, and the default.
 _OPTIONAL_VALUES = {
     "--extrapolate": (r"-?\d+x?", "4x"),
     "--install-completion": (r"\w+", "auto"),
@@ -48,7 +48,7 @@ app.add_typer(lm, name="lm")
 
 
 class _ProgressHandler(logging.Handler):
-    """A handler that prints log records as lines of progress, above a progress bar."""
+    """A handler that prints log records as progress lines, above a progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from iclbench.cli.terminal import say

@@ -30,7 +30,7 @@ from iclbench.families.tabular.table_file import target_index
 if TYPE_CHECKING:
     from iclbench.api.predict import Trained
 
-# Probability of the intervals.
+# Probability with which an interval should contain the target.
 LEVEL = 0.9
 _TASKS: dict[TargetKind, str] = {"class": "classification", "number": "regression"}
 _DIGITS = "%.15g"

@@ -14,7 +14,7 @@ from iclbench.core.formats import fixed
 
 
 def print_packed_sources(results: Path, values: pd.DataFrame) -> None:
-    """Print the contestants whose rows come from packed results."""
+    """Print the names of the contestants whose rows come from packed results."""
     runs_of_source: dict[str, list[str]] = {}
     cells = values.loc[values["kind"].ne("backbone"), ["prompt_set", "run"]].drop_duplicates()
     for prompt_set, run in cells.itertuples(index=False):
@@ -29,7 +29,7 @@ def print_packed_sources(results: Path, values: pd.DataFrame) -> None:
 
 
 def print_failures(values: pd.DataFrame) -> None:
-    """Print one line for each contestant and reason for failure."""
+    """Print a line for each failed or skipped contestant, with the reason."""
     failures = values[values["status"] != "ok"].drop_duplicates(["run", "status", "reason"])
     for _, row in failures.iterrows():
         out.print(f"{row['status']}: {row['run']}: {row['reason']}")

@@ -17,7 +17,7 @@ def command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
     results: Results = RESULTS,
 ) -> None:
-    """Delete runs, their tables and their rows in the tables of sweeps. Packed results are not changed."""
+    """Delete runs with their tables, and their rows in the tables of sweeps. Packed results are not changed."""
     from iclbench.cli.terminal import say
     from iclbench.core.formats import nbytes, plural
     from iclbench.sweep.cleaning import parts_of, remove_run

@@ -1,4 +1,5 @@
-"""The output of `iclbench show BACKBONE`: a description, and each setting with its type, default and meaning."""
+"""The output of `iclbench show BACKBONE`: a description of the backbone, and its settings with defaults and
+meanings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of `iclbench show TASK`: one screen with the sampled process, its sizes, and its baselines and oracles.
+"""The output of `iclbench show TASK`: the sampled process, its sizes, and its baselines and oracles on one screen.
 
 All values come from the card, so neither the family nor torch is imported.
 """
@@ -12,7 +12,7 @@ from iclbench.cli.terminal import out, print_table
 from iclbench.core.formats import assignments, count, number
 from iclbench.registry import FAMILIES
 
-# Maximum number of published numbers, so that a task fits on one screen.
+# Maximum number of printed published results, so that the output fits on one screen.
 _MAX_PUBLISHED = 8
 _QUESTIONS = {
     "next": "the next output after each example, or the next element of a stream (question next)",

@@ -20,7 +20,7 @@ from iclbench.sweep.plan import Plan
 _START_SECONDS = 10.0
 # Share of jobs that fail halfway, for the estimate on an unreliable cluster.
 _FAILURE_SHARE = 0.05
-# Number of simulations with random failures.
+# Number of simulations with random failures, over which the time is averaged.
 _SIMULATIONS = 8
 
 

@@ -1,4 +1,4 @@
-"""`iclbench sweep GRID --pack DIR` and `--verify N`: pack the results of a grid, and verify them."""
+"""`iclbench sweep GRID --pack DIR` and `--verify N`: pack or verify the results of a grid."""
 
 from __future__ import annotations
 

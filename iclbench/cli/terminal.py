@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 out = PrintableConsole(highlight=False, markup=False, soft_wrap=True)
 err = PrintableConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
-# Seconds between two plain progress lines.
+# Minimum number of seconds between two plain progress lines.
 _LINE_INTERVAL = 10.0
 # Tables with at least this many rows are drawn without `rich.table`, which takes ten times as long.
 _FAST_ROWS = 200
@@ -44,7 +44,7 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(rows: pd.DataFrame) -> None:
-    """Print the rows of a table as JSON, with all digits of numbers; missing values are null."""
+    """Print the rows of a table as JSON. Numbers have all their digits, and missing values are null."""
     print_json(rows.astype(object).where(rows.notna(), None).to_dict("records"))
 
 

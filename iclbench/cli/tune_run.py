@@ -1,4 +1,4 @@
-"""The searches of `iclbench tune`, and the lines that it prints as trials finish."""
+"""Run the searches of `iclbench tune`, and print a line when a trial finishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables at the end of `iclbench tune` and its dry run."""
+"""The tables that `iclbench tune` prints at its end or in a dry run."""
 
 from __future__ import annotations
 

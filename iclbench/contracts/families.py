@@ -1,4 +1,4 @@
-"""The contracts of families: checks of the properties that every family must have."""
+"""The contracts of families: one check for each property that families must have."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def episodes_differ_from_each_other(family: Family) -> None:
 
 
 def every_number_of_points_can_be_sampled(family: Family) -> None:
-    """Episodes of one or more points can be sampled."""
+    """Episodes with any number of points from 1 can be sampled, and have this number of points."""
     for points in (1, 2, 3, 30):
         episodes = draw(family, episodes=2, points=points)
         assert episodes.context.count == points, f"{episodes.context.count} points instead of {points}"
@@ -254,7 +254,7 @@ def related_datasets_have_the_requested_number(family: Family) -> None:
 
 
 def strata_are_parts_of_the_episodes(family: Family) -> None:
-    """Each stratum has one boolean per episode."""
+    """Each stratum is a boolean mask over the episodes."""
     episodes = draw(family)
     for name, mask in family.strata(episodes).items():
         assert mask.shape == (EPISODES,) and mask.dtype == torch.bool, f"stratum {name} is not a mask over episodes"

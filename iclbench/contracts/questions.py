@@ -52,7 +52,7 @@ def answers_are_deterministic(predictor: Predictor, episodes: Episodes, toleranc
 
 @contract(lambda predictor: predictor.joint == "apart")
 def targets_do_not_see_each_other(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """The answer at a target does not depend on other targets or on its position."""
+    """The answer at a target does not depend on the other targets or on its position among them."""
     context, x = episodes.context, targets_of(episodes).x
     joint_answer = ask_targets(predictor, episodes, context, x)
     for q in range(x.shape[1]):
@@ -191,7 +191,7 @@ def masks_equal_truncation(predictor: Predictor, episodes: Episodes, tolerance: 
 
 @contract()
 def the_two_questions_agree(predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT) -> None:
-    """`predict_next` equals `predict_targets` for each prefix."""
+    """`predict_next` gives the same answers as `predict_targets` with each prefix as the context."""
     context = episodes.context
     next_answer = ask_next(predictor, episodes, context)
     for n in range(context.count):

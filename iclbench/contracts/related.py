@@ -75,7 +75,7 @@ def absent_related_datasets_equal_none(
 def related_datasets_of_batch_neighbours_change_nothing(
     predictor: Predictor, episodes: Episodes, tolerance: Tolerance = DEFAULT
 ) -> None:
-    """The answers for an episode depend only on its own related datasets, not on those of its batch neighbours."""
+    """The answers for an episode do not depend on the related datasets of other episodes in the batch."""
     context, x, related = episodes.context, targets_of(episodes).x, _related(episodes)
     expected = ask_targets(predictor, episodes, context, x)
     for b in range(len(episodes)):

@@ -84,7 +84,7 @@ def check_loss(backbone: Any, answer: Any) -> None:
 
 
 def check_episodes(family: Any, method: str, episodes: Any) -> None:
-    """Raise `PluginError` unless the points of the episodes have the dimensions and types of the family."""
+    """Raise `PluginError` unless the points of the episodes have the dimensions and types that the family declares."""
     cls = type(family)
     if not isinstance(episodes, Episodes):
         raise PluginError.of(cls, method, f"returned a {type(episodes).__name__}, expected Episodes")

@@ -44,7 +44,7 @@ from iclbench.core.predictions import (
 )
 
 _DEFAULT_SETTINGS = HeadSettings()
-# The standard deviation of the normal distribution whose quantiles are the borders, in units of the scale.
+# The borders are quantiles of a normal distribution with this standard deviation, in units of the scale.
 _SPREAD = math.sqrt(3)
 # Smallest probability of a bucket by which `quantile` divides, and smallest tail probability of a sample in
 # `transport`.

@@ -55,7 +55,7 @@ def build_within_limit(build: Callable[[], T], description: str, is_ours: bool) 
 
 
 def build_to_measure(build: Callable[[], T], description: str, allocate: bool) -> T:
-    """Build a module only to measure it; random streams do not advance.
+    """Build a module only to measure its size, without a change to the state of random generators.
 
     Args:
         build: function that builds the module.

@@ -1,4 +1,4 @@
-"""The folders, the device and the threads of a command."""
+"""The context of a command: its folders, its device and its number of threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Context:
-    """The folders, the device and the threads of one command.
+    """The folders, the device and the number of threads of one command.
 
     Attributes:
         results: results folder, with runs and tables.

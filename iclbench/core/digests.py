@@ -13,9 +13,9 @@ from pathlib import Path
 
 from iclbench.core.hashing import file_hash
 
-# The key of the digest in a parquet footer.
+# Key of the digest in the footer of a parquet file.
 KEY = "iclbench.sha256"
-# The value of `KEY` while the digest is computed.
+# Value of `KEY` while the digest is computed.
 BLANK = "0" * 64
 # The entry in Thrift's compact protocol, the encoding of parquet footers: key, field header, length and value.
 _ENTRY = re.compile(re.escape(KEY.encode()) + rb"\x18\x40([0-9a-f]{64})")

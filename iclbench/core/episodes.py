@@ -115,7 +115,7 @@ class Episodes(TensorRecord):
 
     @property
     def queries(self) -> Points:
-        """The queries: the points whose outputs are predicted."""
+        """The points whose outputs are predicted."""
         return self.context if self.targets is None else self.targets
 
     def __len__(self) -> int:

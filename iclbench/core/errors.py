@@ -70,7 +70,7 @@ CODES: Final = {
 
 
 class IclbenchError(Exception):
-    """An error whose message is one line for the user.
+    """Base class of all errors of iclbench. The message is one line for the user.
 
     Attributes:
         code: the kind of the error, a key of `CODES`.
@@ -208,7 +208,7 @@ class DataError(UsageError):
 
 
 class DataChangedError(DataError):
-    """The data differ from a run's training data.
+    """The data differ from the data on which a run was trained.
 
     Args:
         then: fingerprint of the data in training.

@@ -150,7 +150,7 @@ class EventPrediction(Prediction):
         log-survival of the censored point, or NaN for sequences without one.
         """
         gap = y[..., GAP]
-        # NaN is reserved for sequences without an open interval.
+        # A failed prediction must not give NaN, which means that a sequence has no open interval.
         survival_nll = (-self.log_survival(gap)).nan_to_num(nan=math.inf, posinf=math.inf)
         scored_so_far = scored.cumsum(1)
         is_first = scored & (scored_so_far == 1)
@@ -176,7 +176,7 @@ class EventPrediction(Prediction):
         return low, high
 
     def sample(self, n: int, generator: torch.Generator) -> Float[Tensor, "n *shape 2"]:
-        """Draw gaps and marks, each mark given its gap."""
+        """Draw gaps, and draw a mark for each gap from the distribution of marks given the gap."""
         gaps = self.sample_gaps(n, generator)
         marks = [_draw_index(self.log_marks(gap).exp(), generator) for gap in gaps]
         return torch.stack([gaps, torch.stack(marks).to(gaps) if n else gaps], -1)

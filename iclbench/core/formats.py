@@ -101,7 +101,8 @@ def count(value: Number) -> str:
 
 
 def nbytes(value: Number) -> str:
-    """
+    """Format a number of bytes with a binary unit.
+
     >>> nbytes(512), nbytes(3 * 1024**2)
     ('512 B', '3.00 MiB')
     """
@@ -109,7 +110,8 @@ def nbytes(value: Number) -> str:
 
 
 def flops(value: Number) -> str:
-    """
+    """Format a number of floating-point operations.
+
     >>> flops(60), flops(1_234_000_000)
     ('60 FLOP', '1.23 GFLOP')
     """
@@ -117,7 +119,8 @@ def flops(value: Number) -> str:
 
 
 def seconds(value: Number) -> str:
-    """
+    """Format a duration in readable units.
+
     >>> seconds(2.1e-5), seconds(0.0021), seconds(3.25), seconds(222), seconds(7500)
     ('21.0 µs', '2.10 ms', '3.25 s', '3 min 42 s', '2 h 5 min')
     """
@@ -133,7 +136,8 @@ def seconds(value: Number) -> str:
 
 
 def plural(n: int, noun: str) -> str:
-    """
+    """Format a number with a noun in the singular or plural.
+
     >>> plural(1, "task"), plural(3, "task")
     ('1 task', '3 tasks')
     """

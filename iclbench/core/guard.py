@@ -24,7 +24,7 @@ _DEVICES = ("cpu", "cuda", "mps")
 
 
 class _Process:
-    """State of torch that all threads share."""
+    """Bookkeeping for the global state of torch that all threads share."""
 
     def __init__(self) -> None:
         self.exclusive = threading.RLock()

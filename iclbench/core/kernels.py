@@ -1,4 +1,4 @@
-"""Instruction sets of PyTorch's CPU kernels.
+"""Find and select the instruction set of PyTorch's CPU kernels.
 
 The order of additions depends on the instruction set, so values computed with different sets differ in their last
 digits. Results record the instruction set, so that they can be recomputed with the same one.

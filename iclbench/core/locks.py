@@ -25,9 +25,9 @@ from typing import IO, Protocol, runtime_checkable
 BEAT_SECONDS, STALE_SECONDS = 15.0, 120.0
 # Seconds between two attempts to acquire a lock.
 _RETRY_SECONDS = 0.5
-# The error numbers of `flock` on a file system that does not support it.
+# Error numbers of `flock` on file systems that do not support it.
 _UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
-# If this variable is "folders", all locks are folders.
+# If this environment variable is "folders", all locks are folders.
 _VARIABLE = "ICLBENCH_LOCKS"
 
 
@@ -40,7 +40,7 @@ class Lock(Protocol):
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds the lock; False if the lock's file or folder was deleted or replaced."""
+        """Whether this object holds the lock. It is False if the lock's file or folder was deleted or replaced."""
 
     def release(self) -> None:
         """Release the lock."""
@@ -161,7 +161,7 @@ class FolderLock:
             probe.unlink(missing_ok=True)
 
     def _remove_if_stale(self) -> None:
-        """Remove a stale folder."""
+        """Remove the folder if it is still stale."""
         # Another process may have replaced the stale folder since the last check. Therefore only one process at a time
         # removes folders, and it repeats the check.
         guard = self._path.with_name(self._path.name + ".guard")

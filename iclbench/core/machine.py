@@ -1,4 +1,4 @@
-"""The machine that computes a cell: device, processor, memory, and versions of libraries."""
+"""Describe the machine that computes a cell: device, processor, memory and versions of libraries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Predictive distributions: how they are read from network outputs, and their training losses and scores.
 
-`loss(y)` and all entries of `scores(y)` have one value per query, `(batch, positions)`, summed over output dimensions
-(intervals: averaged).
+`loss(y)` and all entries of `scores(y)` have one value per query, `(batch, positions)`, summed over output dimensions.
+Only the coverage of intervals is averaged over output dimensions.
 
 Predictions of events (a time and a mark) are in `iclbench.core.events`, histograms in `iclbench.core.bar`, and joint
 predictions of several positions in `iclbench.core.joint`. `iclbench.core.heads` lists the predictions that a task card

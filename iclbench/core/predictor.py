@@ -27,7 +27,7 @@ from iclbench.core.records import TensorRecord, cat
 
 _Predictor = TypeVar("_Predictor", bound="Predictor")
 
-# A subclass that implements one of these inherits the others.
+# A subclass must implement at least one of these methods. It inherits the others.
 _ALTERNATIVE_METHODS = ("predict_next", "predict_targets", "query")
 
 
@@ -55,7 +55,7 @@ class StoredPoints(State):
 
 
 class Predictor:
-    """A method that is conditioned on points and answers queries.
+    """Base class of all predictors, which are conditioned on points and answer queries.
 
     Attributes:
         order: "causal" if answers may depend on the order of the points, otherwise "set".

@@ -25,7 +25,7 @@ _Record = TypeVar("_Record", bound="TensorRecord")
 
 @dataclasses.dataclass(frozen=True)
 class TensorRecord:
-    """Base of all frozen dataclasses of batch-first tensors."""
+    """Base class of all frozen dataclasses of batch-first tensors."""
 
     _classes: ClassVar[dict[str, type[TensorRecord]]] = {}
 

@@ -27,7 +27,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
-# Heads whose predictions have several components.
+# Heads whose predictions are mixtures of several components.
 MIXTURES = ("mixture", "event")
 
 
@@ -43,15 +43,15 @@ Unique = AfterValidator(_without_duplicates)
 
 
 class Role(Enum):
-    """What depends on a key of a configuration. Fields are annotated as in `points: Annotated[PositiveInt,
+    """What a key of a configuration affects. Fields are annotated as in `points: Annotated[PositiveInt,
     Role.TRAINED]`."""
 
-    TRAINED = auto()  # the weights
-    EVALUATED = auto()  # the values of an evaluation
+    TRAINED = auto()  # affects the trained weights
+    EVALUATED = auto()  # affects the values of an evaluation
     PROTOCOL = auto()  # `-o task.protocol.KEY` sets the key; the default is in the card or its preset
-    MONITORING = auto()  # only the frequency of evaluations, logs and checkpoints during training
-    LOCATION = auto()  # only the location of files; a fingerprint identifies their content
-    REPORTING = auto()  # no values; the key describes them or names the results that a report compares them with
+    MONITORING = auto()  # affects only how often training is evaluated, logged and saved
+    LOCATION = auto()  # is only the location of files; a fingerprint identifies their content
+    REPORTING = auto()  # affects no values; it describes them, or names published results to compare them with
 
 
 class BaseSettings(BaseModel):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Seconds between checks that the parent process is still running.
+# Seconds between two checks that the parent process is still running.
 _WATCH_SECONDS = 0.5
 
 

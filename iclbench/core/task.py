@@ -89,7 +89,7 @@ class TaskShape:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """The properties of a task that an estimator may use in addition to the points.
+    """The properties of a task that an estimator may use in addition to the data points.
 
     Attributes:
         noise_to_signal: label noise variance divided by the prior variance of a weight: the Bayes-optimal ridge

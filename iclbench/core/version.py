@@ -1,4 +1,4 @@
-"""The version and the commit of the running code.
+"""Find the version and the commit of the running code.
 
 In a checkout, the version is read from `pyproject.toml`, and the commit from git at run time. In an installed package,
 the version is read from the package's metadata, and the commit from `_commit.txt`, which `hatch_build.py` writes. That

@@ -1,1 +1,1 @@
-"""The commands `iclbench lm ...`."""
+"""The subcommands of `iclbench lm`."""

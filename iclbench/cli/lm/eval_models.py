@@ -1,4 +1,4 @@
-"""Evaluate one language model on several tasks with a progress bar, and report failures."""
+"""Evaluate one language model on several tasks, with a progress bar and a report of failures."""
 
 from __future__ import annotations
 

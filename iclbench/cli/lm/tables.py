@@ -15,7 +15,7 @@ from iclbench.core.metrics import metric
 from iclbench.evaluation.cells import CellResult
 from iclbench.language.summary import summary_path
 
-# Maximum number of tasks with separate tables.
+# Maximum number of evaluated tasks for which each task gets its own table.
 _MAX_DETAILED_TASKS = 6
 # Maximum number of columns in a table of passes.
 _MAX_PASS_COLUMNS = 8

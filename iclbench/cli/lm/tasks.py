@@ -1,4 +1,4 @@
-"""`iclbench lm tasks`: list the tasks of language models, and whether their data are available."""
+"""`iclbench lm tasks`: list the tasks for language models, and show whether their data are available."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     max_bytes: MaxBytes = None,
     json: Json = False,
 ) -> None:
-    """List the tasks of language models, with the number of examples or the missing file."""
+    """List the tasks for language models, with their numbers of examples or their missing files."""
     from iclbench.cli.lm.task_table import folded_by_card, print_prompt, print_tasks, row_of
     from iclbench.cli.terminal import print_json
     from iclbench.language.tasks.cards import shipped_tasks
