@@ -1,7 +1,7 @@
-"""Bundles of cells, written as JSON files; a job on a cluster computes the cells of one bundle one after the other.
+"""Bundles of cells, stored as JSON files. A job on a cluster computes the cells of one bundle, one after the other.
 
-The file is the only input of a job, so a job can be restarted and can outlive the sweep. The outcomes of its cells
-are in the results folder and in a second JSON file next to the first.
+The file is the only input of a job, so a job can be restarted and can outlive the sweep. The job writes the outcomes of
+its cells to the results folder and to a second JSON file next to the bundle.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Work = Callable[[GridCell, Context], Outcome]
 
 @dataclass(frozen=True)
 class Bundle:
-    """Cells in an order in which each comes after the cells that it needs.
+    """Cells, ordered so that each cell comes after the cells that it needs.
 
     Attributes:
         cells: at least one cell.
@@ -42,7 +42,7 @@ class Bundle:
 
     @property
     def name(self) -> str:
-        """The name, which depends only on the cells."""
+        """A name that depends only on the cells."""
         return identity.bundle_id([cell.hash for cell in self.cells])
 
     def write(self, path: Path) -> None:
@@ -57,8 +57,8 @@ class Bundle:
         """Read a bundle written by `write`.
 
         Raises:
-            IclbenchError: the file is damaged, or this machine has a different version of the code of a cell or of the
-                table schema, so that one table would mix rows of two versions.
+            IclbenchError: the file is damaged. Or the code of a cell or the table schema has another version on this
+                machine than on the machine that wrote the file, so that one table would mix rows of two versions.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -83,7 +83,7 @@ class Bundle:
 
 
 def commit_mismatch(path: Path) -> str | None:
-    """A message if another version or commit wrote the bundle in a file; None otherwise."""
+    """Return a warning if another version or commit of iclbench wrote the bundle; otherwise None."""
     submitted, current = json.loads(path.read_text(encoding="utf-8"))["code"], provenance()
     if submitted == current:
         return None
@@ -91,8 +91,8 @@ def commit_mismatch(path: Path) -> str | None:
 
 
 def _changed_component(cell: GridCell, submitted_hash: str) -> str | None:
-    """The component whose code on this machine differs from the code at submission: a family, a backbone or the cell
-    itself; None if all code is the same.
+    """Return the name of the component whose code differs between this machine and the one that submitted the cell: a
+    family, a backbone or the cell itself. Return None if all code is the same.
 
     Args:
         cell: the cell as read on this machine.
@@ -118,12 +118,12 @@ def _version_name(code: dict[str, Any]) -> str:
 
 
 def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) -> dict[str, Outcome]:
-    """Compute the cells of a bundle; returns their outcomes by hash. Cells that need an unfinished cell are skipped.
+    """Compute the cells of a bundle and return their outcomes by hash. Cells that need an unfinished cell are left out.
 
     Args:
         bundle: the bundle.
         work: computes one cell.
-        outcomes_path: file with the outcomes so far, which lets an interrupted bundle continue.
+        outcomes_path: file to which the outcomes are written. If it exists, cells with an outcome are not recomputed.
 
     Raises:
         Interrupted: on a signal, after writing a checkpoint.
@@ -143,7 +143,7 @@ def work_through(bundle: Bundle, work: Work, outcomes_path: Path | None = None) 
 
 
 def plain_outcomes(outcomes: Mapping[str, Outcome]) -> dict[str, dict[str, Any]]:
-    """Outcomes as plain values, which `outcomes_of` reads."""
+    """Convert outcomes to plain values, which `outcomes_of` converts back."""
     return {cell: asdict(outcome) for cell, outcome in outcomes.items()}
 
 
@@ -158,7 +158,7 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 
 def outcomes_of(plain_values: Mapping[str, dict[str, Any]]) -> dict[str, Outcome]:
-    """Outcomes from plain values; raises `ValueError` if they are not the values of outcomes."""
+    """Convert plain values to outcomes. Raise `ValueError` if the values do not describe outcomes."""
     try:
         return {
             cell: Outcome(**plain | {key: tuple(plain[key]) for key in ("files", "warnings")})
@@ -180,7 +180,7 @@ def _cell_fields(cell: GridCell) -> dict[str, Any]:
 
 
 def _cell(plain: dict[str, Any]) -> GridCell:
-    """The cell from the values of `_cell_fields`."""
+    """Create a cell from the values that `_cell_fields` returns."""
     cell_class: type[GridCell] = import_object(plain.pop("class"))
     hints = get_type_hints(cell_class)
     plain["needs"] = tuple(plain["needs"])

@@ -1,11 +1,11 @@
-"""Expansion of a grid card to cells that train, evaluate, probe or measure costs.
+"""Expansion of a grid card into cells that train, evaluate, probe or measure costs.
 
-The rows of a cell are a pure function of its frozen configuration.
+The table rows that a cell writes depend only on its frozen configuration.
 
 The hash of a cell covers all inputs of its rows: the run's name, the configuration of the training run, the evaluated
 task, the options of the cell, and the code of samplers and estimators. It does not cover notes on cards, file names or
-the order of a grid. For data sets, it covers the paths of files and not their content: a grid can be planned without
-the files, and a sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
+the order of a grid. For data sets, the hash covers the paths of the files but not their content, so that a grid can be
+planned without the files. A sweep refuses runs whose data have changed (`iclbench.sweep.outlook.check_data`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from iclbench.sweep.grids import GridRun, grid_runs
 Kind = Literal["train", "evaluate", "probe", "cost"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "probe", "cost")
 
-# The cell that summarises the scores of all contestants of a task.
+# Name of the cell that summarises the scores of all contestants of a task.
 SUMMARY = "summary"
 
 
@@ -34,16 +34,16 @@ class GridCell:
 
     Attributes:
         kind: train, evaluate, probe or cost.
-        run: name of the run; name of the baseline, or `summary`, if nothing is trained.
+        run: name of the run or the baseline, or `summary`.
         contestant: name of the backbone or baseline in tables.
-        task_config: the task at its preset.
+        task_config: configuration of the task at the preset.
         preset: the preset.
         config: configuration of the training run; None for baselines and summaries.
-        options: options of the work, in plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and
+        options: options of the cell as plain values: `shifts`, `evaluators` and `seed` (evaluate), `probe` and
             `contexts` (probe), `points` (cost).
-        needs: hashes of the cells that must be settled before this one begins.
-        reason: why the cell is not applicable; None if it is.
-        baseline: name or path of a baseline's card; None for all others.
+        needs: hashes of the cells that must have an outcome before this cell starts.
+        reason: why the cell is not applicable; None if it is applicable.
+        baseline: name or path of the baseline's card; None if the cell does not evaluate a baseline.
         packs_weights: whether packed results include the weights.
     """
 
@@ -73,18 +73,18 @@ class GridCell:
         return self.kind
 
     def read_data(self, data_dir: Path | None) -> None:
-        """Read the data set of the cell's task, if it needs one; raises `DataError` on failure."""
+        """Read the data set of the cell's task, if the task needs one. Raise `DataError` if it cannot be read."""
         family = self.task_config.build(data_dir)
         _ = family.needs_data and family.fingerprint  # the fingerprint reads the data
 
     @property
     def group(self) -> str:
-        """Task and preset, as in file names."""
+        """The task and the preset as one text, as in file names."""
         return f"{self.task}-{self.preset}"
 
     @property
     def affinity(self) -> str:
-        """The key of cells that are computed one after the other: `group`, except for language models."""
+        """A key by which cells are ordered: cells with the same key are computed one after the other."""
         return self.group
 
     @property
@@ -101,11 +101,13 @@ class GridCell:
 def grid_cells(
     names: Iterable[str], added_backbones: Sequence[str] = (), results: Path | None = None
 ) -> list[GridCell]:
-    """All cells of these grids, without duplicates, ordered by task and preset: baselines, runs, summary.
+    """Return all cells of these grids, without duplicates.
+
+    Cells of the same task and preset follow each other: first the baselines, then the runs, then the summary.
 
     Args:
         names: names of grids, or paths to their cards.
-        added_backbones: further backbones for each grid.
+        added_backbones: backbones that are added to each grid, as in `grid_runs`.
         results: as in `grid_runs`.
 
     Raises:
@@ -127,7 +129,7 @@ def grid_cells(
 
 
 def _group_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
-    """The cells of one task at one preset."""
+    """Yield the cells of one task at one preset."""
     evaluations: list[GridCell] = []
     for cells in (list(_baseline_cells(runs)), *(list(_run_cells(run)) for run in runs)):
         evaluations += [cell for cell in cells if cell.kind == "evaluate" and not cell.reason]
@@ -159,8 +161,11 @@ def _run_cells(run: GridRun) -> Iterator[GridCell]:
 
 
 def _baseline_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
-    """One cell for every baseline and set of episodes, with the union of the options of the runs. A baseline for
-    numbers is not applicable to classification, and one for classes is not applicable to regression."""
+    """Yield one cell for each baseline and set of episodes, with the union of the options of all runs.
+
+    A regression baseline is not applicable to classification tasks, and a classification baseline is not applicable to
+    regression tasks.
+    """
     from iclbench.evaluation.contestants import output_mismatch  # needs torch
 
     card_name = cache(lambda name: load_baseline(name)[0])
@@ -180,7 +185,7 @@ def _baseline_cells(runs: Sequence[GridRun]) -> Iterator[GridCell]:
 
 
 def _summary_cells(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
-    """One summary of all contestants for every set of episodes."""
+    """Yield one summary of all contestants for each set of episodes."""
     groups: dict[str, list[GridCell]] = {}
     for cell in evaluations:
         groups.setdefault(identity.episodes_id(cell.task_config, cell.options["seed"]), []).append(cell)
@@ -195,7 +200,7 @@ def _summary_cells(evaluations: Sequence[GridCell]) -> Iterator[GridCell]:
 
 
 def _evaluation_options(run: GridRun) -> dict[str, Any]:
-    """The options of an evaluation, which always includes the training distribution."""
+    """Return the options of a run's evaluation. The evaluation always includes the training distribution."""
     from iclbench.families.shifts import Shift  # needs torch
 
     extrapolations = [] if run.extrapolate is None else [Shift().with_examples(run.extrapolate).name]
@@ -204,6 +209,6 @@ def _evaluation_options(run: GridRun) -> dict[str, Any]:
 
 
 def _merged_options(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
-    """The union of the options of two evaluations with the same seed."""
+    """Return the union of the options of two evaluations with the same seed."""
     lists = {key: list(dict.fromkeys([*a[key], *b[key]])) for key in ("shifts", "evaluators")}
     return {**lists, "seed": a["seed"]}

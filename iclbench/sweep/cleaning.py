@@ -1,7 +1,7 @@
 """Deletion of runs with all their results, and of files that are no longer needed.
 
-Only the folders `runs`, `tables` and `cells` of a results folder are cleaned. Packed results and other files are never
-removed, except for temporary files of an interrupted `--pack`.
+Only files in the folders `runs`, `tables` and `cells` of a results folder are removed. Packed results and other files
+are never removed, except for temporary files of an interrupted `--pack`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _TEMPORARY_PACKED_NAME = re.compile(r"\..+\.(?:parquet|safetensors|sha256)\.[0-9
 _TABLES = "|".join(tables.SCHEMAS)
 _TABLE_OF_REMOVED = "table of a removed run"
 _KINDS = "train|evaluate|probe|cost"
-# Seconds without a change before a temporary file is removed, since its writer may be on another machine.
+# A temporary file must be unchanged for this many seconds before it is removed, since a process on another machine may
+# still be writing it.
 _UNCHANGED_SECONDS = 60.0
 
 
@@ -36,7 +37,7 @@ class Part:
 
     Attributes:
         path: a file or a folder.
-        kind: its kind in words, in the singular.
+        kind: what it is, as a singular noun.
     """
 
     path: Path
@@ -50,7 +51,7 @@ class Part:
 
 
 def parts_of(results: Path, name: str) -> list[Part]:
-    """The folder, tables and sweep rows of a run, including those of methods that were applied to it.
+    """Return the folder, the tables and the sweep rows of a run, including those of methods that were applied to it.
 
     Raises:
         UnknownNameError: no run and no table has this name.
@@ -65,11 +66,11 @@ def parts_of(results: Path, name: str) -> list[Part]:
 
 
 def remove_run(results: Path, name: str) -> int:
-    """Remove all parts of a run; returns the freed bytes.
+    """Remove all parts of a run and return the number of freed bytes.
 
     Raises:
         UnknownNameError: no run has this name.
-        IclbenchError: another process trains the run.
+        IclbenchError: another process is training the run.
     """
     parts, run = parts_of(results, name), Run(results / "runs" / name)
     freed_bytes = sum(part.size for part in parts)
@@ -86,8 +87,11 @@ def remove_run(results: Path, name: str) -> int:
 
 
 def leftovers(results: Path) -> list[Part]:
-    """Files that are not needed: temporary files of dead processes, unusable checkpoints, and tables and rows of sweeps
-    of removed runs. Without a folder of runs, no run counts as removed."""
+    """Return the files that are no longer needed: temporary files of dead processes, unusable checkpoints, and the
+    tables and sweep rows of removed runs.
+
+    If the results folder has no folder `runs`, no run counts as removed.
+    """
     parts = [Part(path, "temporary file") for path in _temporary_files(results)]
     parts += [Part(path, "unusable checkpoint") for path in sorted(results.glob("runs/*/checkpoints/**/*.unusable"))]
     if (results / "runs").is_dir():
@@ -103,7 +107,7 @@ def leftovers(results: Path) -> list[Part]:
 
 
 def prune(results: Path, parts: Sequence[Part]) -> int:
-    """Remove the parts of `leftovers`; returns the freed bytes."""
+    """Remove the parts that `leftovers` returned, and return the number of freed bytes."""
     freed_bytes = sum(part.size for part in parts)
     with write_errors(results):
         _remove(parts)
@@ -113,7 +117,7 @@ def prune(results: Path, parts: Sequence[Part]) -> int:
 
 
 def _table_files(results: Path) -> list[Path]:
-    """The files of single contestants from evaluations, probes and cost measurements."""
+    """Return the tables that evaluations, probes and cost measurements wrote for single contestants."""
     return sorted(path for path in (results / "tables").rglob("*.parquet") if path.parent.name != "summary")
 
 
@@ -122,18 +126,19 @@ def _cell_files(results: Path) -> list[Path]:
 
 
 def _owner(path: Path) -> str | None:
-    """The run or baseline of a table or a row, without the method that was applied to it."""
+    """Return the name of the run or baseline that a table or a sweep row belongs to, without the name of a method that
+    was applied to it. Return None if the file name has another form."""
     match = re.fullmatch(rf"(.+?)\.(?:{_KINDS})-[0-9a-f]+\.cells\.parquet", path.name)
     match = match or re.fullmatch(rf"(.+)\.(?:{_TABLES})\.parquet", path.name)
     return match[1].partition("+")[0] if match else None
 
 
 def _evaluated_runs(results: Path) -> Iterator[str]:
-    """Runs with tables: neither baselines nor language models."""
+    """Yield the names of runs that have tables. Baselines and language models are not runs."""
     for path in _table_files(results):
         if not path.name.endswith(".values.parquet"):
             continue
-        # A damaged table yields no rows. The command that wrote it reports it.
+        # A damaged table has no rows here. The command that writes this table reports the damage.
         row = next(read_rows(path, ("kind", "seed", "preset")), None)
         is_run = row and row["kind"] == "backbone" and row["seed"] is not None and row["preset"] != "language"
         if is_run and (owner := _owner(path)) is not None:
@@ -159,12 +164,12 @@ def _remove(parts: Iterable[Part]) -> None:
 
 
 def _forget_scores(results: Path, name: str) -> None:
-    """Remove the run from the tables of scores, which hold all contestants of a prompt set."""
+    """Remove the rows of a run from the tables of scores, each of which holds all contestants of a prompt set."""
     for path in sorted((results / "tables").glob("*/summary/*.values.parquet")):
         try:
             scores = tables.read("values", path)
         except tables.TableError:
-            continue  # the command that wrote it reports it
+            continue  # the command that writes this table reports the damage
         other_scores = scores[trained_runs(scores).ne(name)]
         if not len(other_scores):
             path.unlink()

@@ -1,4 +1,5 @@
-"""The engine, which submits bundles of cells to an `Executor` as soon as their needs are done and a slot is free."""
+"""The engine of a sweep. It submits a bundle of cells to an `Executor` as soon as a slot is free and the cells that the
+bundle needs are done."""
 
 from __future__ import annotations
 
@@ -18,16 +19,16 @@ from iclbench.sweep.order import Order
 from iclbench.sweep.plan import Plan
 from iclbench.sweep.work import work as work_on_cell
 
-# Attempts per sweep for a cell whose worker dies. The system may have killed the wrong process when memory was short,
-# but a cell that needs too much memory must not be repeated forever.
+# Maximum number of attempts per sweep for a cell whose worker dies. One retry is useful because the system may have
+# killed the wrong process when memory was short, but a cell that needs too much memory must not be repeated forever.
 MAX_ATTEMPTS = 2
-# Seconds for workers to write their checkpoints and end.
+# Seconds that workers have to write their checkpoints and end.
 GRACE_SECONDS = 20.0
 
 
 @runtime_checkable
 class SweepObserver(Protocol):
-    """An observer of a sweep."""
+    """An object that is notified of the events of a sweep."""
 
     def on_start(self, cell: GridCell) -> None:
         """Called when a worker starts to compute the cell."""
@@ -36,17 +37,19 @@ class SweepObserver(Protocol):
         """Called when the cell has an outcome."""
 
     def on_retry(self, cell: GridCell, reason: str) -> None:
-        """Called when the worker of the cell has died, before the cell is started again."""
+        """Called when the worker of the cell has died and the cell will be tried again."""
 
 
 @dataclass(frozen=True)
 class Bundling:
-    """The rule that groups cells into bundles: a cell, the cells that wait only for it, and further cells until the
-    bundle is long enough for a job.
+    """The rule that groups cells into bundles.
+
+    A bundle contains a cell and the cells that wait only for it. Further cells are added until the bundle is long
+    enough for a job.
 
     Attributes:
-        seconds: expected duration at which a bundle is complete.
-        estimate: expected seconds of a cell; None if unknown.
+        seconds: expected seconds from which a bundle is long enough.
+        estimate: returns the expected seconds of a cell, or None if they are unknown.
         is_grouped: whether bundles may have more than one cell.
     """
 
@@ -54,16 +57,16 @@ class Bundling:
     estimate: Callable[[GridCell], float | None]
     is_grouped: bool = True
 
-    # Seconds of a cell without an estimate.
+    # Expected seconds of a cell without an estimate.
     UNKNOWN_SECONDS: ClassVar = 60.0
 
     def expected_seconds(self, cell: GridCell) -> float:
-        """Expected seconds of a cell, or `UNKNOWN_SECONDS`."""
+        """Return the expected seconds of a cell; `UNKNOWN_SECONDS` if there is no estimate."""
         seconds = self.estimate(cell)
         return self.UNKNOWN_SECONDS if seconds is None else seconds
 
     def take(self, order: Order) -> tuple[GridCell, ...]:
-        """The cells of the next bundle; empty if no cell can be computed now."""
+        """Take the cells of the next bundle from the order; empty if no cell can be computed now."""
         cells: list[GridCell] = []
         while not cells or (self.is_grouped and sum(map(self.expected_seconds, cells)) < self.seconds):
             if (cell := order.take()) is None:
@@ -72,7 +75,7 @@ class Bundling:
         return tuple(cells)
 
 
-# The rule of one cell per bundle.
+# Each bundle has one cell.
 SINGLE_CELLS = Bundling(0.0, lambda cell: None, is_grouped=False)
 
 
@@ -85,14 +88,14 @@ def run(
     work: Work = work_on_cell,
     bundling: Bundling = SINGLE_CELLS,
 ) -> dict[str, Outcome]:
-    """Compute the cells of a plan; returns their outcomes by hash.
+    """Compute the cells of a plan and return their outcomes by hash.
 
-    A failed cell fails the cells that need it, with a reason that names it, and does not stop the others. Cells are
-    skipped if they need a cell that is neither done nor in the plan.
+    If a cell fails, the cells that need it fail as well, with a reason that names the failed run, and all other cells
+    continue. A cell is not computed if it needs a cell that is neither done nor in the plan.
 
     Raises:
-        KeyboardInterrupt: after all workers have ended. Finished cells are recorded.
-        WorkerStartError: no worker can be set up.
+        KeyboardInterrupt: raised after all workers have ended. Finished cells are recorded.
+        WorkerStartError: workers cannot be set up.
     """
     order = Order(plan, executor.slots)
     running_bundles: dict[Future[dict[str, Outcome]], Bundle] = {}
@@ -106,9 +109,9 @@ def run(
         observer.on_finish(cell, outcome)
 
     def settle_all(bundle: Bundle, bundle_outcomes: Mapping[str, Outcome]) -> list[GridCell]:
-        """Settle the cells with an outcome and put the others back into the queue; returns those put back."""
+        """Settle the cells that have an outcome. Put the other cells back into the queue and return them."""
         for cell in bundle.cells:
-            # Cells in a bundle of an earlier sweep may be done already, or wait for other cells in this plan.
+            # Cells in a bundle of an earlier sweep may already be done, or may wait for other cells of this plan.
             is_new = cell.hash in todo and cell.hash not in outcomes
             if cell.hash in bundle_outcomes and is_new and order.may_settle(cell):
                 settle(todo[cell.hash], bundle_outcomes[cell.hash])
@@ -123,7 +126,7 @@ def run(
             bundle_outcomes, reason = future.result(), "its job ended without an outcome"
         except WorkerStartError:
             raise
-        except Exception as error:  # no error of a bundle stops the other cells
+        except Exception as error:  # an error in one bundle must not stop the other cells
             bundle_outcomes, reason = getattr(error, "finished", {}), one_line(error)
         open_cells = settle_all(bundle, bundle_outcomes)
         if not open_cells:
@@ -172,10 +175,10 @@ class Submission:
 
     Attributes:
         jobs: number of submitted bundles.
-        cells: number of their cells.
+        cells: number of cells in the submitted bundles.
         refused_jobs: number of bundles that the scheduler refused.
-        refused_cells: number of their cells.
-        reason: message of the scheduler.
+        refused_cells: number of cells in the refused bundles.
+        reason: the scheduler's message for the first refused bundle; empty if none was refused.
     """
 
     jobs: int
@@ -193,7 +196,7 @@ def submit(
     bundling: Bundling,
     work: Work = work_on_cell,
 ) -> Submission:
-    """Submit the cells that can be computed now and are not in the queue, without waiting for them.
+    """Submit all cells that can be computed now and are not queued yet, without waiting for their results.
 
     Raises:
         WorkerStartError: the scheduler refuses all jobs.

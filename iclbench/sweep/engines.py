@@ -1,4 +1,5 @@
-"""The engine of a sweep and the settings of its jobs: from a user's file, a grid's card and the command line."""
+"""The names of sweep engines, and the settings of their jobs from the user's file, the grid's card and the command
+line."""
 
 from __future__ import annotations
 
@@ -17,16 +18,17 @@ from iclbench.core.settings import BaseSettings, PositiveInt, validate
 
 ENTRY_POINT_GROUP = "iclbench.engines"
 ENGINES = ("local", "slurm", "ray")
-# Packages that engines need.
+# The package that each engine needs.
 _PACKAGES = {"slurm": "submitit", "ray": "ray"}
 
 
-# A value that fits on one line of a job's script, and a value without characters that a shell interprets.
+# `Line` is a value that fits on one line of a job's script. `Word` also excludes white space, quotes, `$` and other
+# characters that SLURM's memory sizes and constraints do not need.
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:&|!*@\[\]-]*$", max_length=200)]
 
 
-# Options of sbatch that iclbench sets.
+# Options of sbatch that iclbench sets, so users may not.
 _RESERVED = ("array", "time", "output", "error", "signal", "job-name", "wrap")
 
 
@@ -44,8 +46,9 @@ class GridEngine(BaseSettings):
     Attributes:
         jobs: maximum number of jobs in the queue or running.
         worth: seconds of work that justify the start of a job. Cells are grouped until a job takes this long.
-        minutes: time limit of a job (default: `margin` times the expected duration of its cells, at least 60).
-        margin: factor of the default time limit.
+        minutes: time limit of a job in minutes (default: `margin` times the expected duration of its cells, at least
+            60).
+        margin: ratio of the default time limit to the expected duration.
         cpus: number of CPUs and torch threads of a job.
         gpus: number of GPUs of a job.
         memory: memory of a job, in the scheduler's format.
@@ -69,10 +72,11 @@ class EngineSettings(GridEngine):
         partition: partition of the jobs.
         account: account to which the jobs are charged.
         qos: quality of service of the jobs.
-        exclude: nodes that the jobs do not use.
+        exclude: nodes that the jobs must not use.
         options: other options of the scheduler, by name.
-        setup: shell lines before Python starts, to load modules or to activate an environment.
-        python: the interpreter on the nodes.
+        setup: shell commands that are run before Python starts, for example to load modules or to activate an
+            environment.
+        python: path of the Python interpreter on the nodes.
         poll: seconds between two checks of the queue.
         address: address of a Ray cluster, `ray://host:10001` or `auto`.
     """
@@ -91,16 +95,16 @@ class EngineSettings(GridEngine):
 
 
 def user_file() -> Path:
-    """The path of the user's engine settings."""
+    """Return the path of the user's file of engine settings."""
     home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(home) / "iclbench" / "engines.toml"
 
 
 def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
-    """The settings of an engine: those of the user's file, overridden by each of the tables in turn.
+    """Return the settings of an engine. They are read from the user's file and overridden by each table in turn.
 
     Raises:
-        UsageError: the file is not valid.
+        UsageError: the file or a table is not valid.
     """
     path = user_file()
     user_tables = read_toml(path) if path.is_file() else {}
@@ -119,14 +123,14 @@ def settings(engine: str, *tables: Mapping[str, Any]) -> EngineSettings:
 
 
 def engine_names() -> list[str]:
-    """Names of engines: those of iclbench, then those of other packages."""
+    """Return the names of all engines, those of iclbench before those of other packages."""
     return [*ENGINES, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))]
 
 
 def plugin_class(engine: str) -> Callable[..., Any]:
-    """The `Executor` class of an engine from another package.
+    """Return the `Executor` class of an engine from another package.
 
-    Its arguments are the results folder, the settings, a function that estimates the seconds of a bundle, and a
+    The class is called with the results folder, the settings, a function that estimates the seconds of a bundle, and a
     function that prints a line.
     """
     executor_class: Callable[..., Any] = next(

@@ -1,8 +1,9 @@
-"""Estimates for a plan: seconds from measured steps and recorded cells, bytes from parameter counts.
+"""Estimates of the time and the disk space that a plan needs.
 
-The estimate for a training run is the seconds of a step times the remaining steps. The seconds of a step are recorded
-with runs of the same task, backbone and preset, or measured now. The estimate for another cell is the mean of recorded
-cells, of the same contestant if possible. Without such records, the seconds are unknown.
+The time of a training run is the time of a step times the number of remaining steps. The time of a step is recorded
+with earlier runs of the same task, backbone and preset, or measured now. The time of any other cell is the mean over
+recorded cells, of the same contestant if possible; without such records, it is unknown. Disk space follows from
+parameter counts and from the sizes of existing tables.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from iclbench.store.runs import Run
 from iclbench.sweep.cells import SUMMARY, GridCell
 from iclbench.sweep.plan import Plan
 
-# Total seconds after which no further steps are measured.
+# No further steps are measured after this many seconds.
 MEASUREMENT_SECONDS = 20.0
-# Bytes per parameter in float32: finished weights, and a checkpoint (weights and Adam's two moments).
+# Bytes per parameter in float32: of finished weights, and of a checkpoint (weights and the two moments of Adam).
 _WEIGHT_BYTES, _CHECKPOINT_BYTES = 4, 12
 
 TrainingKey = tuple[str, ...]  # task, contestant, preset
@@ -39,12 +40,12 @@ ParameterCounter = Callable[[RunConfig], int]
 
 @dataclass(frozen=True)
 class Amount:
-    """Time and disk space of some cells on one worker.
+    """Time and disk space that cells need on one worker.
 
     Attributes:
-        seconds: sum over the cells with known seconds; None if there are none.
-        unknown: number of cells with unknown seconds, by kind.
-        bytes: bytes of weights, checkpoints and tables, without cells of unknown size.
+        seconds: sum over the cells whose time is known; None if it is known for no cell.
+        unknown: number of cells whose time is unknown, by kind.
+        bytes: bytes of weights, checkpoints and tables. Cells of unknown size count as 0.
     """
 
     seconds: float | None
@@ -53,14 +54,14 @@ class Amount:
 
 
 class Estimates:
-    """Seconds, parameters and bytes of cells.
+    """Estimates the seconds, parameters and bytes of cells.
 
     Args:
         store: the recorded cells.
         device: `cpu` or another device. Steps that were recorded on a CPU are used only for CPUs, others only for GPUs.
-        measure: measures the seconds of a step of a configuration (default: only recorded seconds).
-        count: counts the parameters of a configuration (default: only recorded counts).
-        on_measure: called with a text before each measurement.
+        measure: measures the seconds of a training step (default: only recorded seconds are used).
+        count: counts the parameters of a backbone (default: only recorded counts are used).
+        on_measure: called before each measurement with a text that says what is measured.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class Estimates:
         self.measured_seconds: dict[TrainingKey, float] = {}
 
     def seconds(self, cell: GridCell) -> float | None:
-        """Seconds of one cell on one worker; None if unknown."""
+        """Return the expected seconds of one cell on one worker; None if unknown."""
         if cell.kind == "train" and cell.config is not None:
             run = self._run(cell)
-            if run.is_intact:  # the run was trained without a sweep, so only its row is missing
+            if run.is_intact:  # trained outside of a sweep; the sweep only adds its row
                 return 0.0
             step = self._step_seconds(cell)
             return None if step is None else step * (cell.config.train.total_steps - run.checkpoint_step)
@@ -94,11 +95,11 @@ class Estimates:
 
     @property
     def devices(self) -> list[str]:
-        """The devices on which the speeds of all estimates so far were measured."""
+        """The devices on which the seconds of all estimates so far were measured."""
         return list(self._devices)
 
     def parameters(self, cell: GridCell) -> int | None:
-        """Parameters of the backbone of a cell; None if unknown."""
+        """Return the number of parameters of a cell's backbone; None if unknown."""
         key = _training_key(cell)
         recorded = self._recorded_means("model", "parameters").get(key)
         if recorded is not None:
@@ -111,7 +112,8 @@ class Estimates:
         return self._counts.get(key)
 
     def bytes(self, cell: GridCell) -> float:
-        """Bytes on disk: weights and checkpoints of a training run; otherwise, the mean size of existing tables."""
+        """Return the bytes that a cell needs on disk: for a training run, its weights and checkpoints; for other cells,
+        the mean size of existing tables of the same kind."""
         from iclbench.training.checkpoint import MAX_CHECKPOINTS
 
         if cell.kind != "train" or cell.config is None:
@@ -125,7 +127,7 @@ class Estimates:
         return float((self.parameters(cell) or 0) * (weights * _WEIGHT_BYTES + checkpoints * _CHECKPOINT_BYTES))
 
     def amount(self, cells: Iterable[GridCell]) -> Amount:
-        """Time and disk space of cells. Cells that are not applicable do not count."""
+        """Return the time and disk space that these cells need. Cells that are not applicable need none."""
         unknown: Counter[str] = Counter()
         durations, size = [], 0.0
         for cell in cells:
@@ -150,7 +152,8 @@ class Estimates:
         return recorded
 
     def _measured_step(self, cell: GridCell) -> float | None:
-        """Seconds of a step, measured once per task, backbone and preset until `MEASUREMENT_SECONDS` is used up."""
+        """Return the measured seconds of a training step, or None if they cannot be measured or the time for
+        measurements is used up. They are measured once for each task, backbone and preset."""
         key = _training_key(cell)
         if key not in self.measured_seconds and self._measure and cell.config and time.monotonic() < self._deadline:
             self._on_measure(f"a training step of {cell.contestant} on {cell.task}, {cell.preset}")
@@ -162,7 +165,7 @@ class Estimates:
         return self.measured_seconds.get(key)
 
     def _recorded_means(self, phase: str, metric: str) -> dict[TrainingKey, float]:
-        """Means over the runs of a task, backbone and preset, from the records of their training runs."""
+        """Return the mean of a recorded cost over all runs of the same task, backbone and preset."""
         if (phase, metric) not in self._means_cache:
             rows = self._costs[self._costs["phase"].eq(phase) & self._costs["metric"].eq(metric)]
             if phase != "model":
@@ -172,15 +175,15 @@ class Estimates:
 
     @cached_property
     def _costs(self) -> pd.DataFrame:
-        """Rows of training runs, from the folders of runs and from packed tables. The thousands of files of evaluations
-        are not read."""
+        """The cost rows of training runs, from run folders and packed tables. The files of evaluations are not read,
+        since there may be thousands."""
         results = self._store.results
         folders = sorted(p for p in results.iterdir() if p.is_dir() and p.name != "tables") if results.is_dir() else []
         rows = pd.concat([tables.frame("costs", []), *(tables.read_all("costs", folder) for folder in folders)])
         return rows[rows["n_points"].isna()]
 
     def _is_same_kind(self, devices: pd.Series) -> pd.Series:
-        """A mask of the devices of the same kind as that of these estimates."""
+        """Return a mask of the devices that are of the same kind (CPU or not) as the device of these estimates."""
         return devices.eq("cpu") == (self._device == "cpu")
 
     @cached_property
@@ -213,7 +216,8 @@ class Estimates:
 
     @cached_property
     def _table_bytes(self) -> dict[str, float]:
-        """Mean size of a cell's files, by kind. A file of several cells is shared equally between them."""
+        """Mean total size of a cell's files, by kind. The size of a file that several cells share is divided equally
+        between them."""
         rows = self._finished_rows
         cell_files = [json.loads(text) for text in rows["files"].fillna("[]")]
         counts = Counter(file for files in cell_files for file in files)
@@ -224,7 +228,7 @@ class Estimates:
         return {kind: mean(sizes) for kind, sizes in by_kind.items()}
 
 
-# Columns in which a recorded cell must agree with a cell to do, the most specific first.
+# Sets of columns, most specific first. Recorded cells with the same values in these columns estimate a new cell.
 _SIMILAR_COLUMNS = (
     ["task", "preset", "contestant"],
     ["preset", "contestant"],
@@ -261,7 +265,7 @@ def _size(path: Path) -> int:
 
 
 def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, int]]:
-    """The smallest and the largest number of parameters in the training runs of each task and preset."""
+    """Return the smallest and the largest number of parameters of the backbones trained on each task and preset."""
     counts: dict[str, list[int]] = {}
     for cell in plan.cells:
         if cell.kind == "train" and cell.reason is None and (count := estimates.parameters(cell)) is not None:
@@ -270,12 +274,15 @@ def parameter_range(plan: Plan, estimates: Estimates) -> dict[str, tuple[int, in
 
 
 def count_parameters(config: RunConfig, data_dir: Path | None = None) -> int:
-    """Number of parameters of the backbone, which is built to count them."""
+    """Build the backbone of a configuration and return its number of parameters."""
     return config.build(config.task.build(data_dir)).parameter_count
 
 
 def measure_step(config: RunConfig, data_dir: Path | None = None, device: str = "cpu", steps: int = 2) -> float:
-    """Mean seconds of a training step at full size, including its episodes, after one step of warm-up."""
+    """Return the mean seconds of a training step, including the sampling of its episodes.
+
+    The step has the full size of the curriculum. One step before the measured ones warms up the caches.
+    """
     from iclbench.training.fit import Training
     from iclbench.training.step import TrainingData
 

@@ -1,7 +1,9 @@
-"""The interface between the engine and the workers: that of `concurrent.futures`, with a method that stops workers.
+"""The interface between the engine and its workers. It extends the interface of `concurrent.futures` by a method that
+stops workers.
 
-`iclbench.sweep.local` runs calls in processes on this machine, `iclbench.sweep.slurm` as jobs on a cluster. Another
-engine is a class with these members, registered under the entry point `iclbench.engines` (`iclbench.sweep.engines`).
+`iclbench.sweep.local` runs calls in processes on this machine, and `iclbench.sweep.slurm` runs them as jobs on a
+cluster. To add an engine, write a class with the members of `Executor` and register it under the entry point
+`iclbench.engines` (`iclbench.sweep.engines`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ T = TypeVar("T")
 
 
 class WorkerDiedError(IclbenchError):
-    """The worker of a call died. `finished` holds the outcomes of the finished cells of its bundle, by hash."""
+    """The worker of a call died.
+
+    Attributes:
+        finished: outcomes, by hash, of the cells of the bundle that were finished before.
+    """
 
     code = "worker-died"
 
@@ -37,25 +43,26 @@ class WorkerStartError(IclbenchError):
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs a number of calls in parallel."""
+    """Runs up to `slots` calls in parallel."""
 
     @property
     def slots(self) -> int:
-        """Number of calls that run in parallel."""
+        """Maximum number of calls that run in parallel."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any) -> Future[T]:
         """Call `fn(*args)` in a worker. The function and its arguments must be picklable.
 
         The future fails with `WorkerDiedError` if the worker dies (other calls continue), with `WorkerStartError` if
-        workers cannot be set up, and with `IclbenchError` if `fn` raises an exception.
+        workers cannot be set up, or with `IclbenchError` if `fn` raises an exception.
         """
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls, and wait for submitted calls or cancel those that have not begun."""
+        """Stop accepting calls. With `wait`, return after all submitted calls have ended; with `cancel_futures`, cancel
+        the calls that have not started."""
 
     def stop(self, grace: float) -> None:
-        """Stop at once: send SIGTERM to every worker, kill those that still run after `grace` seconds, and return when
-        all have ended. Futures that are not done are cancelled or fail."""
+        """Stop at once: send SIGTERM to all workers, kill the workers that are still running after `grace` seconds, and
+        return when all have ended. Futures that are not done are cancelled or fail."""
 
 
 @runtime_checkable
@@ -63,7 +70,8 @@ class AdoptingExecutor(Protocol):
     """An executor whose jobs outlive the sweep that submitted them."""
 
     def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterable[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """The wanted bundles that an earlier sweep has submitted and not collected."""
+        """Return the bundles, with their futures, that an earlier sweep submitted but did not collect, and for which
+        `is_wanted` is true."""
 
 
 @runtime_checkable
@@ -71,16 +79,16 @@ class SubmittingExecutor(Executor, AdoptingExecutor, Protocol):
     """An executor that can submit jobs without waiting for them."""
 
     def queued(self) -> Iterable[Bundle]:
-        """Bundles of an earlier sweep that are still in the queue or running."""
+        """Return the bundles of earlier sweeps that are still queued or running."""
 
     def queue(self) -> Mapping[str, Any]:
-        """The state (`name`, `reason`, `node`) of every known job, by bundle."""
+        """Return the state (`name`, `reason`, `node`) of each known job, by name of its bundle."""
 
     def job(self, name: str) -> str:
-        """The ID of the job of a bundle; empty if it has no job."""
+        """Return the ID of a bundle's job; empty if the bundle has no job."""
 
     def progress(self, name: str) -> tuple[int, int]:
-        """Number of finished cells of a bundle, and of all its cells."""
+        """Return the number of finished cells of a bundle, and the number of all its cells."""
 
     def flush(self) -> None:
         """Submit all pending bundles now. Futures of refused bundles fail with `WorkerStartError`."""

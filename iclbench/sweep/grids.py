@@ -1,6 +1,6 @@
-"""Grid cards: tasks x backbones x presets x seeds, and the evaluation and the probes of their runs.
+"""Grid cards: tasks x backbones x presets x seeds, with the evaluation, the probes and the costs of the runs.
 
-Each figure of a paper has one card, `grids/<name>.toml`. A card has plain values only. Its runs are resolved here in
+Each figure of a paper has one card, `grids/<name>.toml`. A card contains only plain values. Its runs are resolved in
 the same way as by `iclbench train`.
 """
 
@@ -45,27 +45,28 @@ Length = Annotated[Any, AfterValidator(_length)]
 
 
 def _canonical_names(names: Iterable[str]) -> list[str]:
-    """Names in the spelling of tables; paths to cards and targets are unchanged."""
+    """Convert names to the spelling that tables use. Paths to cards and import targets do not change."""
     return [name if name.endswith(".toml") else canonical_name(name) for name in names]
 
 
-# Names, folders and ids of models, unchanged.
+# Names, folders and hub ids of models, which are not converted.
 Texts = Annotated[list[str], Field(min_length=1), Unique]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_canonical_names), Unique]
 Seeds = Annotated[list[SeedInt], Field(min_length=1), Unique]
 
 
 class Evaluate(BaseSettings):
-    """The evaluation of runs: always on the training distribution, with up to `extrapolate` examples at each preset,
-    and under all `shifts`.
+    """The evaluation of runs. Runs are always evaluated on the training distribution, at the training length and up to
+    `extrapolate` examples, and also under all `shifts`.
 
     Attributes:
-        shifts: shifts of all runs, with up to `extrapolate` examples if it is set.
-        shifts_of: further shifts of single tasks, at the training length.
-        extrapolate: largest number of examples by preset: 500, or "4x" the training length.
-        baselines: baselines that replace those of each task's card; those that do not fit the task are omitted. The
-            oracles of the card are always included.
-        seed: seed of the prompts. Prompts of different seeds are independent.
+        shifts: shifts under which all runs are evaluated, with up to `extrapolate` examples if it is set.
+        shifts_of: further shifts for single tasks, at the training length.
+        extrapolate: largest number of examples, by preset: a number such as 500, or "4x" for 4 times the training
+            length.
+        baselines: baselines that replace the baselines of each task's card. A baseline that does not fit the task is
+            omitted. The oracles of the card are always included.
+        seed: seed of the prompts. Different seeds give independent prompts.
     """
 
     shifts: list[str] = []
@@ -92,7 +93,8 @@ class Probe(BaseSettings):
 
     Attributes:
         of: kinds of probes.
-        contexts: examples in context by preset: numbers, or multiples like "2x" (default: the training length).
+        contexts: numbers of examples in context, by preset: a number, or a multiple of the training length such as "2x"
+            (default: the training length).
     """
 
     of: Annotated[list[Literal["layers", "rank", "representation"]], Field(min_length=1)] = ["layers"]
@@ -100,22 +102,22 @@ class Probe(BaseSettings):
 
 
 class Cost(BaseSettings):
-    """The cost measurement of runs, with these context sizes and the training length.
+    """The cost measurement of runs.
 
     Attributes:
-        points: context sizes.
+        points: context sizes at which costs are measured, in addition to the training length.
     """
 
     points: Annotated[list[PositiveInt], Field(min_length=1), Unique] = [40, 500]
 
 
 class ExcludedPairs(BaseSettings):
-    """Pairs of a task and a backbone that are not applicable. They are in the tables, with the reason.
+    """Pairs of a task and a backbone that are not trained. The tables list them with the reason.
 
     Attributes:
         tasks: names of tasks.
         backbones: backbones that are not trained on these tasks.
-        reason: the reason in the tables.
+        reason: the reason, which is shown in the tables.
     """
 
     tasks: Names
@@ -124,22 +126,23 @@ class ExcludedPairs(BaseSettings):
 
 
 class GridPart(BaseSettings):
-    """Every task with every backbone, preset and seed, in every variant of `overrides` for the preset.
+    """A part of a grid: all combinations of its tasks, backbones, presets and seeds.
 
-    `overrides.<preset>.<variant>` is a list of `-o` settings. For a preset without variants, and for a variant with an
-    empty list, the unchanged cards are trained, and the runs have their default names.
+    `overrides.<preset>.<variant>` is a list of `-o` settings; all combinations with the preset are trained in each of
+    its variants. If a preset has no variants, or a variant has an empty list, runs are trained with the unchanged cards
+    and have their default names.
 
     Attributes:
         tasks: names of task cards.
         backbones: names of backbones and variants.
-        presets: sizes of runs.
+        presets: presets, which set the sizes of runs.
         seeds: seeds of weights and training data.
         evaluate: the evaluation of runs (default: no evaluation).
         probe: the probes of runs (default: no probes).
         cost: the cost measurement of runs (default: no measurement).
-        weights: seeds whose finished weights are in packed results.
-        without: pairs that are not trained.
-        overrides: settings of variants, by preset and name.
+        weights: seeds of the runs whose finished weights are included in packed results.
+        without: pairs of a task and a backbone that are not trained.
+        overrides: settings of variants, by preset and name of the variant.
     """
 
     tasks: Names
@@ -201,20 +204,20 @@ class GridPart(BaseSettings):
         return self
 
     def without_reason(self, task: str, backbone: str) -> str | None:
-        """Why this pair is not applicable; None if it is."""
+        """Return why this pair is not trained; None if it is trained."""
         pairs = (pair for pair in self.without if task in pair.tasks and backbone in pair.backbones)
         return next((pair.reason for pair in pairs), None)
 
 
 class GridCard(GridPart):
-    """A grid: its first part, and `more` parts with other settings.
+    """A grid, which consists of the part defined by its own keys and the parts in `more`.
 
     Attributes:
-        summary: purpose of the grid, in a line.
+        summary: purpose of the grid, in one line.
         source: paper, with figure or table.
         notes: further notes for readers.
-        more: further parts.
-        pairs: pairs of backbones that findings compare, which are trained from more seeds.
+        more: further parts, with other settings.
+        pairs: pairs of backbones that the findings compare. They are trained from more seeds.
         engine: resources of jobs on a cluster.
     """
 
@@ -232,7 +235,7 @@ class GridCard(GridPart):
 
     @property
     def parts(self) -> list[GridPart]:
-        """All parts, including those that train the pairs from seeds of no other part."""
+        """All parts, including parts that train the pairs from the seeds that no other part has."""
         parts = [self, *self.more]
         return [*parts, *_pair_parts(parts, self.pairs)]
 
@@ -242,21 +245,21 @@ class GridRun:
     """One run of a grid with its evaluation, probes and cost measurement.
 
     Attributes:
-        name: name of the run; the default name, unless overrides make it a variant.
-        task: the task as in the card.
-        backbone: the backbone as in the card.
+        name: name of the run. It is the default name, unless the run is a variant.
+        task: name of the task, as in the card.
+        backbone: name of the backbone, as in the card.
         config: configuration of the run, resolved as by `iclbench train`.
         overrides: `-o` settings.
         evaluate: whether the run is evaluated.
-        extrapolate: largest number of examples of the evaluation; None for the training length.
+        extrapolate: largest number of examples in the evaluation; None for the training length.
         shifts: shifts of the evaluation, as in `iclbench eval`.
-        baselines: baselines that replace those of the task's card; empty for those of the card.
+        baselines: baselines that replace the baselines of the task's card; empty to use those of the card.
         evaluation_seed: seed of the prompts.
-        contexts: examples in context of the probes; None if there are no probes.
+        contexts: numbers of examples in context for the probes; None without probes.
         probes: kinds of probes.
         cost_points: context sizes of the cost measurement; empty if costs are not measured.
         packs_weights: whether the weights are packed.
-        exclusion: why the pair of task and backbone is not applicable; None if it is.
+        exclusion: why the pair of task and backbone is not trained; None if it is trained.
     """
 
     name: str
@@ -282,7 +285,8 @@ class GridRun:
         return list(dict.fromkeys([*task.oracles, *(self.baselines or task.baselines)]))
 
     def commands(self, results: Path | None = None) -> Iterator[str]:
-        """The `iclbench` commands that train, evaluate, probe and measure this run, quoted for a shell."""
+        """Yield the `iclbench` commands that train and evaluate the run, probe it and measure its costs, quoted for a
+        shell."""
         if self.exclusion:
             return
         from iclbench.evaluation.contestants import output_mismatch  # needs torch
@@ -308,26 +312,27 @@ class GridRun:
 
 
 def load_grid(name: str) -> tuple[str, GridCard]:
-    """The grid's canonical name and its card, from a name or a path to a `.toml` file."""
+    """Load a grid by name or path to a `.toml` file. Return its canonical name and its card."""
     return load_card("grids", name, GridCard)
 
 
 def is_grid(name: str) -> bool:
-    """Whether a `.toml` file is a grid card. Other cards have no key `backbones`."""
+    """Whether this is the path of a grid card (`.toml`). Only grid cards have the key `backbones`."""
     return name.endswith(".toml") and "backbones" in read_toml(Path(name))
 
 
 def grid_runs(
     name: str, preset: str | None = None, added_backbones: Sequence[str] = (), results: Path | None = None
 ) -> list[GridRun]:
-    """All runs of a grid, or those of one preset, grouped by task and seed.
+    """Return all runs of a grid, or the runs of one preset, grouped by task and seed.
 
     Args:
         name: name of the grid, or a path to its card.
-        preset: the only preset (default: all presets).
-        added_backbones: backbones, by name or target, that are added on every task at every preset, with the settings
-            of the first part that trains the task's unchanged card.
-        results: the results folder. Its table of learning rates overrides the shipped one for runs that have not begun.
+        preset: the only preset whose runs are returned (default: all presets).
+        added_backbones: names or import targets of backbones to add on all tasks and presets, with the settings of the
+            first part that trains the task's unchanged card.
+        results: the results folder. Its table of learning rates overrides the shipped one for runs that have not
+            started.
 
     Raises:
         UsageError: the card does not fit a task, a backbone or a family; the message names the card.
@@ -354,8 +359,11 @@ def grid_runs(
 
 
 def _with_added_backbones(parts: Sequence[GridPart], added_backbones: Sequence[str]) -> Iterator[GridPart]:
-    """The parts of a grid. Each is followed by parts with the added backbones, for the tasks and presets that no
-    earlier part has without variants."""
+    """Yield the parts of a grid, each followed by parts that train the added backbones.
+
+    An added backbone is trained once on each task and preset, with the settings of the first part that trains them
+    without variants.
+    """
     pairs = [(part, preset) for part in parts for preset in part.presets if not part.overrides.get(preset)]
     trained = {(preset, task, backbone) for part, preset in pairs for task in part.tasks for backbone in part.backbones}
     for part in parts:
@@ -372,7 +380,7 @@ def _with_added_backbones(parts: Sequence[GridPart], added_backbones: Sequence[s
 
 
 def _pair_parts(parts: Sequence[GridPart], pairs: Iterable[Pair]) -> Iterator[GridPart]:
-    """Parts that train and evaluate pairs from further seeds. Probes and costs are those of the first seeds.
+    """Yield parts that train and evaluate pairs from further seeds. Their runs have no probes and no cost measurement.
 
     Raises:
         UsageError: no part trains a backbone of a pair on its task with unchanged cards.
@@ -431,8 +439,8 @@ def _runs(part: GridPart, only_preset: str | None, results: Path | None) -> Iter
 def _first_run(
     part: GridPart, task: str, backbone: str, preset: str, variant: str, settings: list[str], results: Path | None
 ) -> GridRun | None:
-    """The run of the first seed; the other runs differ only in the seed. None, with a note, if the backbone does not
-    fit."""
+    """Return the run of the first seed, from which the runs of the other seeds are copied. Log a note and return None
+    if the backbone does not fit the task."""
     name, card = load_task(task)
     if (line := unfit_reason(backbone, card)) is not None:
         log_once(f"task '{name}', backbone '{backbone}': {line} (left out)")
@@ -446,7 +454,7 @@ def _first_run(
 
 
 def _with_seed(run: GridRun, seed: int, part: GridPart) -> GridRun:
-    """The same run with another seed."""
+    """Return the same run with another seed."""
     ending, new_ending = (f"-{run.config.preset}-s{number}" for number in (run.config.seed, seed))
     config = run.config.model_copy(update={"seed": seed})
     return replace(
@@ -507,12 +515,12 @@ def _examples(length: int | str, trained_length: int) -> int:
 
 
 def _options(flag: str, values: Iterable[object]) -> list[str]:
-    """The words of an option that is repeated for each value."""
+    """Return the words of a command line in which an option is repeated for each value."""
     return [word for value in values for word in (flag, str(value))]
 
 
 def _call_in_validator(function: Any, *arguments: Any) -> Any:
-    """The value of the function. Its `UsageError` becomes a `ValueError`, which pydantic expects from a validator."""
+    """Call a function in a validator. A `UsageError` becomes a `ValueError`, which pydantic expects from validators."""
     try:
         return function(*arguments)
     except UsageError as error:

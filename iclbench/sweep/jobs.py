@@ -1,4 +1,5 @@
-"""The files that a sweep and its cluster jobs exchange in `RESULTS/jobs/ENGINE`, a folder that all nodes share."""
+"""Communication between a sweep and its cluster jobs through files in `RESULTS/jobs/ENGINE`, a folder that all nodes
+share."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from iclbench.sweep.work import share_cores
 
 log = logging.getLogger("iclbench")
 
-# Difference between clocks, in seconds, above which a warning is printed.
+# A warning is printed if two clocks differ by more than this many seconds.
 _MAX_SKEW = 60.0
 
 
@@ -36,15 +37,15 @@ _MAX_SKEW = 60.0
 class BundleFiles:
     """The files of one bundle.
 
-    | ending | content |
-    | --- | --- |
-    | `.json` | the bundle |
-    | `.job` | the id of its job |
-    | `.began` | start time and node; the job can read the folder |
-    | `.outcomes.json` | the outcomes so far |
-    | `.ended.json` | the result; the job has finished |
-    | `.cancelled` | empty; the sweep was stopped |
-    | `.left` | empty; the worker has left the bundle, whether or not it is finished |
+    | ending | content | meaning of its existence |
+    | --- | --- | --- |
+    | `.json` | the bundle | |
+    | `.job` | the id of the bundle's job | the bundle was submitted |
+    | `.began` | start time and node | the job has started and can read the folder |
+    | `.outcomes.json` | the outcomes so far | |
+    | `.ended.json` | the result | the job has finished |
+    | `.cancelled` | empty | the sweep was stopped |
+    | `.left` | empty | the worker no longer works on the bundle, finished or not |
     """
 
     folder: Path
@@ -52,7 +53,7 @@ class BundleFiles:
 
     @classmethod
     def of(cls, bundle: str) -> BundleFiles:
-        """The files of the bundle that is stored at this path."""
+        """Return the files of the bundle that is stored at this path."""
         path = Path(bundle)
         return cls(path.parent, path.stem)
 
@@ -89,11 +90,11 @@ class BundleFiles:
 
     @classmethod
     def new(cls, folder: Path, bundle: str) -> BundleFiles:
-        """The files of a new submission of a bundle. Their names differ from those of earlier submissions."""
+        """Return the files for a new submission of a bundle. Each submission has different file names."""
         return cls(folder, f"{bundle}-{uuid.uuid4().hex[:8]}")
 
     def result(self) -> dict[str, Outcome] | IclbenchError:
-        """The outcomes of the cells after the end of the job.
+        """Read the end file of the job. Return the outcomes of its cells, or the error that ended the job.
 
         Raises:
             ValueError: the file is incomplete or damaged.
@@ -101,19 +102,19 @@ class BundleFiles:
         return result_of(json.loads(self.end_file.read_text(encoding="utf-8")))
 
     def end(self, error: str | None, outcomes: Mapping[str, Outcome], unfit: bool = False) -> dict[str, Any]:
-        """Write the end file of the job and return its content, which `result_of` reads.
+        """Write the end file of the job and return its content, from which `result_of` reads the outcomes.
 
         Args:
             error: error message of the bundle; None if it succeeded.
             outcomes: outcomes of its cells.
-            unfit: whether the job could not run any bundle.
+            unfit: whether the job failed for a reason that would make any bundle fail.
         """
         content = {"error": error, "unfit": unfit, "outcomes": plain_outcomes(outcomes)}
         write_text(self.end_file, json.dumps(content))
         return content
 
     def stored_outcomes(self) -> dict[str, Outcome]:
-        """The outcomes of the cells so far; empty if the file is missing or damaged."""
+        """Return the outcomes of the cells so far; empty if their file is missing or damaged."""
         try:
             return read_outcomes(self.outcomes)
         except (OSError, ValueError):
@@ -121,7 +122,8 @@ class BundleFiles:
 
 
 def result_of(content: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
-    """The outcomes in the content of an end file; raises `ValueError` for any other content."""
+    """Return the outcomes in the content of an end file, or the error that ended the job. Raise `ValueError` for any
+    other content."""
     try:
         error, unfit, outcomes = content["error"], content["unfit"], outcomes_of(content["outcomes"])
     except (TypeError, KeyError) as damage:
@@ -132,10 +134,11 @@ def result_of(content: Mapping[str, Any]) -> dict[str, Outcome] | IclbenchError:
 
 
 def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
-    """Compute the cells of a bundle in a job, except those that an earlier job finished, and write the end file.
+    """Compute the cells of a bundle in a job and write the end file. Cells that an earlier job finished are not
+    recomputed.
 
     Args:
-        bundle: file of the bundle.
+        bundle: path of the bundle's file.
         work: the function that computes a cell, as `module:name`.
         threads: number of torch threads.
 
@@ -144,7 +147,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
 
     Raises:
         Interrupted: on a signal, after writing a checkpoint.
-        FileNotFoundError: the file is missing, because nodes do not share the folder.
+        FileNotFoundError: the folder of the bundle is missing, because the nodes do not share it.
     """
     files = BundleFiles.of(bundle)
     write_text(files.start_file, json.dumps({"time": time.time(), "node": os.uname().nodename}))
@@ -152,7 +155,7 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
     try:
         share_cores(threads)
         cells, compute = Bundle.read(files.bundle), import_object(work)
-        unfit = False  # errors from here on concern only this bundle
+        unfit = False  # later errors concern only this bundle
         outcomes = work_through(cells, compute, files.outcomes)
         if outcomes and (warning := commit_mismatch(files.bundle)) is not None:
             log.warning(warning)
@@ -166,12 +169,12 @@ def do_bundle(bundle: str, work: str, threads: int) -> dict[str, Any]:
 
 
 def not_shared_message(folder: Path, node: str = "") -> str:
-    """The error message of a job that does not find the folder."""
+    """Return the error message for a job that cannot find the folder."""
     return f"{folder} was not found on {node or 'the node'}: --results must be a folder that all nodes share"
 
 
 class ClockCheck:
-    """Compares the clocks of nodes with that of the file system, and warns once if they differ.
+    """Compares the clocks of nodes with the clock of the file system, and warns once if they differ.
 
     Args:
         print_line: prints a line for the user.
@@ -181,7 +184,7 @@ class ClockCheck:
         self._print_line, self._has_warned = print_line, False
 
     def check(self, files: BundleFiles) -> None:
-        """Compare the time in a start file with the time of its last change."""
+        """Compare the time in a start file, from the node's clock, with the file's modification time."""
         with suppress(OSError, ValueError, KeyError):
             content = json.loads(files.start_file.read_text())
             skew = abs(content["time"] - files.start_file.stat().st_mtime)
@@ -204,17 +207,17 @@ B = TypeVar("B", bound=JobBundle)
 
 
 class JobExecutor(ABC, Generic[B]):
-    """An `Executor` whose workers are jobs on a cluster. A thread polls the bundles of its jobs.
+    """An `Executor` whose workers are jobs on a cluster. A thread polls the submitted bundles.
 
     Args:
-        results: the results folder, which has this path on every node.
+        results: the results folder, which must have the same path on all nodes.
         settings: settings of the jobs.
         expected_seconds: expected duration of a bundle in seconds; None if unknown.
         print_line: prints a line for the user.
     """
 
     engine: ClassVar[str]
-    jobs_noun: ClassVar[str] = "jobs"  # in messages
+    jobs_noun: ClassVar[str] = "jobs"  # what messages call the jobs
 
     def __init__(
         self,
@@ -255,7 +258,7 @@ class JobExecutor(ABC, Generic[B]):
         return self._settings.poll
 
     def _snapshot(self) -> list[B]:
-        """The submitted bundles that are not settled."""
+        """Return a copy of the list of submitted bundles whose results are not known yet."""
         with self._lock:
             return list(self._running)
 
@@ -263,7 +266,7 @@ class JobExecutor(ABC, Generic[B]):
         while not self._stopping.wait(self._poll_seconds):
             try:
                 self._poll()
-            except Exception as error:  # the job files remain, so that `stop` or another sweep finds them
+            except Exception as error:  # the job files remain, so that `stop` or another sweep can find the jobs
                 for bundle in self._snapshot():
                     bundle.future.set_exception(WorkerStartError(f"cannot poll {self.jobs_noun}: {one_line(error)}"))
                 return

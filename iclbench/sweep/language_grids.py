@@ -1,8 +1,8 @@
-"""Grid cards of language models: models x tasks, with numbers of demonstrations and methods.
+"""Grid cards of language models: models x tasks x methods.
 
 Each figure or table of a paper has one card, `grids/<name>.toml`, next to the grids that train backbones. A card with
-the key `models` is a grid of language models. Each combination of a model and a task is one cell of a sweep. Each
-combination of a model and a variant corresponds to one `iclbench lm eval` command, which writes the same tables.
+the key `models` is a grid of language models. In a sweep, each combination of a model and a task is one cell. The same
+tables can be written by `iclbench lm eval`, with one command for each combination of a model and a variant.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from iclbench.sweep.grids import Seeds, Texts, Unique
 
 
 class Variant(BaseSettings):
-    """A method that uses the demonstrations, and its `-o` settings."""
+    """A method of using the demonstrations, and its `-o` settings."""
 
     method: Literal["icl", "deep-thinking", "repeat"] = "icl"
     overrides: list[str] = []
 
 
 class LanguageGridCard(BaseSettings):
-    """A grid: every model on every task, in every variant of `methods`.
+    """A grid of language models: all models on all tasks, in all variants of `methods`.
 
     Attributes:
-        models: local folders or ids on the hub.
+        models: local folders, or ids on the Hugging Face hub.
         tasks: names of tasks, families and suites.
-        shots: numbers of demonstrations (default: those of each task's card).
-        demo_seeds: seeds of the drawn demonstrations.
-        orders: orders of the same demonstrations; 0 is the order of the draw.
-        episodes: number of queries (default: that of each task's card).
-        controls: whether to also evaluate zero-shot, shuffled labels, repeated demonstrations and the majority label.
+        shots: numbers of demonstrations (default: the number in each task's card).
+        demo_seeds: seeds that draw the demonstrations.
+        orders: orders of the demonstrations; 0 is the order in which they are drawn.
+        episodes: number of queries (default: the number in each task's card).
+        controls: whether to also evaluate without demonstrations, with shuffled labels, with repeated demonstrations
+            and the majority label.
         overlength: treatment of prompts that are longer than the context of a model.
-        dtype: dtype of the models' weights.
-        methods: variants by name.
+        dtype: data type of the models' weights.
+        methods: variants, by name.
     """
 
     summary: str
@@ -88,17 +89,17 @@ class LanguageGridCard(BaseSettings):
 
 
 def _contestant_name(model: str) -> str:
-    """The name of the contestant without the precision."""
+    """Return the name of a model in the tables, without the suffix for its precision."""
     return Path(model).expanduser().resolve().name
 
 
 def load_language_grid(name: str) -> tuple[str, LanguageGridCard]:
-    """The grid's canonical name and its card, from a name or a path to a `.toml` file."""
+    """Load a grid by name or path to a `.toml` file. Return its canonical name and its card."""
     return load_card("grids", name, LanguageGridCard)
 
 
 def is_language_grid(name: str) -> bool:
-    """Whether a name or a path refers to a grid card of language models, which has the key `models`."""
+    """Whether this is the name or the path of a grid of language models. Such a card has the key `models`."""
     if name.endswith(".toml"):
         return "models" in read_toml(Path(name))
     grid_name = canonical(name)
@@ -107,13 +108,14 @@ def is_language_grid(name: str) -> bool:
 
 @dataclass(frozen=True)
 class LanguageCell(GridCell):
-    """One language model on one task, in all variants of a grid, which share their controls.
+    """One language model on one task. All variants of a grid are in the same cell, because they share their controls.
 
     Attributes:
         task_config: the task.
-        options: name and precision of the model, methods in the form of options, and further arguments of
+        options: name and precision of the model, methods as arguments of `parse_method`, and further arguments of
             `evaluate_model`.
-        identity: digest of the weights in a folder; None for a model on the hub, which its name identifies.
+        identity: digest of the weights if the model is in a folder; None for a model on the hub, which is identified by
+            its name.
     """
 
     task_config: LanguageTask  # type: ignore[assignment]
@@ -125,7 +127,7 @@ class LanguageCell(GridCell):
 
     @property
     def affinity(self) -> str:
-        """The model, since a worker holds one model at a time."""
+        """The model. Cells of one model follow each other, since a worker holds only one model at a time."""
         return self.run
 
     def read_data(self, data_dir: Path | None) -> None:
@@ -144,7 +146,7 @@ class LanguageCell(GridCell):
 
 
 def language_cells(name: str) -> Iterator[LanguageCell]:
-    """The cells of a grid: every model on every task.
+    """Yield the cells of a grid, one for each combination of a model and a task.
 
     Raises:
         UsageError: a task or a setting of a method does not exist; the message names the card.
@@ -170,7 +172,8 @@ def language_cells(name: str) -> Iterator[LanguageCell]:
 
 
 def _identity(model: str, dtype: str) -> str | None:
-    """Digest of the files of a folder; None if they cannot be read, which the cell reports."""
+    """Return the digest of a model's folder; None for other models, and for files that cannot be read. The cell then
+    reports the error."""
     from iclbench.language.models import loading
 
     if not Path(model).expanduser().is_dir():
@@ -182,7 +185,7 @@ def _identity(model: str, dtype: str) -> str | None:
 
 
 def grid_tasks(name: str) -> list[LanguageTask]:
-    """The tasks of a grid.
+    """Return the tasks of a grid of language models.
 
     Raises:
         UsageError: a task of the card does not exist; the message names the card.
@@ -198,7 +201,7 @@ def _tasks(grid: str, card: LanguageGridCard) -> list[LanguageTask]:
 
 
 def commands(name: str, results: Path | None = None) -> Iterator[str]:
-    """The `iclbench lm eval` commands of a grid, quoted for a shell, grouped by model.
+    """Yield the `iclbench lm eval` commands of a grid, quoted for a shell and grouped by model.
 
     Raises:
         UsageError: a task or a setting of a method does not exist; the message names the card.
@@ -212,7 +215,7 @@ def commands(name: str, results: Path | None = None) -> Iterator[str]:
 
 
 def _methods(grid: str, card: LanguageGridCard) -> list[tuple[str, list[str]]]:
-    """The variants of a grid as arguments of `parse_method`; raises `UsageError` for an unknown setting."""
+    """Return the variants of a grid as arguments of `parse_method`. Raise `UsageError` if a setting is unknown."""
     from iclbench.deep_thinking.methods import parse_method
 
     for variant in card.methods.values():

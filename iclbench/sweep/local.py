@@ -1,9 +1,9 @@
-"""The local engine: worker processes on this machine, one per slot, each with one call at a time.
+"""The local engine: worker processes on this machine, one per slot. A worker runs one call at a time.
 
-Processes are spawned, never forked: torch's threads and CUDA do not survive a fork. Each slot has a thread in the
-parent, which sends calls to its worker through a pipe. If a worker is killed, its pipe closes and its current call
-fails; the slot starts a new worker for the next call. If the parent is killed, the pipes close as well: idle workers
-end, and the watchdog of `set_up` ends busy workers.
+Processes are spawned, never forked, because torch's threads and CUDA do not survive a fork. For each slot, a thread of
+the parent sends calls to the worker through a pipe. If a worker is killed, its pipe closes and its current call fails.
+The slot starts a new worker for the next call. If the parent is killed, the pipes close as well: idle workers end, and
+the watchdog that `set_up` starts ends busy workers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from iclbench.sweep.executor import WorkerDiedError, WorkerStartError
 T = TypeVar("T")
 
 _SPAWN = multiprocessing.get_context("spawn")
-# Starting and reaping processes change the same list of children, which is not thread-safe.
+# Starting a process and waiting for its end both change multiprocessing's list of children, which is not thread-safe.
 _CHILDREN_LOCK = threading.Lock()
 
 
@@ -45,8 +45,8 @@ class LocalPool:
     """An `Executor` of worker processes.
 
     Args:
-        slot_arguments: the arguments of `set_up` for each slot, such as its GPU.
-        set_up: picklable function that every new process calls first.
+        slot_arguments: for each slot, the arguments of `set_up`, such as the slot's GPU.
+        set_up: a picklable function that each new process calls first.
     """
 
     def __init__(self, slot_arguments: Sequence[tuple[Any, ...]], set_up: Callable[..., None]) -> None:
@@ -109,7 +109,7 @@ class LocalPool:
                     call.future.cancel()
 
     def _run_calls(self, index: int, arguments: tuple[Any, ...]) -> None:
-        """Run calls, one at a time, until there are no more."""
+        """Run calls in the worker of a slot, one at a time, until the pool shuts down."""
         while (call := self._calls.get()) is not None:
             if not call.future.set_running_or_notify_cancel():
                 continue
@@ -125,10 +125,10 @@ class LocalPool:
             worker.end()
 
     def _worker(self, index: int, arguments: tuple[Any, ...]) -> _Worker:
-        """The worker of a slot; starts one if the slot has none."""
+        """Return the worker of a slot. If the slot has no worker, start one."""
         if (worker := self._workers.get(index)) is None:
             worker = self._workers[index] = _Worker(self._set_up, arguments)
-            if self._stopping.is_set():  # `stop` may not have seen this worker
+            if self._stopping.is_set():  # `stop` may have run before this worker was added
                 worker.kill()
             worker.wait_until_set_up()
         return worker
@@ -140,8 +140,8 @@ class _Worker:
     def __init__(self, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self._pipe, child_pipe = _SPAWN.Pipe()
         self._process = _SPAWN.Process(target=_serve, args=(child_pipe, set_up, arguments), daemon=True)
-        # Ctrl-C at a terminal reaches all processes of the group. A new process has not set its handler yet, so it
-        # inherits the mask of this thread.
+        # Ctrl-C at a terminal reaches all processes of the group. A new process has not set its handler yet, so SIGINT
+        # is blocked while the process starts; the process inherits the signal mask of this thread.
         try:
             with defer_signals(signal.SIGINT), _CHILDREN_LOCK:
                 self._process.start()
@@ -150,14 +150,15 @@ class _Worker:
         self.pid = self._process.pid or 0
 
     def wait_until_set_up(self) -> None:
-        """Raise `WorkerStartError` if the worker cannot be set up, `WorkerDiedError` if it died."""
+        """Wait until the worker is set up. Raise `WorkerStartError` if that fails, `WorkerDiedError` if the worker
+        died."""
         is_ok, answer = self._answer()
         if not is_ok:
             raise WorkerStartError(answer)
 
     def call(self, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-        """`fn(*args)`, computed by the worker; raises `IclbenchError` if the call raises, `WorkerDiedError` if the
-        worker died."""
+        """Return `fn(*args)`, computed by the worker. Raise `IclbenchError` if `fn` raises an exception, and
+        `WorkerDiedError` if the worker died."""
         with contextlib.suppress(OSError):  # `_answer` reports a dead worker
             self._pipe.send((fn, args))
         is_ok, answer = self._answer()
@@ -172,14 +173,15 @@ class _Worker:
             raise WorkerDiedError(self.end()) from None
 
     def terminate(self) -> None:
-        """Send SIGTERM. Training then writes a checkpoint and ends."""
+        """Send SIGTERM to the worker. If it is training, it writes a checkpoint and ends."""
         self._process.terminate()
 
     def kill(self) -> None:
         self._process.kill()
 
     def end(self) -> str:
-        """End the worker, which stops by itself if it is idle; returns a message on how it ended."""
+        """End the worker and return a message on how it ended. An idle worker ends when its pipe is closed; a busy
+        worker is killed after `_EXIT_SECONDS`."""
         self._pipe.close()
         with _CHILDREN_LOCK:
             self._process.join(_EXIT_SECONDS)
@@ -192,19 +194,19 @@ class _Worker:
         return f"the worker was killed by signal {-code} ({signal_name})"
 
 
-# Seconds for a worker to end by itself after its pipe was closed.
+# Seconds that a worker has to end after its pipe was closed, before it is killed.
 _EXIT_SECONDS = 5.0
 
 
 def _serve(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """The main function of a worker process: set up, then answer calls until the pipe is closed.
+    """Set up a worker process, then answer calls until the pipe is closed. This is the main function of the process.
 
-    Answers are `(True, value)` or `(False, text)`. Exceptions are not sent, since unpickling them may import torch.
+    Answers are `(True, value)` or `(False, message)`. Exceptions are not sent, since unpickling them may import torch.
     """
     _answer_calls(pipe, set_up, arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # all files are written, and a normal exit of torch would only delay the parent
+    os._exit(0)  # all files are written, and a normal exit would only delay the parent while torch shuts down
 
 
 def _answer_calls(pipe: Connection, set_up: Callable[..., None], arguments: tuple[Any, ...]) -> None:

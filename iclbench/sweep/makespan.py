@@ -1,4 +1,4 @@
-"""The duration of a plan on a number of workers, simulated with the expected seconds of cells."""
+"""Simulation of the time that a plan takes on a number of workers, from the expected seconds of its cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Makespan:
 
     Attributes:
         seconds: time until the last cell is done.
-        jobs: number of cells of each started job, including jobs that died.
+        jobs: number of cells in each started job, including jobs that died.
         busy_seconds: seconds of successful work, summed over all workers.
         workers: number of workers.
     """
@@ -32,7 +32,7 @@ class Makespan:
 
     @property
     def efficiency(self) -> float:
-        """The share of the workers' time with successful work."""
+        """The share of the workers' time that is spent on successful work."""
         return self.busy_seconds / (self.seconds * self.workers) if self.seconds else 1.0
 
 
@@ -49,12 +49,12 @@ def simulate(
 
     Args:
         plan: the plan.
-        workers: number of bundles in parallel.
+        workers: number of bundles that run in parallel.
         bundling: the rule that groups cells into bundles, with the expected seconds of a cell.
-        start: seconds until a job begins to work.
-        failures: share of jobs that die halfway and are started again.
-        seed: seed of the failures.
-        cell_seconds: true seconds of a cell (default: those of `bundling`).
+        start_seconds: seconds between the start of a job and the start of its first cell.
+        failure_rate: share of jobs that die halfway; their cells are computed again.
+        seed: seed of the random failures.
+        cell_seconds: returns the true seconds of a cell (default: the expected seconds of `bundling`).
     """
     generator, order, cell_seconds = (
         random.Random(seed),

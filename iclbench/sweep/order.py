@@ -1,4 +1,5 @@
-"""The order of cells: each cell waits for the cells that it needs, and fails if one of them fails."""
+"""The order in which the cells of a plan are computed. A cell waits for the cells that it needs, and fails if one of
+them fails."""
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ from iclbench.sweep.plan import Plan
 
 
 class Order:
-    """The cells of a plan in order, each after all cells that it needs.
+    """The cells of a plan in the order of computation, each after all cells that it needs.
 
-    Cells are ordered by task (those of language models by model) as in the plan. Within a task, cells that need a
-    finished training run come before the next training run, so that an interrupted sweep has complete rows. Near the
-    end, training runs come first, so that short cells fill the slots during the last training runs.
+    Cells are grouped by task (cells of language models, by model), in the order of the plan. Within a task, the cells
+    that evaluate a finished training run come before the next training run, so that the results of an interrupted sweep
+    are complete for the finished runs. Near the end of the plan, training runs come first, so that short cells fill the
+    free slots during the last training runs.
     """
 
     def __init__(self, plan: Plan, slots: int) -> None:
@@ -47,7 +49,7 @@ class Order:
         self._queue_ready()
 
     def take(self) -> GridCell | None:
-        """The next cell that can be computed now."""
+        """Take the next cell that can be computed now from the queue; None if the queue is empty."""
         queues = [queue for queue in (self._other_cells, self._trainings) if queue]
         if not queues:
             return None
@@ -61,7 +63,8 @@ class Order:
         return cell
 
     def followers(self, cells: Iterable[GridCell]) -> list[GridCell]:
-        """The cells that wait only for these cells, in the plan's order, and can be computed directly after them."""
+        """Return the cells that wait only for these cells and can be computed directly after them, in the order of the
+        plan."""
         before = {cell.hash for cell in cells}
         followers = {follower for cell in before for follower in self._followers.get(cell, ())}
         cells_after = [self._todo[cell] for cell in followers - before if self._open_needs[cell] <= before]
@@ -73,12 +76,12 @@ class Order:
         return sorted(ready, key=lambda cell: self._position[cell.hash])
 
     def _has_needs(self, cell: GridCell, before: set[str]) -> bool:
-        """Whether all cells that the cell needs are done or among `before`."""
+        """Whether all cells that the cell needs are done or in `before`."""
         return all(need in before or self._states.get(need) == "done" for need in cell.needs)
 
     def reserve(self, cells: Iterable[GridCell]) -> bool:
-        """Prevent `take` from returning these cells, which are already running; returns whether any of them has not
-        been computed yet."""
+        """Mark these cells as already running, so that `take` does not return them. Return whether any of them is in
+        the plan's cells to do."""
         todo = [self._todo[cell.hash] for cell in cells if cell.hash in self._todo]
         for cell in todo:
             if cell.hash in self._queued:
@@ -87,11 +90,11 @@ class Order:
         return bool(todo)
 
     def may_settle(self, cell: GridCell) -> bool:
-        """Whether all cells that the cell needs are settled."""
+        """Whether all cells that the cell needs have an outcome."""
         return not self._open_needs.get(cell.hash)
 
     def is_open(self, cell: GridCell) -> bool:
-        """Whether the cell waits for no other cell and is not settled."""
+        """Whether the cell is running or queued, so that it needs no other cell and has no outcome yet."""
         return cell.hash in self._running or cell.hash in self._queued
 
     def _withdraw(self, cell: GridCell) -> None:
@@ -107,14 +110,14 @@ class Order:
         return self._trainings if cell.kind == "train" else self._other_cells
 
     def put_back(self, cell: GridCell) -> None:
-        """Make a cell available to `take` again."""
+        """Queue a cell, so that `take` can return it (again)."""
         self._running.discard(cell.hash)
         if cell.hash not in self._queued:
             self._queued.add(cell.hash)
             heapq.heappush(self._queue(cell), (self._position[cell.hash], cell))
 
     def settle(self, cell: GridCell, outcome: Outcome) -> None:
-        """Record the outcome of a cell and release the cells that waited for it."""
+        """Record the outcome of a cell, and queue the cells that waited only for it."""
         self._withdraw(cell)
         self._states[cell.hash] = outcome.status
         self._unsettled_trainings -= cell.kind == "train"
@@ -126,17 +129,18 @@ class Order:
         self._queue_ready()
 
     def cells_without_work(self) -> Iterator[tuple[GridCell, Outcome]]:
-        """Cells that are not applicable or whose needs failed, with their outcomes."""
+        """Yield, with their outcomes, the cells that need no computation because they are not applicable or because a
+        cell that they need has failed."""
         while self._without_work:
             yield self._without_work.popleft()
 
     def _queue_ready(self) -> None:
-        """Queue the cells that no longer wait for another cell, in the plan's order."""
+        """Queue the cells that no longer wait for another cell, in the order of the plan."""
         for cell in sorted(self._sorter.get_ready(), key=self._position.__getitem__):
             self._queue_cell(self._todo[cell])
 
     def _queue_cell(self, cell: GridCell) -> None:
-        """Queue a cell whose needs are settled or not in the plan, or give it its outcome."""
+        """Queue a cell that waits for no other cell, or set its outcome if it cannot be computed."""
         if cell.reason is not None:
             self._without_work.append((cell, Outcome("skipped", cell.reason)))
             return
@@ -149,7 +153,7 @@ class Order:
             self._without_work.append((cell, self._outcome_without(self._cells[settled_needs[0]])))
 
     def _outcome_without(self, need: GridCell) -> Outcome:
-        """The outcome of a cell whose need is settled and not done."""
+        """Return the outcome of a cell that needs the cell `need`, which was skipped, has diverged or has failed."""
         need_name = {"train": "its training", "evaluate": "its evaluation"}.get(need.kind, f"its {need.kind}")
         reason = self._reasons.get(need.hash) or need.reason or "see its row"
         if self._states[need.hash] == "skipped":

@@ -1,5 +1,6 @@
-"""The outlook of a plan: its cells to do, compared with the files in the results folder. Models may have been trained
-or evaluated outside of a sweep, and folders may hold runs whose settings differ from those of the grid."""
+"""The outlook of a plan: which of its cells need work, and which will fail, according to the files in the results
+folder. Models may have been trained or evaluated outside of a sweep, and a run folder may hold a run whose settings
+differ from the settings of the grid."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The expected course of a sweep: a plan without the cells that need no work, and the cells that will fail.
+    """What a sweep is expected to do: the cells that need work, and the cells that will fail.
 
     Attributes:
-        plan: the rest of the plan; existing cells count as done.
+        plan: the plan without the cells that will be refused. Cells whose results exist count as done.
         existing: number of cells that have results but no row, by kind.
-        refusals: reasons why a sweep will refuse runs, by name of the run.
+        refusals: the reason for each run that the sweep will refuse, by name of the run.
         failing_cells: number of cells that will fail because of refusals.
         missing_data: tasks whose data cannot be read, by reason. Their cells will fail.
     """
@@ -39,7 +40,7 @@ class Outlook:
 
 
 def outlook_of(plan: Plan, context: Context) -> Outlook:
-    """Compare the cells to do with the results folder. Nothing is computed or changed."""
+    """Compare the cells of a plan with the results folder, without computing or changing anything."""
     refusals: dict[str, str] = {}
     for cell in plan.todo:
         has_run = cell.config is not None and not cell.reason and cell.run not in refusals
@@ -63,7 +64,7 @@ def outlook_of(plan: Plan, context: Context) -> Outlook:
 
 
 def _missing_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
-    """The tasks with work to do whose data cannot be read, by reason."""
+    """Return the tasks that have cells to do but whose data cannot be read, by reason."""
     tasks: dict[str, list[str]] = {}
     for task, cell in {cell.task: cell for cell in plan.todo if cell.reason is None}.items():
         try:
@@ -76,8 +77,10 @@ def _missing_data(plan: Plan, data_dir: Path | None) -> dict[str, list[str]]:
 
 
 def check_data(plan: Plan, context: Context) -> None:
-    """Raise `UsageError` if the data of a run of the grid have changed since its training. Data that cannot be read
-    are reported by the cells that need them."""
+    """Raise `UsageError` if the data of a run of the grid have changed since its training.
+
+    Data that cannot be read raise no error here; the cells that need them report it.
+    """
     families: dict[str, Family] = {}
     for cell in plan.cells:
         if cell.kind != "train" or cell.config is None or cell.reason is not None:
@@ -96,7 +99,8 @@ def check_data(plan: Plan, context: Context) -> None:
 
 
 def refusal(results: Path, cell: GridCell) -> str | None:
-    """The reason why a cell's run cannot be trained in its folder (such as other settings); None if it can."""
+    """Return why a cell's run cannot be trained in its folder, for example because the folder holds a run with other
+    settings. Return None if the run can be trained."""
     assert cell.config is not None
     run = Run(results / "runs" / cell.run)
     try:
@@ -109,7 +113,7 @@ def refusal(results: Path, cell: GridCell) -> str | None:
 
 
 def conflict_message(error: SettingsChangedError) -> str:
-    """The error message, with advice, for a folder of the grid that holds another run."""
+    """Return the error message, with advice, for a run folder that holds a run with other settings."""
     return (
         f"{error.run.path} holds a run of this name that was trained with different settings ({error.difference}); "
         f"move it away or delete it with iclbench rm {error.run.name}, then run the same command again"
@@ -117,7 +121,7 @@ def conflict_message(error: SettingsChangedError) -> str:
 
 
 def _has_results(cell: GridCell, context: Context) -> bool:
-    """Whether the results of a cell exist."""
+    """Whether the results of a training run or an evaluation exist; False for other cells."""
     if cell.kind == "train":
         return Run(context.results / "runs" / cell.run).is_intact
     return cell.work == "evaluate" and not cell.is_summary and _is_evaluated(cell, context)
@@ -128,7 +132,7 @@ def _is_evaluated(cell: GridCell, context: Context) -> bool:
     prompt_set_count = len(cell.options["shifts"]) + len(cell.options["evaluators"])
     folders = results.glob(f"tables/{cell.group}-*")
     if sum((folder / f"{cell.run}.values.parquet").is_file() for folder in folders) < prompt_set_count:
-        return False  # decided without drawing episodes, reading weights or importing torch
+        return False  # a quick check, before episodes are drawn, weights are read and torch is imported
     from iclbench.evaluation import contestants
     from iclbench.evaluation.cells import is_done
     from iclbench.evaluation.evaluate import prompt_sets

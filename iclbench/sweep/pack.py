@@ -1,13 +1,13 @@
-"""Reference results: the results of a grid, packed into a few files per task and preset that can be committed.
+"""Packed results: the results of a grid in a few files per task and preset, which can be committed.
 
 The files are `OUT/TASK-PRESET.{values,costs,errors,examples,cells}.parquet` in a results folder, and are read like all
-other tables there. The rows of `cells` name the packed files, so a checkout with only these files finds every cell
-done. The weights that a grid packs are in `TASK-PRESET.weights.safetensors`.
+other tables in this folder. The rows of `cells` name the packed files, so all cells count as done in a checkout that
+has only these files. The packed weights are in `TASK-PRESET.weights.safetensors`.
 
-Values, costs and examples are complete. Errors are limited to those that paired tests need, on the distribution of the
-task: for curves, the mean over context sizes in each episode (`n_context` is missing); for targets, the compared
-metrics. The errors behind scores and gaps to an oracle are packed for every shift as well, so that summaries can
-include models that are added later.
+Values, costs and examples are complete. Errors are limited to the errors that paired tests need, on the distribution of
+the task: for learning curves, the mean over context sizes in each episode (`n_context` is missing); for targets, the
+compared metrics. The errors from which scores and gaps to an oracle are computed are also packed for each shift, so
+that summaries can include models that are added later.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from iclbench.tables.evaluators import DIAGNOSTICS, MAIN_ACCURACY
 log = logging.getLogger("iclbench")
 
 TABLES: tuple[TableName, ...] = ("values", "costs", "errors", "examples")
-# Folders of a results folder to which commands write other files.
+# Subfolders of a results folder to which commands write other files.
 _RESERVED = {*tables.COMMAND_FOLDERS, "jobs", "report"}
-# Grids whose packed results are in a checkout. An installed package does not include them.
+# Grids whose packed results are part of a checkout, but not of an installed package.
 PACKED_GRIDS = ("reference",)
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows of one file that belong to some cells.
+    """Rows of one file, and the cells that they belong to.
 
     Attributes:
         path: the file.
-        rows: its rows.
-        cells: hashes of the cells that name it.
+        rows: the rows.
+        cells: hashes of the cells.
     """
 
     path: Path
@@ -63,8 +63,8 @@ class _Source:
 
 
 def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], results: Path) -> str | None:
-    """A note with advice if the results folder lacks the packed results of a shipped grid; None if it has some of them,
-    or if the grids have no packed results."""
+    """Return a note, with advice, if the results folder has no packed results of a shipped grid. Return None if it has
+    some, or if these grids have no packed results."""
     if not any(canonical(name) in PACKED_GRIDS for name in grids):
         return None
     groups = {(cell.task, cell.preset) for cell in cells}
@@ -76,24 +76,24 @@ def missing_results_note(grids: Iterable[str], cells: Iterable[GridCell], result
 
 
 def pack(cells: Sequence[GridCell], store: CellStore, out: Path, replace: bool = False) -> list[Path]:
-    """Write the results of all finished cells, and the rows of failed cells and of cells that are not applicable.
+    """Pack the results of all finished cells, and the rows of failed cells and of cells that are not applicable.
 
-    The same cells give the same bytes. Packed results are read as well, so packing again does not lose results that
-    exist only in packed files.
+    The same cells give the same bytes. Existing packed results are read as well, so that repeated packing does not lose
+    results that exist only in packed files.
 
     Args:
         cells: cells of one or several grids.
-        store: the results folder of their sweep.
-        out: folder in the results folder.
-        replace: remove finished cells and weights from `out` that are not among these cells (default: they are an
-            error).
+        store: the store of their rows.
+        out: the folder of the packed files, in the results folder.
+        replace: whether to remove finished cells and weights from `out` that these cells do not replace (default: raise
+            an error if `out` has any).
 
     Returns:
         The written files.
 
     Raises:
-        UsageError: `out` is not a separate folder in the results folder, or holds finished cells or weights that are
-            not among these.
+        UsageError: `out` is not a separate folder in the results folder, or has finished cells or weights that would be
+            lost.
         TableError: a file cannot be read.
     """
     results, out = store.results.resolve(), out.resolve()
@@ -118,7 +118,7 @@ def pack(cells: Sequence[GridCell], store: CellStore, out: Path, replace: bool =
 
 
 def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None:
-    """Raise `UsageError` if the existing files hold finished cells that the new files would not have."""
+    """Raise `UsageError` if the existing files contain finished cells that the new files would lack."""
     path = out / tables.packed_file_name("cells", cells[0].task, cells[0].preset)
     if not path.is_file():
         return
@@ -127,7 +127,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None
     lost_rows = rows[rows["status"].isin(["done", "diverged"]) & ~rows["cell"].isin(list(retained))]
     summaries = [cell for cell in cells if cell.is_summary]
     if any(cell.hash in retained for cell in summaries):
-        # The packed summary is replaced by this one, so it is not lost.
+        # A finished summary replaces the packed one, so it is not lost.
         lost_rows = lost_rows[lost_rows["run"].ne(SUMMARY)]
     elif summaries and len(lost_rows) and lost_rows["run"].eq(SUMMARY).all():
         raise UsageError(
@@ -144,7 +144,7 @@ def _refuse_loss(cells: Sequence[GridCell], store: CellStore, out: Path) -> None
 
 
 def _refuse_loss_of_weights(cells: Sequence[GridCell], store: CellStore, out: Path) -> None:
-    """Raise `UsageError` if the existing archive holds weights that the new archive would not have."""
+    """Raise `UsageError` if the existing archive contains weights that the new archive would lack."""
     archive, entries = archives.archive_path(out, cells[0].task, cells[0].preset), dict[str, archives.PackedWeights]()
     with suppress(UsageError):  # an unreadable archive cannot lose weights
         entries |= archives.entries(archive) if archive.is_file() else {}
@@ -159,13 +159,14 @@ def _refuse_loss_of_weights(cells: Sequence[GridCell], store: CellStore, out: Pa
             code="exists",
         )
     for cell in packed_cells:
-        # A packed row belongs to the packed weights. Other weights of the same settings may give other rows.
+        # A packed row belongs to the packed weights. Other weights with the same settings may give other results.
         if cell.run in entries and store.is_packed(cell.hash):
             _refuse_other_weights(cell, store, entries[cell.run])
 
 
 def _refuse_other_weights(cell: GridCell, store: CellStore, packed: archives.PackedWeights) -> None:
-    """Raise `UsageError` if the weights of the run's folder would replace packed weights of the same settings."""
+    """Raise `UsageError` if the weights in the run's folder differ from packed weights with the same settings, which
+    they would replace."""
     assert cell.config is not None
     run_weights = archives.of_run(Run(store.results / "runs" / cell.run))
     if (
@@ -182,11 +183,13 @@ def _refuse_other_weights(cell: GridCell, store: CellStore, packed: archives.Pac
 
 
 def _pack_group(cells: Sequence[GridCell], store: CellStore, out: Path) -> Iterator[Path]:
-    """Write the files of one task at one preset. The table of cells is last, since it marks the others as complete."""
+    """Write the files of one task at one preset. The table of cells is written last, because it marks the other files
+    as complete."""
     task, preset = cells[0].task, cells[0].preset
     sources_by_table = {table: list(_sources(table, cells, store)) for table in TABLES}
-    # Summaries of this folder may have rows of runs that were trained on another task; no grid has such runs. If a card
-    # has changed without an effect on the hashes of these cells, the current card gives the same rows.
+    # Remove rows of runs that were trained on another task: summaries in this folder may have them, but no grid has
+    # such runs. Set the column `card` to the current card: if the card has changed but the hashes of the cells have
+    # not, the current card gives the same rows.
     sources_by_table["values"] = [
         replace(source, rows=source.rows[source.rows["trained_on"].isna()].assign(card=cells[0].task_config.card))
         for source in sources_by_table["values"]
@@ -221,8 +224,8 @@ def _pack_group(cells: Sequence[GridCell], store: CellStore, out: Path) -> Itera
 def _scores_before_summary(
     cells: Sequence[GridCell], store: CellStore, out: Path, values: Sequence[_Source]
 ) -> Iterator[_Source]:
-    """Scores and gaps of finished contestants before the summary is done. They depend only on the baselines and the
-    oracle, which are finished as well."""
+    """Yield the scores and gaps of finished contestants if the summary is not done yet. They depend only on the
+    baselines and the oracle, which are also finished."""
     if all(store.state(cell) == "done" for cell in cells if cell.is_summary):
         return
     finished = [cell.run for cell in cells if cell.kind == "evaluate" and store.state(cell) == "done"]
@@ -240,7 +243,8 @@ def _scores_before_summary(
 def _pack_weights(
     cells: Sequence[GridCell], store: CellStore, out: Path, cell_files: dict[str, list[str]]
 ) -> Iterator[Path]:
-    """Write the archive of the cells' weights and add it to the files of the cells; without weights, remove it."""
+    """Write the weights of these cells to an archive and add it to the files of the cells. If no cell has weights to
+    pack, remove the existing archive."""
     archive = archives.archive_path(out, cells[0].task, cells[0].preset)
     packed_weights: dict[str, archives.PackedWeights] = {}
 
@@ -276,7 +280,7 @@ def _weights_to_pack(
     store: CellStore,
     archive_entries: Callable[[], dict[str, archives.PackedWeights]],
 ) -> archives.PackedWeights | None:
-    """The weights of this training run, from its folder or from the existing archive; None if both lack them."""
+    """Return the weights of a training run from its folder or from the existing archive; None if both lack them."""
     run_weights = archives.of_run(Run(store.results / "runs" / run))
     if run_weights is not None and run_weights.training_id == training_id:
         return run_weights
@@ -285,7 +289,8 @@ def _weights_to_pack(
 
 
 def _cell_row(cell: GridCell, store: CellStore, files: list[str]) -> dict[str, object] | None:
-    """The recorded row of a cell with the packed files; None if the cell has not been computed yet."""
+    """Return the recorded row of a cell, with the packed files as its files; None if the cell has not been computed
+    yet."""
     state = store.state(cell)
     if state == "todo":
         return None
@@ -302,7 +307,7 @@ def _cell_row(cell: GridCell, store: CellStore, files: list[str]) -> dict[str, o
 
 
 def _sources(table: TableName, cells: Iterable[GridCell], store: CellStore) -> Iterator[_Source]:
-    """The files of one table that finished cells name, without duplicates, in a fixed order."""
+    """Yield the rows of one table from the files of finished cells, without duplicate files and in a fixed order."""
     cells_by_path: dict[Path, list[GridCell]] = {}
     for cell in cells:
         for path in store.files(cell):
@@ -319,12 +324,12 @@ def _sources(table: TableName, cells: Iterable[GridCell], store: CellStore) -> I
 
 
 def value_rows(store: CellStore, cell: GridCell) -> pd.DataFrame:
-    """The rows of `values` of a finished cell, from its own files or from packed ones."""
+    """Return the rows of a finished cell in the table `values`, from its own files or from packed files."""
     return _union("values", [source.rows for source in _sources("values", [cell], store)])
 
 
 def _is_row_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Series:
-    """A mask of the rows of a packed file that belong to a cell."""
+    """Return a mask of the rows of a packed file that belong to a cell."""
     if table == "examples" and cell.is_summary:
         return rows["kind"].eq("prompts")
     if table != "values":
@@ -337,7 +342,7 @@ def _is_row_of(table: TableName, rows: pd.DataFrame, cell: GridCell) -> pd.Serie
 
 
 def _cell_kinds(values: pd.DataFrame) -> pd.Series:
-    """The kind of cell of every row of `values`: train, evaluate, probe, or the summary."""
+    """Return the kind of cell that each row of `values` belongs to: train, evaluate, probe or summary."""
     summary = (
         values["metric"].isin(tables.COMPARISON_METRICS) | values["run"].eq("chance") | values["kind"].eq("published")
     )
@@ -347,15 +352,15 @@ def _cell_kinds(values: pd.DataFrame) -> pd.Series:
 
 
 def _union(table: TableName, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of several files without duplicates, in a fixed order."""
+    """Return the rows of several files, without duplicates and in a fixed order."""
     return tables.union(table, frames).sort_values(tables.key_columns(table), kind="stable", ignore_index=True)
 
 
 class _PairedErrors:
-    """The errors that a report needs for paired tests, and a summary for comparisons by episode.
+    """Selects the errors that a report needs for paired tests, and a summary needs for comparisons by episode.
 
     Args:
-        values: value rows of the same contestants.
+        values: rows of the table `values` of the same contestants.
     """
 
     def __init__(self, values: pd.DataFrame) -> None:
@@ -368,10 +373,12 @@ class _PairedErrors:
         self._score_metrics = dict(zip(scores["prompt_set"], scores["score_of"], strict=True))
 
     def select(self, errors: pd.DataFrame) -> pd.DataFrame:
-        """The selected rows: one per episode and metric and, for `targets`, number of related datasets."""
+        """Return the selected rows. There is one row for each episode and metric; for the question `targets`, also for
+        each number of related data sets."""
         oracle_errors = errors[errors["prompt_set"].isin(self._oracle_prompt_sets) & errors["n_related"].notna()]
         errors = errors[errors["prompt_set"].isin(self._paired_prompt_sets)]
-        # Before the summary, squared errors are included, since scores may be computed from them.
+        # Without a summary, the metric of the scores is unknown. Squared errors are included, since scores may be
+        # computed from them.
         score_metrics = [self._score_metrics.get(name, "squared_error") for name in errors["prompt_set"]]
         is_scored = errors["metric"].eq(pd.Series(score_metrics, index=errors.index, dtype="string"))
         is_curve = errors["n_related"].isna()
@@ -383,15 +390,18 @@ class _PairedErrors:
 
 
 def _likelihoods(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Log-likelihoods, and the squared errors of contestants that predict single values."""
+    """Yield the log-likelihoods of each contestant, or its squared errors if it predicts single values."""
     for _, rows in errors.groupby(["run", "prompt_set"]):
         likelihoods = rows[rows["metric"].isin(tables.LIKELIHOODS)]
         yield likelihoods if len(likelihoods) else rows[rows["metric"].eq("squared_error")]
 
 
 def _heights(errors: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The mean height of every episode's curve, as in `auc`. Rows that are packed already do not change. Runs with sums
-    over the events of an episode (`n_events`) keep these sums instead of the heights of their curves."""
+    """Yield the mean height of the learning curve of each episode, as in `auc`.
+
+    Rows that are already packed do not change. If the rows of a run contain sums over the events of an episode
+    (`n_events`), these sums are used instead of the heights.
+    """
     yield errors[errors["n_context"].isna()]
     curves, keys = errors[errors["n_context"].notna()], ["run", "prompt_set", "metric"]
     summed = pd.MultiIndex.from_frame(errors.loc[errors["n_events"].notna(), keys])

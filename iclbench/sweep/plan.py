@@ -1,4 +1,4 @@
-"""The cells of a grid that remain to be computed, each after the cells that it needs."""
+"""The plan of a sweep: which cells of a grid remain to be computed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class Plan:
     Attributes:
         cells: all cells of the grid.
         states: the state of each cell, by hash.
-        todo: the cells to do, each after the cells that it needs. Among them are finished training runs whose
-            missing weights another cell needs, and packed evaluations whose scores by episode a summary needs.
+        todo: the cells to compute, each after the cells that it needs. They include finished training runs whose
+            weights are missing but needed by another cell, and packed evaluations without the scores by episode that a
+            summary needs.
         waiting: selected cells that are not in `todo`, because they need cells that were not selected.
     """
 
@@ -37,10 +38,11 @@ class Plan:
 
 
 def make_plan(cells: Sequence[GridCell], store: CellStore) -> Plan:
-    """Compare cells with the results folder.
+    """Compare the cells of a grid with the results folder.
 
-    Failed cells are tried again. A cell that is not applicable is in `todo` until its row is written, which takes no
-    time. A cell that needs a diverged training run is in `todo` if that run is repeated or its state has changed.
+    Failed cells are tried again. A cell that is not applicable is in `todo` until its row is written, which needs no
+    computation. A cell that was not computed because its training run diverged is in `todo` if this run is repeated or
+    no longer counts as diverged.
     """
     states = {cell.hash: store.state(cell) for cell in cells}
     todo = {cell.hash for cell in cells if states[cell.hash] in ("todo", "failed") or not store.has_row(cell)}
@@ -64,9 +66,11 @@ def make_plan(cells: Sequence[GridCell], store: CellStore) -> Plan:
 
 
 def select_cells(plan: Plan, store: CellStore, kinds: Sequence[str], contestants: Sequence[str] | None = None) -> Plan:
-    """The plan restricted to cells of these kinds and contestants (default: all contestants), without cells that need
-    excluded cells. A summary of selected contestants covers only the evaluations that are finished when it is
-    computed."""
+    """Restrict a plan to cells of these kinds and contestants (default: all contestants). Cells that need excluded
+    cells are excluded as well.
+
+    A summary of selected contestants covers only the evaluations that are finished when it is computed.
+    """
     excluded, waiting, partial_summaries = set[str](), list[GridCell](), dict[str, GridCell]()
     contestant_hashes = {cell.hash for cell in plan.cells if contestants is None or cell.contestant in contestants}
     for cell in plan.todo:
@@ -96,18 +100,19 @@ def select_cells(plan: Plan, store: CellStore, kinds: Sequence[str], contestants
 
 
 def is_compared_by_episode(task: TaskConfig) -> bool:
-    """Whether the summary of a task compares contestants episode by episode, which needs more than mean values."""
+    """Whether the summary of a task compares contestants episode by episode. It then needs the scores of all episodes,
+    not only their means."""
     return task.question == "targets" and bool(task.oracles)
 
 
 def _has_weights(results: Path, cell: GridCell) -> bool:
-    """Whether the weights of a cell's run exist. An evaluation needs those of all branches, which a run from an
-    archive does not have."""
+    """Whether the weights that a cell needs exist. An evaluation also needs the weights of all branches, which a run
+    that was unpacked from an archive does not have."""
     assert cell.config is not None
     branches = cell.kind == "evaluate" and cell.config.train.branch_steps
     return weights_path(results, cell).is_file() and not (branches and Run(results / "runs" / cell.run).is_unpacked)
 
 
 def weights_path(results: Path, cell: GridCell) -> Path:
-    """The file of the weights of a cell's run."""
+    """Return the path of the weights of a cell's run."""
     return Run(results / "runs" / cell.run).weights

@@ -1,7 +1,8 @@
-"""The Ray engine, for clusters and clouds without a scheduler: a bundle of cells is a task in a separate process.
+"""The Ray engine, for clusters and clouds without a scheduler. Each bundle of cells is a Ray task.
 
-Ray does not restart tasks: the engine submits dead tasks again, and they continue from their checkpoints. Ray does not
-signal the loss of a node, and a task with unavailable resources would wait forever, so time limits are checked here.
+Ray is configured not to restart tasks. Instead, the engine submits a dead task again, which continues from its
+checkpoints. Ray does not always report the loss of a node, so the executor enforces a time limit for each task. It also
+reports resources that no node has, because Ray would let a task wait for them forever.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from iclbench.sweep.jobs import BundleFiles, JobBundle, JobExecutor, do_bundle, 
 
 
 def _task(bundle: str, work: str, threads: int, folder: str, import_path: list[str]) -> dict[str, Any] | None:
-    """The work of a Ray task; returns the result of `do_bundle`, or None if the node does not see the results
-    folder."""
+    """Compute a bundle in a Ray task. Return the result of `do_bundle`, or None if the node has no access to the
+    results folder."""
     sys.path[:0] = [entry for entry in import_path if entry not in sys.path]
     files = BundleFiles.of(bundle)
     if not Path(bundle).is_file():
         return None
     if Path(folder).is_dir():
-        os.chdir(folder)  # file names in cards are relative to the folder of the command
+        os.chdir(folder)  # file names in cards are relative to the folder in which the command was started
     try:
         return do_bundle(bundle, work, threads)
-    except Interrupted as error:  # Ray prints pages about a raised exception
+    except Interrupted as error:  # returned, because Ray would print a traceback of several pages if it were raised
         return {"error": str(error), "unfit": False, "outcomes": plain_outcomes(files.stored_outcomes())}
     finally:
         files.exit_file.touch()
@@ -45,7 +46,7 @@ def _task(bundle: str, work: str, threads: int, folder: str, import_path: list[s
 
 @dataclass
 class _RayBundle(JobBundle):
-    """A bundle whose task is waiting or running."""
+    """A bundle whose Ray task is waiting or running."""
 
     task: Any
     time_limit: float | None  # in seconds
@@ -56,7 +57,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
     """An `Executor` whose workers are Ray tasks.
 
     Raises:
-        UsageError: a cluster is not reachable at the address, or it runs another version of Ray or Python.
+        UsageError: no cluster is reachable at the address, or the cluster runs another version of Ray or Python.
     """
 
     engine, jobs_noun = "ray", "Ray tasks"
@@ -72,7 +73,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
             except Exception as error:
                 raise UsageError(_no_cluster(settings.address, error), code="not-supported") from None
         super().__init__(results, settings, *callbacks)
-        # A process that has used a GPU holds its memory, so every task with a GPU has a separate process.
+        # A process does not release the GPU memory that it has used, so each task with a GPU gets a new process.
         task = ray.remote(max_calls=1 if settings.gpus else 0, max_retries=0)(_task)
         self._remote = task.options(
             num_cpus=settings.cpus,
@@ -109,9 +110,9 @@ class RayExecutor(JobExecutor[_RayBundle]):
         self._thread.join()
         with self._lock:
             running_bundles, self._running = self._running, []
-        for bundle in running_bundles:  # like Ctrl-C in the task: training writes its checkpoint
+        for bundle in running_bundles:  # has the effect of Ctrl-C in the task: training writes a checkpoint
             self._cancel(bundle, force=False)
-        # Ray reports a cancelled task before it has ended.
+        # Ray reports a task as cancelled before its process has ended, so wait for the exit files.
         started = [bundle.files for bundle in running_bundles if bundle.files.start_file.exists()]
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and not all(files.exit_file.exists() for files in started):
@@ -121,7 +122,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         self.shutdown()
 
     def _time_limit(self, bundle: Bundle) -> float | None:
-        """Seconds after which a task counts as stuck; None if its duration is unknown."""
+        """Return the seconds after which a task counts as stuck; None if its expected duration is unknown."""
         settings = self._settings
         if settings.minutes is not None:
             return 60.0 * settings.minutes
@@ -129,12 +130,13 @@ class RayExecutor(JobExecutor[_RayBundle]):
         return None if seconds is None else max(3600.0, settings.margin * seconds)
 
     def _nodes(self) -> list[dict[str, float]]:
-        """The resources of the nodes with CPUs."""
+        """Return the resources of the live nodes that have CPUs."""
         nodes = (node["Resources"] for node in self._ray.nodes() if node["Alive"])
         return [node for node in nodes if node.get("CPU")]
 
     def _shortage(self) -> str | None:
-        """A message about a resource that no node has, for which tasks would wait forever; None if there is none."""
+        """Return a message if a task needs more CPUs or GPUs than any node has and would therefore wait forever;
+        otherwise None."""
         nodes = self._nodes()
         for name, needed in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
             largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
@@ -143,7 +145,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         return None
 
     def _check_nodes(self, waiting_count: int) -> None:
-        """Report, once, that tasks are waiting for nodes."""
+        """Report once if tasks are waiting for a node with enough CPUs or GPUs."""
         if time.monotonic() < self._next_check:
             return
         self._next_check = time.monotonic() + self._settings.poll
@@ -166,7 +168,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
                 elif bundle.files.start_file.exists():
                     self._check_time_limit(bundle)
                 else:
-                    bundle.start_time = time.monotonic()  # it is waiting for a node
+                    bundle.start_time = time.monotonic()  # the time of waiting for a node does not count
                     waiting_count += 1
             if waiting_count:
                 self._check_nodes(waiting_count)
@@ -194,7 +196,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
 
 
 def _check_reachable(address: str) -> None:
-    """Raise `OSError` if the address does not answer. Ray itself would try for minutes."""
+    """Raise `OSError` if nothing listens at the address. Ray itself would try to connect for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         with socket.create_connection((host, int(port)), timeout=10):
@@ -202,7 +204,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _user_environment() -> dict[str, str]:
-    """The environment variables of iclbench, which Ray workers do not inherit."""
+    """Return the environment variables of iclbench, which Ray workers do not inherit."""
     return {name: value for name, value in os.environ.items() if name.startswith("ICLBENCH_")}
 
 
@@ -216,6 +218,6 @@ def _no_cluster(address: str, error: Exception) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """The cause of a Ray error in one line. Ray's own message is several pages long."""
+    """Return the cause of a Ray error in one line. The message of the error itself is several pages long."""
     names = {"WorkerCrashedError": "the worker was killed (out of memory?)", "NodeDiedError": "its node has died"}
     return names.get(type(error).__name__, one_line(getattr(error, "cause", None) or error))

@@ -1,9 +1,9 @@
-"""Cells of baselines in packed results, so that an evaluation computes only new cells.
+"""Reuse of packed results of baselines, so that an evaluation computes only cells that are not packed.
 
-A packed cell is used if it is identical to the new one: the same prompt set, and a finished evaluation of the same
-baseline under the same hash (task, settings, samplers and estimators) with the same versions of the libraries that
-compute the baseline. Packed files hold the errors that paired tests need. If these are missing (a packed group without
-errors, or a task whose scores compare episode by episode), the cell is computed.
+A packed cell is used if it would be recomputed identically: it has the same prompt set, the same hash (task, settings,
+samplers and estimators), and the same versions of the libraries that compute the baseline. The packed files must also
+contain the errors that paired tests need. If these are missing, the cell is computed. This is the case if a task and
+preset are packed without errors, or if the scores of a task compare contestants episode by episode.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from iclbench.sweep.plan import is_compared_by_episode
 
 log = logging.getLogger("iclbench")
 
-# A folder's name and its packed tables of one task and preset.
+# The name of a folder, and its packed tables of one task and preset.
 _Group: TypeAlias = tuple[str, dict[tables.TableName, pd.DataFrame]]
 
 _COPIED_TABLES: tuple[tables.TableName, ...] = ("values", "errors", "examples")
 
 
 class PackedBaselines:
-    """The cells of baselines in packed results.
+    """Finds the cells of baselines in packed results.
 
     Args:
-        results: results folder. Its packed results are searched before those of the checkout.
+        results: results folder. Its packed results are searched before the packed results of the checkout.
     """
 
     def __init__(self, results: Path) -> None:
@@ -48,7 +48,7 @@ class PackedBaselines:
         self._groups: dict[tuple[str, str], list[_Group]] = {}
 
     def __call__(self, contestant: PredictorContestant, prompts: PromptSet) -> PackedCell | None:
-        """The cell of a baseline; None if it is not in packed results."""
+        """Return the packed cell of a baseline on a prompt set; None if it is not packed."""
         if (
             contestant.kind == "backbone"
             or is_compared_by_episode(prompts.task)
@@ -63,7 +63,7 @@ class PackedBaselines:
 
 
 def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> bool:
-    """Whether the contestant is from the shipped card of its name, not from a user's card with that name."""
+    """Whether the contestant is defined by the shipped card of its name, not by a user's card with the same name."""
     if contestant.name not in card_names("baselines"):
         return False
     try:
@@ -73,7 +73,7 @@ def _is_shipped_card(contestant: PredictorContestant, prompts: PromptSet) -> boo
 
 
 def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
-    """The packed tables of a task and preset in every folder of packed results."""
+    """Yield the packed tables of a task and preset from each folder of packed results."""
     for path in sorted(results.glob(f"*/{tables.packed_file_name('cells', task, preset)}")):
         try:
             frames = {
@@ -88,10 +88,10 @@ def _groups(results: Path, task: str, preset: str) -> Iterator[_Group]:
 
 
 def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: PromptSet) -> PackedCell | None:
-    """The cell of a baseline in one folder of packed results; None if it is not there."""
+    """Return the cell of a baseline from one folder of packed results; None if the folder lacks it."""
     source, packed_tables = group
     values = packed_tables["values"]
-    # Only rows of evaluations, without summaries and probes.
+    # Use only rows of evaluations, without summaries and probes.
     evaluators = [prompts.task.question, *prompts.family.evaluators()]
     is_evaluation = values["run"].eq(contestant.run) & values["evaluator"].isin(evaluators)
     values = values[is_evaluation & ~values["metric"].isin(tables.COMPARISON_METRICS)]
@@ -117,8 +117,8 @@ def _shipped_cell(group: _Group, contestant: PredictorContestant, prompts: Promp
 def _cell_row(
     cell_rows: pd.DataFrame, values: pd.DataFrame, contestant: PredictorContestant, prompts: PromptSet
 ) -> pd.Series | None:
-    """The finished cell of these values, if it is the cell that would be computed. Its hash is computed from the
-    current task and the options in the rows."""
+    """Return the row of the finished cell that computed these values, if its hash is the one that the current code and
+    task give for the options in these values; otherwise None."""
     question = values["evaluator"].eq(prompts.task.question)
     options = {
         "shifts": sorted(values.loc[question, "shift"].unique()),
@@ -136,8 +136,8 @@ def _recorded_metrics(row: pd.Series) -> str:
 
 
 def _same_libraries(contestant: PredictorContestant, recorded: Mapping[str, str]) -> bool:
-    """Whether the libraries that compute the baseline have the recorded versions. Builds of one version for different
-    processors count as equal."""
+    """Whether the libraries that compute the baseline have the recorded versions. Builds of the same version for
+    different processors count as equal."""
     predictor = contestant.predictor
     # Results of iclbench's own code do not depend on the versions of libraries.
     needed = predictor.libraries if isinstance(predictor, FittedPredictor) else ()

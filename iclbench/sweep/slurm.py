@@ -1,11 +1,12 @@
-"""The SLURM engine, through submitit: bundles of cells are submitted as arrays of jobs.
+"""The SLURM engine, which uses submitit to submit bundles of cells as arrays of jobs.
 
-All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`), so a sweep can be killed at any time: the
-same command finds its jobs. submitit's files and the logs are in the folder `logs` there.
+All files of a bundle are in `RESULTS/jobs/slurm` (`iclbench.sweep.jobs`). A sweep can therefore be killed at any time:
+if the same command is run again, it finds the jobs. The files of submitit and the logs are in the subfolder `logs`.
 
-SLURM stops a job with SIGTERM, not with the default signal of submitit. Training then writes a checkpoint, submitit's
-handler puts the job back into the queue, and the job continues from the checkpoint. States of jobs come from
-`scontrol`, because it also lists killed jobs on clusters without accounting (`sacct`).
+Jobs are configured to receive SIGTERM before SLURM stops them, instead of submitit's default signal. Training then
+writes a checkpoint, submitit's handler puts the job back into the queue, and the job continues from the checkpoint.
+States of jobs are read from `scontrol`, because unlike `sacct` it lists killed jobs even on clusters without
+accounting.
 """
 
 from __future__ import annotations
@@ -36,37 +37,37 @@ from iclbench.sweep.jobs import BundleFiles, JobBundle, JobExecutor, do_bundle, 
 
 log = logging.getLogger("iclbench")
 
-# The environment variable with the signal of SLURM. submitit reads it at import, in the parent and in the job.
+# The environment variable with the signal that SLURM sends. submitit reads it at import, in the sweep and in the job.
 _SIGNAL = {"SUBMITIT_PREEMPT_SIGNAL": "TERM"}
-# Seconds before the time limit at which a job is signalled.
+# A job receives the signal this many seconds before its time limit.
 _NOTICE_SECONDS = 90
-# States of jobs that have ended.
+# SLURM's states for jobs that have ended.
 _END_STATES = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "TIMEOUT",
 }  # fmt: skip
-# Seconds to wait for a file of a node if the job has completed, and if the job has failed.
+# Seconds to wait for a file that a node writes: after a job has completed, and after it has failed.
 _FILE_SECONDS, _FAILURE_SECONDS = 90.0, 5.0
-# Maximum number of time-outs of a job, after each of which it continues from its checkpoint.
+# Maximum number of time-outs of a job. After each of them, the job continues from its checkpoint.
 _MAX_TIMEOUTS = 10
-# Number of jobs that may fail before iclbench starts in them. If no other job has started by then, all jobs fail.
+# If this many jobs fail before iclbench starts in them, and iclbench has not started in any other job, all jobs fail.
 _MAX_FAILED_STARTS = 3
-# Time limits of jobs in minutes. Jobs with the same limit are in one array.
+# Time limits of jobs in minutes. Few distinct limits are used, since jobs in one array have the same limit.
 _TIME_LIMITS = (60, 120, 240, 480, 960, 1440, 2880, 5760, 10080)
-# Default of the scheduler's MaxArraySize.
+# SLURM's default of MaxArraySize.
 _MAX_ARRAY_SIZE = 1001
 
 
-# The future of a bundle to submit, the bundle, and the name of its work.
+# The future of a bundle to submit, the bundle, and the function that computes a cell, as `module:name`.
 _PendingBundle = tuple[Future[dict[str, Outcome]], Bundle, str]
 
 
 @dataclass
 class Job:
-    """The callable of a job, which computes a bundle.
+    """The function that a job calls to compute a bundle. submitit pickles it.
 
     Attributes:
-        bundle: file of the bundle.
+        bundle: path of the bundle's file.
         work: the function that computes a cell, as `module:name`.
         threads: number of torch threads.
     """
@@ -84,21 +85,21 @@ class Job:
         try:
             do_bundle(self.bundle, self.work, self.threads)
         except Interrupted:
-            # Training has written its checkpoint. submitit's handler, which is set again, puts the job back.
+            # Training has written its checkpoint and restored submitit's signal handler, which now requeues the job.
             try:
                 signal.raise_signal(signal.SIGTERM)
-            except Exception as error:  # the handler does not put the job back
+            except Exception as error:  # the handler refuses to requeue the job
                 files.end(f"{error} Raise minutes in [slurm]", files.stored_outcomes())
                 raise
             raise
 
     def checkpoint(self) -> Any:
-        """The job after it is put back into the queue; called by submitit's signal handler."""
-        # A second signal arrives at the end of the grace time.
+        """Return the job that submitit puts into the queue. submitit's signal handler calls this method."""
+        # SLURM sends a second signal at the end of the grace time.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if BundleFiles.of(self.bundle).cancel_file.exists():
             os._exit(1)
-        if shutil.which("scontrol") is None:  # without it, only SLURM can put back the job, if it was pre-empted
+        if shutil.which("scontrol") is None:  # submitit cannot requeue the job; SLURM does if it pre-empted the job
             while True:
                 time.sleep(60)
         if _is_cancelled_or_requeued():
@@ -109,8 +110,8 @@ class Job:
 
 
 def _has_job_file(files: BundleFiles) -> bool:
-    """Whether the job file of a bundle exists or appears soon. If a sweep ended before it wrote the file, another sweep
-    may have submitted the cells again.
+    """Wait until the job file of a bundle exists, and return whether it does. If a sweep ended before it wrote the
+    file, another sweep may have submitted the cells again, so this job must not compute them.
 
     Raises:
         FileNotFoundError: nodes do not share the folder.
@@ -125,13 +126,12 @@ def _has_job_file(files: BundleFiles) -> bool:
 
 
 def _refresh(folder: Path) -> None:
-    """Make a network file system read the folder again; raises `FileNotFoundError` if there is no such folder."""
+    """Make a network file system read the folder again. Raise `FileNotFoundError` if the folder does not exist."""
     next(folder.iterdir(), None)
 
 
 def _is_cancelled_or_requeued() -> bool:
-    """Whether this job received its signal because it was cancelled or put back by SLURM, not because of its time
-    limit."""
+    """Whether this job was signalled because SLURM cancelled or requeued it, not because of its time limit."""
     with contextlib.suppress(subprocess.SubprocessError, OSError):
         output = _call("scontrol", "-o", "show", "job", os.environ["SLURM_JOB_ID"])
         return any(f"JobState={state}" in output for state in ("CANCELLED", "COMPLETING", "PENDING"))
@@ -140,7 +140,7 @@ def _is_cancelled_or_requeued() -> bool:
 
 @dataclass
 class _SlurmBundle(JobBundle):
-    """A bundle whose job is in the queue or runs."""
+    """A bundle whose job is queued or running."""
 
     job: str
     end_time: float | None = None
@@ -184,7 +184,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             self._pending.append((future, bundle, work))
 
     def adopted(self, is_wanted: Callable[[Bundle], bool]) -> Iterator[tuple[Bundle, Future[dict[str, Outcome]]]]:
-        """See `AdoptingExecutor.adopted`: jobs that are still in the queue, or have ended since."""
+        """See `AdoptingExecutor.adopted`. The bundles include bundles whose jobs have ended since."""
         for name, job in self._jobs().items():
             files = BundleFiles(self.folder, name)
             try:
@@ -202,7 +202,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             yield bundle, running.future
 
     def queued(self) -> list[Bundle]:
-        """See `SubmittingExecutor.queued`. Job files of ended jobs are removed."""
+        """See `SubmittingExecutor.queued`. The job files of jobs that have ended are removed."""
         bundles = []
         for name, state in self.queue().items():
             files = BundleFiles(self.folder, name)
@@ -218,7 +218,8 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         self._flush(retry=False)
 
     def _flush(self, retry: bool) -> None:
-        """Submit the pending bundles as arrays; `retry` submits refused bundles again later."""
+        """Submit the pending bundles as arrays. With `retry`, refused bundles remain pending if other jobs are
+        running."""
         with self._lock:
             pending, self._pending = self._pending, []
         if not pending:
@@ -247,7 +248,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             )
 
     def _resources(self, minutes: int) -> str:
-        """The resources of a job, in words."""
+        """Describe the resources of a job in words, for messages."""
         settings = self._settings
         gpus = [plural(settings.gpus, "GPU")] if settings.gpus else []
         partition = f"partition '{settings.partition}'" if settings.partition else "the default partition"
@@ -256,8 +257,8 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         )
 
     def _handle_refusal(self, pending: Sequence[_PendingBundle], retry: bool, reason: str) -> None:
-        """Fail the refused bundles. With `retry`, they remain pending while other jobs run, whose end may free
-        resources."""
+        """Fail the bundles that were refused. With `retry`, they remain pending while other jobs are running, because
+        the end of these jobs may free resources."""
         with self._lock:
             submitted = {id(bundle.future) for bundle in self._running}
             refused = [pending_bundle for pending_bundle in pending if id(pending_bundle[0]) not in submitted]
@@ -270,7 +271,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             future.set_exception(WorkerStartError(reason))
 
     def _print_once(self, reason: str, line: str) -> None:
-        """Print a line once for every reason."""
+        """Print a line, unless a line was printed before for the same reason."""
         if reason not in self._printed_reasons:
             self._printed_reasons.add(reason)
             self._print_line(line)
@@ -282,7 +283,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             self._thread.join()
 
     def stop(self, grace: float) -> None:
-        """See `Executor.stop`. Running jobs write their checkpoints, and no job is put back."""
+        """See `Executor.stop`. Running jobs write their checkpoints and are not requeued."""
         self.shutdown(wait=True)
         with self._lock:
             running, self._running, pending, self._pending = self._running, [], self._pending, []
@@ -308,7 +309,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             bundle.files.job.unlink(missing_ok=True)
 
     def queue(self) -> dict[str, JobState]:
-        """The state of every known job, by bundle.
+        """Return the state of each known job, by name of its bundle.
 
         Raises:
             IclbenchError: the scheduler does not answer.
@@ -321,7 +322,8 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         return {name: job_states.get(job, JobState("GONE")) for name, job in jobs.items()}
 
     def job(self, name: str) -> str:
-        """The job of a bundle; empty if it has no job file, for example because another sweep has just collected it."""
+        """Return the ID of a bundle's job; empty if the bundle has no job file, for example because another sweep has
+        just collected its results."""
         try:
             return BundleFiles(self.folder, name).job.read_text().strip()
         except (FileNotFoundError, ValueError):
@@ -332,7 +334,8 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         return {name: job for name in names if (job := self.job(name))}
 
     def progress(self, name: str) -> tuple[int, int]:
-        """Number of finished cells of a bundle, and of all its cells."""
+        """Return the number of finished cells of a bundle, and the number of all its cells (0 if the bundle cannot be
+        read)."""
         files = BundleFiles(self.folder, name)
         try:
             return len(files.stored_outcomes()), len(Bundle.read(files.bundle).cells)
@@ -343,12 +346,12 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         if self._settings.minutes is not None:
             return self._settings.minutes
         seconds = self._expected_seconds(bundle)
-        # submitit counts every pre-emption of a job of ten minutes as a time-out, of which it allows three.
+        # Short limits must be avoided: for a limit of ten minutes, submitit counts each pre-emption as a time-out.
         minutes = 240.0 if seconds is None else self._settings.margin * seconds / 60
         return next((limit for limit in _TIME_LIMITS if minutes <= limit), round(minutes))
 
     def _submit(self, minutes: int, group: Sequence[_PendingBundle], parallel_tasks: int) -> None:
-        """Submit one array, with a maximum number of parallel tasks."""
+        """Submit one array of jobs, of which at most `parallel_tasks` run in parallel."""
         os.environ |= _SIGNAL
         import submitit
 
@@ -373,7 +376,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         files = [BundleFiles.new(self.folder, bundle.name) for _, bundle, _ in group]
         for bundle_files, (_, bundle, _) in zip(files, group, strict=True):
             bundle.write(bundle_files.bundle)
-        # submitit prints the output of sbatch, which is also in the error.
+        # submitit prints the output of sbatch to stderr, but a failure raises an error with the same text.
         with contextlib.redirect_stderr(io.StringIO()), executor.batch():
             jobs = [
                 executor.submit(Job(str(bundle_files.bundle), work, settings.cpus))
@@ -394,7 +397,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
             return
 
     def _settle_ended(self, running: Sequence[_SlurmBundle]) -> None:
-        """Settle bundles with an end file, and bundles whose jobs have failed."""
+        """Settle the bundles that have an end file, and the bundles whose jobs have failed."""
         _refresh(self.folder)
         waiting = [bundle for bundle in running if not self._settle_finished(bundle)]
         job_states = query_job_states([bundle.job for bundle in waiting])
@@ -404,13 +407,13 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
                 bundle.end_time = None
                 continue
             bundle.end_time = bundle.end_time or time.monotonic()
-            # A completed job has written its end file.
+            # A completed job has written its end file, which may take time to become visible on this machine.
             patience = _FILE_SECONDS if state.name == "COMPLETED" else _FAILURE_SECONDS
             if not self._settle_finished(bundle) and time.monotonic() - bundle.end_time > patience:
                 self._settle(bundle, self._failure(bundle, state))
 
     def _settle_finished(self, bundle: _SlurmBundle) -> bool:
-        """Settle a bundle if it has an end file; returns whether it does."""
+        """Settle a bundle if it has a complete end file. Return whether it has one."""
         if not bundle.files.end_file.is_file():
             return False
         try:
@@ -422,7 +425,7 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
         return True
 
     def _failure(self, bundle: _SlurmBundle, state: JobState) -> IclbenchError:
-        """The error of a job that has ended without an end file."""
+        """Return the error for a job that has ended without an end file."""
         job, log_path = bundle.job, self.folder / "logs" / f"{bundle.job}_0_log.out"
         message = f"job {job} is no longer in the queue" if state.name == "GONE" else f"job {job}: {state.name}"
         if state.exit_code not in ("", "0:0"):
@@ -443,7 +446,8 @@ class SlurmExecutor(JobExecutor[_SlurmBundle]):
 
 
 def query_job_states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """The states of jobs, `12` or `12_3`. Jobs that the scheduler no longer lists are omitted."""
+    """Return the states of jobs by ID (`12`, or `12_3` in an array). Jobs that the scheduler no longer lists are
+    omitted."""
     job_states: dict[str, JobState] = {}
     for array in dict.fromkeys(job.partition("_")[0] for job in jobs):
         output = _call("scontrol", "-o", "show", "job", array, ignored_error="Invalid job id")
@@ -467,7 +471,7 @@ def query_job_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _task_numbers(text: str) -> Iterator[int]:
-    """The task numbers of an array.
+    """Yield the task numbers in scontrol's description of an array.
 
     >>> list(_task_numbers("3")), list(_task_numbers("0-2,5%4"))
     ([3], [0, 1, 2, 5])
@@ -479,18 +483,18 @@ def _task_numbers(text: str) -> Iterator[int]:
 
 
 def array_limit() -> int:
-    """The maximum number of tasks of an array."""
+    """Return the maximum number of tasks in an array."""
     match = re.search(r"MaxArraySize\s*=\s*(\d+)", _call("scontrol", "show", "config"))
     return max(1, int(match[1]) - 1 if match else _MAX_ARRAY_SIZE - 1)
 
 
 def _call(*words: str, ignored_error: str = "") -> str:
-    """The output of a SLURM program.
+    """Run a SLURM program and return its output.
 
     Raises:
         SubprocessError: the program failed with an error other than `ignored_error`.
     """
-    environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # do not shorten lists of tasks
+    environment = os.environ | {"SLURM_BITSTR_LEN": "0"}  # print complete lists of task numbers
     process = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60, env=environment)
     if process.returncode and not (ignored_error and ignored_error in process.stderr):
         raise subprocess.SubprocessError(process.stderr.strip() or f"{words[0]}: exit code {process.returncode}")
@@ -498,6 +502,6 @@ def _call(*words: str, ignored_error: str = "") -> str:
 
 
 def _refusal(error: Exception) -> str:
-    """The scheduler's error message."""
+    """Return the scheduler's message in an error of submitit."""
     lines = [line for line in str(error).splitlines() if "error:" in line]
     return lines[-1].partition("error:")[2].strip() if lines else one_line(error)

@@ -1,9 +1,9 @@
 """Verification of stored results: random finished cells are recomputed and compared to the last digit.
 
-Processors of different vendors, and libraries that choose their kernels by processor, sum in different orders. A second
-criterion therefore allows small differences: every value of the evaluation and every end of its interval may change by
-less than a tenth of the half-width of the interval, which is less than the effect of other episodes. The criterion does
-not apply to training curves, which have no intervals.
+Different processors, and libraries that choose their kernels by processor, sum numbers in different orders. A second
+criterion therefore allows small differences: each value of an evaluation, and each end of its interval, may differ by
+less than a tenth of the half-width of the interval. This is less than the effect of sampling other episodes. Training
+curves have no intervals, so the criterion does not apply to them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from iclbench.sweep.local import LocalPool
 from iclbench.sweep.pack import value_rows
 from iclbench.sweep.work import set_up, work
 
-# Seconds for workers to end after an interruption.
+# Seconds that workers have to end after an interruption.
 _GRACE_SECONDS = 5.0
-# Columns of provenance. A note on a card, a new version of iclbench or another table of rates may change them without
-# an effect on values.
+# Columns of provenance, which are not compared: a new note on a card, version of iclbench or table of learning rates
+# may change them although the values are the same.
 _PROVENANCE = ("card", "version", "commit", "context_order", "data", "tuned")
-# Differences below this share of the half-width of an interval are negligible.
+# Differences that are smaller than this share of the half-width of the interval are negligible.
 NEGLIGIBLE = 0.1
 _NUMBERS = ("value", "low", "high")
 
@@ -47,14 +47,14 @@ class VerifiedCell:
 
     Attributes:
         cell: the evaluation.
-        rows: number of compared rows of `values`, including those of its training.
+        rows: number of compared rows of `values`, including the rows of the training run.
         difference: the first difference; None if all rows are equal to the last digit.
-        share: the largest difference, as a share of the half-width of its row's interval. It is None if nothing
-            differs, or if anything except training curves and numbers with intervals differs.
-        environment: differences between the environment of the stored cells (the evaluation and its training) and
-            this one: hardware, kernels, threads or libraries. Differences of values may then be due to rounding.
-        seconds: seconds of the recomputation.
-        total: number of cells that are recomputed.
+        share: the largest difference, as a share of the half-width of the interval of its row. It is None if nothing
+            differs, or if anything differs except training curves and numbers with intervals.
+        environment: differences in hardware, kernels, threads or libraries between the environment of the stored cells
+            (the evaluation and its training) and the current one. If there are any, values may differ by rounding.
+        seconds: seconds that the recomputation took.
+        total: number of cells that `verify` recomputes in total.
     """
 
     cell: GridCell
@@ -71,25 +71,25 @@ class VerifiedCell:
 
     @property
     def agrees(self) -> bool:
-        """Whether there are no differences, or all are negligible compared with the intervals."""
+        """Whether the rows are equal, or all differences are negligible compared with the intervals."""
         return self.is_equal or (self.share is not None and self.share < NEGLIGIBLE)
 
 
 def verify(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> Iterator[VerifiedCell]:
     """Recompute n random finished evaluations, each in a temporary folder, and compare their rows.
 
-    Runs are trained again from their frozen configuration, so weights are not used. Each cell is computed in a worker
-    process with the kernels of its row, if this processor has them.
+    Stored weights are not used: runs are trained again from their frozen configuration. Each cell is computed in a
+    worker process with the CPU kernels that its row names, if this processor supports them.
 
     Args:
         cells: cells of a grid.
-        store: the store of their rows, single or packed.
-        n: number of evaluations (all if there are fewer).
+        store: the store of their rows, which may be packed.
+        n: number of evaluations. If fewer are finished, all of them are recomputed.
         seed: seed of the selection.
         context: device, threads and data sets. Its results folder is not changed.
 
     Raises:
-        IclbenchError: no evaluation with available data is finished.
+        IclbenchError: no finished evaluation has available data.
     """
     by_hash = {cell.hash: cell for cell in cells}
     with _Workers(context.threads) as workers:
@@ -100,7 +100,7 @@ def verify(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, conte
 
 
 def sample_cells(cells: Sequence[GridCell], store: CellStore, n: int, seed: int, context: Context) -> list[GridCell]:
-    """The evaluations that `verify` recomputes, with its arguments and errors."""
+    """Draw the evaluations that `verify` recomputes. Arguments and errors are those of `verify`."""
     finished_cells = (cell for cell in cells if store.state(cell) == "done" or store.damaged_file(cell))
     evaluations = [cell for cell in finished_cells if cell.kind == "evaluate" and not cell.is_summary]
     one_of_group = {cell.group: cell for cell in evaluations}
@@ -114,7 +114,7 @@ def sample_cells(cells: Sequence[GridCell], store: CellStore, n: int, seed: int,
 
 
 class _Workers:
-    """A worker process for each set of kernels, since a process cannot change its kernels."""
+    """Worker processes, one for each instruction set, since a process cannot change its CPU kernels."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -128,7 +128,7 @@ class _Workers:
             pool.stop(_GRACE_SECONDS)
 
     def work(self, cell: GridCell, context: Context, instruction_set: str) -> Outcome:
-        """Compute a cell with these kernels."""
+        """Compute a cell in the worker process with this instruction set."""
         if instruction_set not in self._pools:
             self._pools[instruction_set] = LocalPool([(self._threads, None, instruction_set)], set_up)
         try:
@@ -147,7 +147,7 @@ def _has_data(cell: GridCell, context: Context) -> bool:
 
 
 def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, workers: _Workers) -> VerifiedCell:
-    """Recompute the last of the cells, after the cells that it needs, and compare its rows."""
+    """Recompute cells, the last of which needs the others, and compare their rows with the stored ones."""
     start = time.perf_counter()
     rows, difference = 0, None
     shares: list[float | None] = []
@@ -178,7 +178,7 @@ def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, 
                 difference = difference or str(error)
                 shares.append(None)
                 continue
-            # Packed rows may include evaluations of the same run on prompts of another grid.
+            # Packed rows may include evaluations of the same run on the prompts of another grid. They are not compared.
             prompt_sets = new_rows["prompt_set"].dropna()
             stored_rows = stored_rows[stored_rows["prompt_set"].isna() | stored_rows["prompt_set"].isin(prompt_sets)]
             difference = difference or first_difference(stored_rows, new_rows)
@@ -189,8 +189,8 @@ def _verify_cell(cells: Sequence[GridCell], store: CellStore, context: Context, 
 
 
 def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None:
-    """The first row and column in which two tables of values differ, in a line, with the largest difference of numbers;
-    None if they are equal.
+    """Compare two tables of values. Return None if they are equal, and otherwise one line with the first row and column
+    in which they differ, and the largest difference of numbers in this column.
 
     Numbers are equal if all their digits are equal.
     """
@@ -214,10 +214,10 @@ def first_difference(stored: pd.DataFrame, computed: pd.DataFrame) -> str | None
 
 
 def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_intervals: bool = True) -> float | None:
-    """The largest difference of a value or of an end of its interval, as a share of its stored half-width.
+    """Return the largest difference of a value, or of an end of its interval, as a share of the stored half-width.
 
-    It is None if the tables differ in anything else, or in a row without an interval. If the rows have no intervals,
-    their numbers may differ.
+    Return None if the tables differ in anything else, or in a row without an interval. Without `has_intervals`, all
+    differences of numbers count as 0.
     """
     keys = tables.key_columns("values")
     a, b = (frame.set_index(keys).sort_index() for frame in (stored, computed))
@@ -238,12 +238,12 @@ def share_of_interval(stored: pd.DataFrame, computed: pd.DataFrame, has_interval
 
 
 def _row_name(keys: Sequence[str], values: Sequence[object]) -> str:
-    """The keys of a row, without missing values."""
+    """Describe a row by its keys, without missing values."""
     return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True) if not pd.isna(value))  # type: ignore[call-overload]
 
 
 def _kernels(store: CellStore, cell: GridCell) -> str | None:
-    """The kernels in a cell's row; None if it names none."""
+    """Return the kernels that are recorded in a cell's row; None if the row has none."""
     recorded = store.rows["kernels"].get(cell.hash)
     return None if pd.isna(recorded) else str(recorded)
 
@@ -251,7 +251,7 @@ def _kernels(store: CellStore, cell: GridCell) -> str | None:
 def _environment_differences(
     store: CellStore, cell: GridCell, context: Context, instruction_set: str
 ) -> tuple[str, ...]:
-    """Differences between the recorded environment of a cell and the current one, one line each."""
+    """Return the differences between the recorded environment of a cell and the current one, one line for each."""
     if not store.has_row(cell):
         return ()
     recorded = store.rows.loc[cell.hash]

@@ -37,19 +37,20 @@ log = logging.getLogger("iclbench")
 
 
 class _NotApplicableError(Exception):
-    """The cell is not applicable to its run, as only the trained model shows."""
+    """A cell turns out not to be applicable once the trained model is loaded."""
 
 
 def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | None = None) -> None:
-    """Turn this process into a worker, before torch is imported.
+    """Turn this process into a worker. It must be called before torch is imported.
 
-    A worker sees at most one GPU. It ignores Ctrl-C, which the parent handles, and ends with its parent, so that no
-    process holds the locks of runs.
+    A worker sees at most one GPU. It ignores Ctrl-C, which the parent handles. It ends with its parent, so that it does
+    not hold the locks of runs afterwards.
 
     Args:
         threads: number of torch threads.
         visible_gpu: index of the only GPU that this process sees.
-        instruction_set: instruction set of PyTorch's CPU kernels, as in `kernels` (default: the widest one).
+        instruction_set: instruction set of PyTorch's CPU kernels, as in `iclbench.core.kernels` (default: the widest
+            one).
     """
     if visible_gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible_gpu
@@ -61,7 +62,8 @@ def set_up(threads: int, visible_gpu: str | None = None, instruction_set: str | 
 
 
 def share_cores(threads: int) -> None:
-    """Limit the threads of this process, since other workers use the other cores. Call it before torch is imported."""
+    """Limit the number of threads of this process, since other workers use the other cores. It must be called before
+    torch is imported."""
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["ICLBENCH_WORKERS"] = "1"
     import torch
@@ -70,10 +72,10 @@ def share_cores(threads: int) -> None:
 
 
 def work(cell: GridCell, context: Context) -> Outcome:
-    """Compute one cell and write its row. A failure is an outcome with a reason.
+    """Compute one cell, write its row and return its outcome. A failure is returned as an outcome with a reason.
 
     Raises:
-        Interrupted: on a signal during training, after writing a checkpoint. No row is written then.
+        Interrupted: a signal arrived during training. A checkpoint is written, but no row.
     """
     with _collect_warnings() as messages:
         outcome = _outcome(cell, context)
@@ -106,7 +108,7 @@ def _outcome(cell: GridCell, context: Context) -> Outcome:
 
 @contextmanager
 def _collect_warnings() -> Iterator[list[str]]:
-    """The warnings that are logged within the block."""
+    """Collect the warnings that are logged within the block."""
     messages: list[str] = []
 
     class Listener(logging.Handler):
@@ -128,18 +130,19 @@ def _train(cell: GridCell, context: Context) -> list[Path]:
     run = _run(cell, context)
     with run.lock(wait=True):
         if run.finished and (damaged_files := [path for path in run.training_files if not is_intact(path)]):
-            # If the file system fails temporarily, a file may be intact, and reading it raises an error.
+            # A file may look damaged because the file system fails temporarily. Reading it then raises an error, so
+            # that the weights of an intact run are not deleted.
             for path in damaged_files:
                 with suppress(FileNotFoundError):
                     path.read_bytes()
             run.weights.unlink(missing_ok=True)
-    # If another sweep is training the run, `wait` waits for it.
+    # If another sweep is training the run, wait until it has finished.
     train(run, context, monitor=Monitor, wait=True)
     return run.training_files
 
 
 def _training_seconds(files: Iterable[Path]) -> float | None:
-    """Seconds of a run's training, over all its processes."""
+    """Return the seconds of a run's training, including the time before interruptions."""
     costs = tables.read("costs", next(path for path in files if path.name == "costs.parquet"))
     rows = costs[costs["phase"].eq("train") & costs["metric"].eq("seconds")]
     return float(rows["value"].iloc[0]) if len(rows) else None
@@ -221,13 +224,16 @@ def _cost(cell: GridCell, context: Context) -> list[Path]:
     return [path]
 
 
-# The last language model of this worker, or the error of its loading, by the arguments.
+# The last language model that this worker loaded, or the error that loading raised, by the arguments of loading.
 _LAST_MODEL: dict[tuple[str, str, str], LanguageModel | IclbenchError] = {}
 
 
 def _language_model(name: str, dtype: str, device: str) -> LanguageModel:
-    """The language model, which a worker loads once for several tasks and removes before the next model. A failed load
-    is not repeated unless memory was too small, since the hub's library tries for minutes without a network."""
+    """Return a language model. A worker loads a model once for several tasks, and removes it before the next model.
+
+    If loading fails, it is not tried again for the next task, since without a network the hub's library tries for
+    minutes. Only a load that failed because memory was too small is tried again.
+    """
     from iclbench.language.models.loading import DoesNotFitError
     from iclbench.language.models.model import load
 
@@ -270,7 +276,7 @@ _WORK_FUNCTIONS: dict[str, Callable[[Any, Context], list[Path]]] = {
 
 
 def _run(cell: GridCell, context: Context) -> Run:
-    """The folder of the cell's run.
+    """Return the run of a cell, and create its folder if it does not exist.
 
     Raises:
         IclbenchError: the folder holds a run that was trained with different settings, which only the user may remove.
@@ -283,7 +289,11 @@ def _run(cell: GridCell, context: Context) -> Run:
 
 
 class _PartialFailureError(IclbenchError):
-    """An evaluation has failed rows; `files` are all its tables."""
+    """Some rows of an evaluation failed.
+
+    Attributes:
+        files: all tables of the evaluation.
+    """
 
     def __init__(self, message: str, files: list[Path]) -> None:
         super().__init__(message)
@@ -291,10 +301,10 @@ class _PartialFailureError(IclbenchError):
 
 
 def _files(results: Path, cell_results: Iterable[CellResult]) -> list[Path]:
-    """The tables of these evaluation cells.
+    """Return the paths of the tables of these evaluation cells.
 
     Raises:
-        _PartialFailureError: some cells failed, with the first reason and the tables of all cells.
+        _PartialFailureError: some cells failed. The error has the first reason and the tables of all cells.
     """
     from iclbench.evaluation.cells import cell_path
 
