@@ -5,6 +5,6 @@ the frozen episodes, writes them as prompts and checks that they fit into the mo
 `answering` computes its answers. The methods by which a model processes demonstrations are in `iclbench.deep_thinking`.
 `evaluate` computes the table rows, cell by cell (`cell`), and `summary` computes their means over demonstration seeds.
 
-Letters, as in the backbones: `B` sequences, `T` tokens, `L` tokens of the demonstrations, `V` vocabulary, `H` heads of
-keys and values, `C` channels of a head.
+Letters of tensor shapes: `B` sequences, `T` tokens, `L` tokens of the demonstrations, `V` entries of the vocabulary,
+`H` heads of keys and values, `C` channels of a head.
 """

@@ -1,4 +1,4 @@
-"""Accuracies with 95% intervals: Wilson's for a share of correct answers, the bootstrap for a mean over classes."""
+"""Accuracies with 95% intervals: Wilson intervals for shares of correct answers, otherwise bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from iclbench.evaluation.bootstrap import LEVEL, percentiles, resample_counts, s
 def summary_columns(
     metric: str, scores: Float[np.ndarray, " E"], seed: int, queries: Int[np.ndarray, " E"] | None = None
 ) -> dict[str, Any]:
-    """Columns `value`, `low`, `high` and `n_episodes` of a metric, without the episodes where it is NaN.
+    """Return the columns `value`, `low`, `high` and `n_episodes` of a metric. Episodes whose score is NaN are ignored.
 
-    Scores of 0 and 1 have Wilson's interval, other scores a bootstrap interval. If queries repeat with other
-    demonstrations, `queries` is the index of each episode's query. The bootstrap then resamples queries, because
-    episodes with the same query are not independent.
+    The interval is a Wilson interval if all scores of the metric are 0 or 1, and a bootstrap interval otherwise. If
+    queries repeat with other demonstrations, `queries` is the index of each episode's query. The interval is then a
+    bootstrap interval over queries, because episodes with the same query are not independent.
     """
     if queries is not None:
         return mean_over_queries(scores, queries, seed)
@@ -30,7 +30,7 @@ def summary_columns(
 
 
 def mean_over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, " E"], seed: int) -> dict[str, Any]:
-    """The mean over episodes, with a bootstrap interval over queries."""
+    """Return the mean over episodes, with a bootstrap interval over queries."""
     finite = np.isfinite(scores)
     distinct_queries, index = np.unique(queries[finite], return_inverse=True)
     indicator = np.eye(len(distinct_queries))[index]
@@ -42,7 +42,7 @@ def mean_over_queries(scores: Float[np.ndarray, " E"], queries: Int[np.ndarray, 
 
 
 def wilson(n_correct: int, count: int) -> dict[str, Any]:
-    """The share of correct answers, with Wilson's score interval (1927)."""
+    """Return the share of correct answers, with its score interval (Wilson 1927)."""
     from scipy.stats import binomtest
 
     ends = binomtest(n_correct, count).proportion_ci(LEVEL, method="wilson")
@@ -52,10 +52,10 @@ def wilson(n_correct: int, count: int) -> dict[str, Any]:
 def balanced_accuracy(
     correct: Float[np.ndarray, " E"], targets: Sequence[str], seed: int, queries: Int[np.ndarray, " E"] | None = None
 ) -> dict[str, Any]:
-    """Balanced accuracy: the mean recall over classes, where the correct answers are the classes.
+    """Return the balanced accuracy: the mean recall over classes. Each distinct correct answer is a class.
 
-    The bootstrap interval resamples episodes, or `queries` if queries repeat. The mean of a resample omits classes
-    without an episode in the resample. A single query has no interval.
+    The bootstrap interval resamples episodes, or `queries` if queries repeat. Classes that do not occur in a resample
+    are omitted from its mean. A single query has no interval.
     """
     finite = np.isfinite(correct)
     classes, index = np.unique(np.array(targets, dtype=object)[finite].astype(str), return_inverse=True)

@@ -25,10 +25,10 @@ def cell_tables(
     overlength: Overlength,
     cache: PromptCache,
 ) -> tuple[cells.Tables, str]:
-    """The tables of a cell, and the note of its outcome (`LanguageOutcome.reason`).
+    """Compute a cell. Return its tables, and the note on its outcome (`LanguageOutcome.reason`).
 
     Raises:
-        UsageError: a prompt is too long; nothing is computed.
+        UsageError: a prompt is too long. Nothing has been computed.
     """
     prompts.drawn_episodes  # noqa: B018  (drawn before the measurement, because all contestants share the episodes)
     if contestant.model is None or contestant.method is None:
@@ -40,7 +40,7 @@ def cell_tables(
     tokenised = session.tokenise(prompts)
     if method.settings.thinks:
         outcome = session.answer(prompts, tokenised)
-        with Measure(model.device) as cost:  # the cost in use, without the answers after earlier passes
+        with Measure(model.device) as cost:  # the cost in use: without answers after passes other than the last one
             session.answers_by_passes(prompts, tokenised, {outcome.passes_used})
     else:
         with Measure(model.device) as cost:
@@ -65,10 +65,12 @@ def _tables(
 
 
 def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: LanguageOutcome) -> cells.Rows:
-    """Rows of `values`: every metric of the final answers, and the trace of Deep-Thinking over passes.
+    """Return the rows of the table `values`: all metrics of the final answers, and the metrics after each pass of
+    Deep-Thinking.
 
     Raises:
-        NonFiniteError: a log-probability of the final answers is not finite. In the trace, this gives a failed row.
+        NonFiniteError: a log-probability of the final answers is not finite. After other passes, this gives a failed
+            row.
     """
     shared = shared_columns(contestant, prompts)
     if bad_count := outcome.answers.nonfinite_count:
@@ -98,7 +100,7 @@ def value_rows(contestant: Contestant, prompts: LanguagePrompts, outcome: Langua
 
 
 def shared_columns(contestant: Contestant, prompts: LanguagePrompts) -> dict[str, object]:
-    """The columns that are the same in all rows of a cell."""
+    """Return the columns that are the same in all rows of a cell."""
     demonstration_columns = {"n_context": prompts.shots, "demo_seed": prompts.demo_seed, "demo_order": prompts.order}
     return cells.shared_columns(contestant, prompts, prompts.task.card.answers) | demonstration_columns
 

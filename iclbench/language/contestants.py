@@ -15,18 +15,18 @@ from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.fitting import Overlength
 from iclbench.store import identity
 
-# Increase it if a change of tokenising, scoring or judging changes values for the same model and prompts.
+# Increase this number if a change of tokenising, scoring or judging changes values for the same model and prompts.
 VERSION = 2
 
 
 @dataclass(frozen=True)
 class LanguageContestant(Contestant):
-    """A language model with a method, or the baseline that always gives the same answer.
+    """A language model with a method, or the majority baseline.
 
     Attributes:
-        model: None for the baseline.
-        method: None for the baseline.
-        compared_methods: methods to compare it with on the same demonstrations.
+        model: the model; None for the baseline.
+        method: the method; None for the baseline.
+        compared_methods: other methods that are evaluated on the same demonstrations.
     """
 
     model: LanguageModel | None = None
@@ -37,9 +37,10 @@ class LanguageContestant(Contestant):
 def contestant(
     model: LanguageModel, method: Method, overlength: Overlength, compared_methods: Sequence[Method] = ()
 ) -> LanguageContestant:
-    """A model with a method, compared with other methods."""
+    """Create the contestant of a model with a method, which is compared with other methods."""
     others = tuple({other.hash: other for other in compared_methods if other.hash != method.hash}.values())
-    # With `drop`, the compared methods determine how many demonstrations fit: `times` and `passes` set their lengths.
+    # With `drop`, the number of dropped demonstrations also depends on the lengths of the prompts of the compared
+    # methods. The lengths follow from `times` and `passes`.
     lengths = {(other.times, min(other.passes, 2)) for other in others} - {(method.times, min(method.passes, 2))}
     lengths_to_fit = sorted(lengths) if overlength == "drop" else []
     libraries = {name: version(name) for name in ("transformers", "tokenizers")} | {"torch": torch.__version__}
@@ -61,5 +62,5 @@ def contestant(
 
 
 def majority_baseline() -> LanguageContestant:
-    """The majority baseline, which always gives the most frequent answer."""
+    """Create the majority baseline, which always gives the most frequent answer."""
     return LanguageContestant("majority", "majority", "baseline", identity.majority_id(majority.VERSION))

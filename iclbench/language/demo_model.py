@@ -1,10 +1,10 @@
 """A small demo model for users without a checkpoint: a Llama that is trained on letter tasks in a few minutes.
 
-Each training sequence has examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The model
-has to infer the task from the examples, because the letter alone does not determine the output (upper case, the next
-letter, the previous letter or the letter itself). Copying has the largest share of the sequences, so the best
-guess without demonstrations is not the answer of a task. `iclbench lm eval` takes the saved folder like any other
-checkpoint.
+Each training sequence contains examples of one task in the format of the algorithmic cards, `example:{x}->{y}`. The
+model has to infer the task from the examples, because the input alone does not determine the output: it may be the
+upper-case letter, the next letter, the previous letter or the input itself. Copying is more frequent than any of the
+tasks, so the best guess without demonstrations is not the answer of a task. `iclbench lm eval` accepts the saved folder
+like any other checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from iclbench.language.prompting.text import example
 from iclbench.language.tasks.cards import LanguageCard, load_language_card
 from iclbench.store.runs import write_errors
 
-# Maximum number of training steps. The model learns to infer the task after 900 to 2,000 steps, depending on the seed.
+# Maximum number of training steps. Depending on the seed, the model learns to infer the task in 900 to 2,000 steps.
 STEPS = 4000
 BATCH, LENGTH = 24, 96
 LEARNING_RATE, WARMUP, FINAL_FACTOR = 3e-3, 100, 0.05
@@ -37,7 +37,7 @@ LEARNING_RATE, WARMUP, FINAL_FACTOR = 3e-3, 100, 0.05
 WINDOW, TARGET_ACCURACY, DECAY_STEPS = 50, 0.97, 300
 WIDTH, LAYERS, HEADS, CONTEXT = 64, 2, 4, 512
 
-# Sampling weights of the six tasks and of two copying tasks.
+# Sampling weights of the six tasks and of two copying tasks, which are not evaluated.
 SAMPLING_WEIGHTS = {
     "to-upper": 12,
     "next-letter": 13,
@@ -58,9 +58,9 @@ class DemoModel:
     """A trained demo model.
 
     Attributes:
-        path: its folder.
+        path: the folder of the saved model.
         steps: number of training steps.
-        parameters: number of its parameters.
+        parameters: number of parameters.
         loss: training loss of the last step, in nats.
     """
 
@@ -73,10 +73,10 @@ class DemoModel:
 def train(
     out: Path, seed: int = 0, steps: int = STEPS, report: Callable[[int, float], None] | None = None
 ) -> DemoModel:
-    """Train the model and save it with its tokenizer to the folder `out`.
+    """Train the model and save it with its tokenizer.
 
     Args:
-        out: a folder that does not exist or is empty.
+        out: the folder in which the model is saved; it must be empty or not exist yet.
         seed: seed of weights and training data.
         steps: maximum number of steps, of 24 sequences each.
         report: called after each step with the number of finished steps and the loss.
@@ -117,7 +117,8 @@ def train(
 
 
 def make_tokenizer() -> Any:
-    """A tokenizer with a token for each letter, for `example:` and for the arrow; a text begins with `<s>`."""
+    """Create a tokenizer with one token for each letter, one for `example:` and one for the arrow. It begins each text
+    with `<s>`."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -138,7 +139,7 @@ def make_tokenizer() -> Any:
 
 
 def make_model(seed: int) -> Any:
-    """The untrained model: a Llama of 2 layers, 64 wide."""
+    """Create the untrained model, a Llama with 2 layers of width 64."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -153,7 +154,7 @@ def make_model(seed: int) -> Any:
         bos_token_id=VOCABULARY.index(_START),
         eos_token_id=None,
         pad_token_id=None,
-        # With the usual 0.02, attention of a narrow model is almost uniform at initialisation.
+        # With the default of 0.02, the attention of a narrow model is almost uniform at initialisation.
         initializer_range=0.1,
         use_cache=False,
     )
@@ -163,7 +164,7 @@ def make_model(seed: int) -> Any:
 
 
 def answer_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
-    """Mask of the answer tokens: those after an arrow, up to and including the end of the line."""
+    """Return a mask of the answer tokens: the tokens after an arrow, up to and including the end of the line."""
     positions = torch.arange(1, ids.shape[1] + 1).expand_as(ids)
     last_arrow = (positions * (ids == VOCABULARY.index(_ARROW))).cummax(1).values
     last_end = (positions * (ids == VOCABULARY.index(_END))).cummax(1).values
@@ -172,7 +173,7 @@ def answer_mask(ids: Int[Tensor, "B T"]) -> Bool[Tensor, "B T"]:
 
 
 def late_accuracy(logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"]) -> float:
-    """Next-token accuracy on the answers in the second half of the sequences."""
+    """Return the next-token accuracy on the answers in the second half of the sequences."""
     is_late = answer_mask(ids) & (ids != VOCABULARY.index(_END))
     is_late[:, : ids.shape[1] // 2] = False
     is_correct = logits[:, :-1].argmax(-1) == ids[:, 1:]
@@ -180,7 +181,7 @@ def late_accuracy(logits: Float[Tensor, "B T V"], ids: Int[Tensor, "B T"]) -> fl
 
 
 def draw(task: str, rng: random.Random) -> tuple[str, str]:
-    """A random input of one of the tasks in `SAMPLING_WEIGHTS`, and its output."""
+    """Draw a random input of a task in `SAMPLING_WEIGHTS`. Return the input and its output."""
     if task.startswith("list"):
         letters = rng.choices(ascii_lowercase, k=rng.randint(2, 4))
         return ",".join(letters), letters[0 if task == "list-first" else -1]
@@ -196,7 +197,8 @@ def draw(task: str, rng: random.Random) -> tuple[str, str]:
 
 
 def _batch(tokenizer: Any, card: LanguageCard, rng: random.Random) -> Int[Tensor, "B T"]:
-    """Sequences, each of one task, cut to the same length, so that none is padded."""
+    """Return training sequences, each of which has examples of one task. They are cut to the same length, so that they
+    need no padding."""
     tasks = rng.choices(list(SAMPLING_WEIGHTS), weights=list(SAMPLING_WEIGHTS.values()), k=BATCH)
     # An example has at least five tokens.
     texts = ["".join(example(card, *draw(task, rng)) for _ in range(LENGTH // 5 + 1)) for task in tasks]

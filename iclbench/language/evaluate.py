@@ -1,12 +1,12 @@
-"""Evaluation of a pretrained language model on in-context tasks, with controls for every accuracy.
+"""Evaluation of a pretrained language model on in-context tasks, with controls for each accuracy.
 
-`evaluate_model` yields one cell after the other and does not recompute cells that exist. The controls use the same
+`evaluate_model` yields one cell after the other and does not recompute existing cells. The controls use the same
 queries as the method:
 
 - plain ICL
-- ICL with shuffled outputs of the demonstrations
-- no demonstrations (a query that repeats with other demonstrations is evaluated once)
-- for Deep-Thinking, demonstrations written twice, which tests whether it does more than repetition
+- the method and plain ICL with shuffled outputs of the demonstrations
+- plain ICL without demonstrations; a query that is repeated with other demonstrations is evaluated only once
+- for Deep-Thinking, demonstrations that are written twice, which tests whether the method does more than repetition
 - for Deep-Thinking, eta = 0, which must equal plain ICL exactly (with `setting=released`, up to rounding to bfloat16)
 - the most frequent answer
 """
@@ -44,9 +44,9 @@ class Comparison:
 
     Attributes:
         sets: the prompt sets.
-        contestants: the contestants; each answers all prompt sets.
-        plain_icl: plain ICL, if the other contestants are compared with it.
-        is_summarised: whether a summary over the sets is written.
+        contestants: the contestants, each of which answers all prompt sets.
+        plain_icl: plain ICL, if the other contestants are compared with it; otherwise None.
+        is_summarised: whether a summary over the prompt sets is written.
     """
 
     sets: tuple[LanguagePrompts, ...]
@@ -70,7 +70,7 @@ def evaluate_model(
     batch: int = 64,
     overlength: Overlength = "error",
 ) -> Iterator[CellResult]:
-    """Evaluate a model with a method and yield each finished cell. A cell that fails becomes a failed row, and the
+    """Evaluate a model with a method and yield each finished cell. If a cell fails, a failed row is written, and the
     evaluation continues.
 
     Args:
@@ -78,17 +78,17 @@ def evaluate_model(
         model: the model.
         tasks: the tasks.
         method: the method by which the model processes the demonstrations.
-        shots: numbers of demonstrations (default: that of each card).
-        episodes: maximum number of queries of a prompt set (default: that of each card).
-        demo_seeds: seeds of the demonstrations.
+        shots: numbers of demonstrations (default: the number in each task's card).
+        episodes: maximum number of queries in a prompt set (default: the number in each task's card).
+        demo_seeds: seeds that draw the demonstrations.
         orders: orders of the demonstrations; 0 is the order in which they are drawn.
         seed: evaluation seed, which selects the queries.
-        controls: whether the controls are evaluated.
+        controls: whether to evaluate the controls.
         batch: maximum number of rows in a batch.
         overlength: treatment of prompts that are too long for the model.
 
     Raises:
-        UsageError: the model does not support the method, or a task has no data; nothing is computed.
+        UsageError: the model does not support the method, or a task has no data. Nothing has been computed.
     """
     _check_model(model, method)
     comparisons: list[Comparison] = []
@@ -121,7 +121,8 @@ class _Contestants:
 
     @property
     def with_and_without_method(self) -> tuple[LanguageContestant, ...]:
-        """The model with the method and with plain ICL; one contestant if the method is plain ICL."""
+        """The model with the method, and the model with plain ICL. If the method is plain ICL, both are the same
+        contestant, which is returned once."""
         return tuple({contestant.run: contestant for contestant in (self.main, self.plain_icl)}.values())
 
 
@@ -132,10 +133,17 @@ def _comparisons(
     demo_seeds: Sequence[int],
     orders: Sequence[int],
 ) -> Iterator[Comparison]:
-    """The comparisons of one task; `zero_shot` are its prompts without demonstrations.
+    """Yield the comparisons on one task.
+
+    Args:
+        zero_shot: the prompts of the task without demonstrations.
+        contestants: the contestants.
+        shots: numbers of demonstrations.
+        demo_seeds: seeds that draw the demonstrations.
+        orders: orders of the demonstrations.
 
     Raises:
-        UsageError: demonstrations, development examples or candidates are needed and missing.
+        UsageError: demonstrations, development examples or candidates are needed but missing.
     """
 
     def sets(count: int, order: int, shift: str = "none") -> tuple[LanguagePrompts, ...]:
@@ -183,7 +191,7 @@ def _cell(
     prompts: LanguagePrompts,
     compute_tables: Callable[[], tuple[cells.Tables, str]],
 ) -> CellResult:
-    """Read a cell from the results folder, or compute it if the folder does not have it."""
+    """Return a cell from the results folder, or compute it if the folder lacks it."""
     if cells.is_done(results, model, prompts):
         return CellResult(model, prompts, True, None, _cached_note(results, model, prompts))
     notes = [""]
@@ -197,13 +205,13 @@ def _cell(
 
 
 def _cached_note(results: Path, contestant: LanguageContestant, prompts: LanguagePrompts) -> str:
-    """The note of a cached cell, so that dropped demonstrations are reported again."""
+    """Return the note of a cached cell, which may report dropped demonstrations."""
     reasons = tables.read("values", cells.cell_path(results, contestant, prompts))["reason"].dropna()
     return str(reasons.iloc[0]) if len(reasons) else ""
 
 
 def _check_model(model: LanguageModel, method: Method) -> None:
-    """Raise `UsageError` if the model cannot be evaluated on any task."""
+    """Raise `UsageError` if the name of the model is reserved, or the model does not support the method."""
     if check_name(model.name) == majority_baseline().name or model.name.startswith("published-"):
         raise UsageError(
             f"the name '{model.name}' is reserved for other rows of the tables; choose another with --name",

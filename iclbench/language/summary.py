@@ -1,7 +1,7 @@
-"""Summaries over demonstration seeds: mean and standard deviation of the accuracy, and the gain of a method over plain
-ICL on the same queries.
+"""Summaries over demonstration seeds: the mean of each metric, the standard deviation of the accuracy, and the gain in
+accuracy of a method over plain ICL on the same queries.
 
-`tables.means` defines the mean over seeds. `n_episodes` is the number of answers over all seeds.
+Intervals of means over seeds are defined in `tables.means`. `n_episodes` is the number of answers, summed over seeds.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from iclbench.store import identity
 from iclbench.store.runs import write_errors
 from iclbench.tables.means import student_interval
 
-# Metrics whose standard deviation over seeds is reported next to their mean.
+# Metrics whose standard deviation over seeds is reported in addition to their mean, with the name of its metric.
 _SD_METRICS = {"accuracy": "accuracy_sd"}
 
 
 def write_summary(
     results: Path, contestant: Contestant, sets: Sequence[LanguagePrompts], plain: Contestant | None = None
 ) -> None:
-    """Write the means over prompt sets that differ only in their demonstrations, and remove summaries of other
-    episodes. If all cells failed, no file is written.
+    """Write the means over prompt sets that differ only in their demonstrations, and remove summaries with other
+    numbers of episodes, seeds or data. If all cells failed, no file is written.
 
     Args:
         results: results folder.
-        contestant: the contestant of the cells.
+        contestant: the contestant.
         sets: the prompt sets, one for each demonstration seed.
-        plain: plain ICL of the same model; if None, no gain is reported.
+        plain: the same model with plain ICL; if None, no gain is reported.
     """
     first_set = sets[0]
     path = summary_path(results, contestant.run, first_set)
@@ -58,7 +58,7 @@ def write_summary(
 
 
 def summary_path(results: Path, run: str, prompts: LanguagePrompts) -> Path:
-    """Path of the means over the prompt sets that differ from this one only in their demonstrations."""
+    """Return the path of the means over prompt sets that differ from this one only in their demonstrations."""
     shared = identity.language_prompts_id(data=prompts.pool.fingerprint, episodes=prompts.episodes, seed=prompts.seed)
     folder = results / "tables" / f"{_stem(prompts)}-{shared}"
     return folder / "summary" / f"{run}.values.parquet"
@@ -69,8 +69,8 @@ def _stem(prompts: LanguagePrompts) -> str:
 
 
 def _means(shared: dict[str, object], cells: Sequence[pd.DataFrame]) -> Iterator[dict[str, object]]:
-    """A row for each metric and each number of forward passes over the demonstrations. If one set of demonstrations
-    failed, the row has the status failed, because a mean over the other sets would be biased."""
+    """Yield a row for each metric and each number of passes over the demonstrations. If any set of demonstrations
+    failed, the row has the status `failed`, because a mean over the other sets could be biased."""
     failures = [reason for cell in cells if (reason := _failure_reason(cell)) is not None]
     finished = pd.concat(
         [cell for cell in cells if _failure_reason(cell) is None] or [cells[0].iloc[:0]], ignore_index=True
@@ -111,8 +111,11 @@ def _gain(
     plain: Contestant,
     sets: Sequence[LanguagePrompts],
 ) -> list[dict[str, object]]:
-    """The difference in accuracy from plain ICL, paired by query, as one row. The row has the status failed if one of
-    the two contestants failed on a set of demonstrations. It is omitted if no prompt set has answers of both."""
+    """Return one row with the difference in accuracy from plain ICL, paired by query.
+
+    The row has the status `failed` if one of the two contestants failed on a set of demonstrations. It is omitted if
+    the two contestants have no answers to the same queries.
+    """
     frames = [_values(results, each, prompts) for prompts in sets for each in (contestant, plain)]
     reason_by_set = [
         _failure_reason(frame) or _failure_reason(plain_frame)
@@ -147,12 +150,12 @@ def _gain(
 
 
 def _failure_reason(cell: pd.DataFrame) -> str | None:
-    """The reason if all rows of a cell failed; otherwise None."""
+    """Return the reason of the failure if all rows of a cell failed; otherwise None."""
     return str(cell.iloc[0]["reason"]) if cell["status"].eq("failed").all() else None
 
 
 def _failed(reasons: Sequence[str], sets: int) -> dict[str, Any]:
-    """The columns of a failed row over `sets` sets of demonstrations."""
+    """Return the columns of a failed row that summarises `sets` sets of demonstrations."""
     count_text = f"{len(reasons)} of {sets} sets of demonstrations failed: " if sets > 1 else ""
     return {"status": "failed", "reason": count_text + reasons[0]}
 
@@ -162,7 +165,7 @@ def _values(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> 
 
 
 def _errors(results: Path, contestant: Contestant, prompts: LanguagePrompts) -> pd.Series:
-    """1 (correct) or 0 (wrong) by episode; empty if the cell failed."""
+    """Return 1 (correct) or 0 (wrong) for each episode; empty if the cell failed."""
     path = cell_path(results, contestant, prompts, "errors")
     errors = tables.read("errors", path) if path.exists() else tables.frame("errors", [])
     return errors[errors["metric"] == "accuracy"].set_index("episode")["value"].astype(float)

@@ -1,1 +1,1 @@
-"""Answers of a model to a prompt set: candidate scores, greedy generation, and passes over the demonstrations."""
+"""Answers of a model to a prompt set: scores of candidates, greedy generation, and passes over the demonstrations."""

@@ -1,7 +1,8 @@
-"""Scores and generated tokens of a model as answers, judged against the correct answer.
+"""Answers of a model, from its scores of candidates or its generated tokens, and their comparison with the correct
+answer.
 
-The score of a candidate is the summed log-probability of its tokens. Further metrics divide it by the number of tokens,
-characters (as in lm-evaluation-harness) or bytes, without the white space before the candidate.
+The score of a candidate is the sum of the log-probabilities of its tokens. Further metrics divide this sum by the
+number of tokens, characters (as in lm-evaluation-harness) or bytes of the candidate, without the white space before it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class Answers:
     """The answers to all episodes.
 
     Attributes:
-        scores: for each metric, a value per episode; NaN if the metric does not apply.
-        predicted: the answers; None if the episode was skipped.
-        candidates: summed log-probabilities of the candidates; None if the answer is generated.
+        scores: for each metric, one value per episode; NaN if the metric does not apply.
+        predicted: for each episode, the answer; None if the episode was skipped.
+        candidates: for each episode, the summed log-probabilities of the candidates; None if the answer is generated or
+            the episode was skipped.
     """
 
     scores: dict[str, Float[np.ndarray, " E"]]
@@ -59,7 +61,7 @@ class Answer:
 
 
 def judge_candidates(episode: LanguageEpisode, question: Question, sums: Float[np.ndarray, " candidates"]) -> Answer:
-    """The candidate with the highest score; the first one in case of a tie.
+    """Choose the candidate with the highest score, and judge it. In case of a tie, the first one is chosen.
 
     Raises:
         DataError: the correct answer is not a candidate.
@@ -86,8 +88,8 @@ def judge_candidates(episode: LanguageEpisode, question: Question, sums: Float[n
 def judge_text(
     card: LanguageCard, target: str, tokens: Sequence[int], decode: Callable[[Sequence[int]], str], is_one_token: bool
 ) -> Answer:
-    """A generated answer: the text up to the end of the example. If the correct answer is one token, the first token
-    alone is judged as well (as in Hendel et al., arXiv 2310.15916)."""
+    """Judge a generated answer, which is the generated text up to the end of the example. If the correct answer is one
+    token, also judge the first token alone (as in Hendel et al., arXiv 2310.15916)."""
     predicted = read_up_to(decode(tokens), endings(card))
     scores = {"accuracy": float(is_correct(card, predicted, target))}
     if is_one_token:
@@ -98,8 +100,11 @@ def judge_text(
 
 
 def is_correct(card: LanguageCard, predicted: str, target: str, is_first_token: bool = False) -> bool:
-    """Whether a generated answer is correct: equal to the target or, with `match = "prefix"`, beginning with it. With
-    `match = "prefix"`, a first token (`is_first_token`) is also correct if the target begins with it."""
+    """Whether a generated answer is correct.
+
+    The answer must equal the target or, with `match = "prefix"`, begin with it. If only the first token of the answer
+    is judged (`is_first_token`), `match = "prefix"` also accepts a token that the target begins with.
+    """
     target = target.strip()
     if card.match == "prefix" and predicted and target:
         return predicted.startswith(target) or (is_first_token and target.startswith(predicted))
@@ -109,7 +114,7 @@ def is_correct(card: LanguageCard, predicted: str, target: str, is_first_token: 
 def answer_rows(
     shared: dict[str, object], episodes: Sequence[LanguageEpisode], prompts: Sequence[str], answers: Answers
 ) -> list[dict[str, object]]:
-    """Rows of the table `answers`, without the skipped episodes."""
+    """Return the rows of the table `answers`. Skipped episodes have no row."""
     return [
         shared
         | {

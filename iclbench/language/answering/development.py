@@ -1,5 +1,5 @@
-"""Selection of the number of Deep-Thinking passes: on held-out development examples, or on the evaluation data as in
-the released code."""
+"""Selection of the number of Deep-Thinking passes by accuracy, on held-out development examples or, as in the released
+code, on the evaluation data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from iclbench.language.prompting.prompts import LanguagePrompts
 
 
 def development_prompts(prompts: LanguagePrompts) -> LanguagePrompts:
-    """The development split with the same demonstrations and at most as many queries as the evaluation (Yang et al.
-    2024, section 4.3).
+    """Return the development split of a prompt set, with the same demonstrations and at most as many queries (Yang et
+    al. 2024, section 4.3).
 
-    Raises:
-        UsageError: the task has no development examples (raised when the queries are drawn).
+    If the task has no development examples, `UsageError` is raised later, when the queries are drawn.
     """
     return replace(prompts, split="development").with_pool(prompts.pool)
 
 
 def best_pass_count(answers: Mapping[int, Answers]) -> int:
-    """The number of passes with the highest accuracy, and the smallest such number in case of a tie."""
+    """Return the number of passes with the highest accuracy; in case of a tie, the smallest one."""
     return min(answers, key=lambda passes: (-np.nanmean(answers[passes].scores["accuracy"]), passes))

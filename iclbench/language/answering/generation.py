@@ -1,8 +1,8 @@
 """Greedy generation: append the most probable next token until the answer is complete.
 
-A model that supports a `Memory` reads the prompt once and then one token at a time. A memory has no padding, so all
-rows of a batch have the same length. Other models use the cache of transformers' `generate`. A model without a usable
-cache reads the complete text for each token.
+A model that supports a `Memory` reads the prompt once and then one token at a time. All rows of a batch have the same
+length, since a memory has no padding. Other models use the cache of transformers' `generate`. A model whose cache
+cannot be used reads the complete text again for each new token.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ def generate(
 
     Args:
         model: the model.
-        questions: questions without candidates. Without a memory, demonstrations must be part of the query
+        questions: questions without candidates. If `memory` is None, the demonstrations must be part of the query
             (`Question.merge_demonstrations`).
-        batches: sizes of the batches.
-        tokens: maximum number of tokens; a row ends earlier with the first token that completes an ending.
+        batches: runs the model in batches.
+        tokens: maximum number of tokens. A row is complete earlier if its text contains one of the endings.
         endings: texts that end an answer, in addition to the end tokens of the model.
-        memory: memory of the demonstrations, one per question or one for all.
-        on_prompt_end: called with the log-probabilities of the next token after the prompts.
+        memory: memory of the demonstrations, with one row for each question or one row for all.
+        on_prompt_end: called with the indices of questions and the log-probabilities of the next token after their
+            prompts.
+
+    Returns:
+        The generated tokens of each question.
 
     Raises:
         NonFiniteError: the largest logit is not finite.
@@ -79,7 +83,7 @@ def generate(
 
 
 def read_up_to(text: str, endings: Sequence[str]) -> str:
-    """The text up to the first ending, without white space around it."""
+    """Return the text before the first ending, without white space around it."""
     positions = [position for ending in endings if (position := text.find(ending)) >= 0]
     return text[: min(positions, default=len(text))].strip()
 
@@ -94,7 +98,8 @@ def _is_complete(model: LanguageModel, answer: list[int], endings: Sequence[str]
 
 
 class _MemoryContinuation:
-    """Rows of one length, which the model reads once and stores in a growing memory."""
+    """Continues rows of equal length. The model reads each token once, and a growing memory stores its keys and
+    values."""
 
     def __init__(self, model: LanguageModel, memory: Memory | None) -> None:
         self._model, self._memory = model, memory
@@ -113,7 +118,7 @@ class _MemoryContinuation:
 
 
 class _RereadingContinuation:
-    """Rows of any length, which the model reads again for each new token."""
+    """Continues rows of any length. The model reads the complete rows again for each new token."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model

@@ -1,4 +1,5 @@
-"""The baseline that gives the same answer to all queries, a reference for accuracies on unbalanced classes."""
+"""The majority baseline, which gives the same answer to all queries. It is a reference for accuracies on unbalanced
+classes."""
 
 from __future__ import annotations
 
@@ -9,16 +10,16 @@ from iclbench.language.answering.answers import Answer, Answers, is_correct
 from iclbench.language.prompting.prompts import LanguageEpisode
 from iclbench.language.tasks.cards import LanguageCard
 
-# Increase it if a change leads to different answers for the same episodes.
+# Increase this number if a change leads to different answers for the same episodes.
 VERSION = 2
 
 
 def majority(card: LanguageCard, episodes: Sequence[LanguageEpisode]) -> tuple[Answers, str]:
-    """The answers of the baseline, and a note that names its answer.
+    """Return the answers of the baseline, and a note that names its answer.
 
-    The baseline gives the most frequent correct answer; in case of a tie, the first in the alphabet. If each query has
-    its own candidates, answers rarely repeat. The baseline then chooses the candidate at a fixed position (the last
-    candidate if there are fewer), if that is correct more often.
+    The baseline gives the most frequent correct answer; in case of a tie, the first one in alphabetical order. If each
+    query has its own candidates, correct answers rarely repeat. The baseline then gives the candidate at the best fixed
+    position (or the last candidate, if a query has fewer candidates), provided that this is correct more often.
     """
     counts = Counter(episode.query.y for episode in episodes)
     frequent_answer = min(counts, key=lambda y: (-counts[y], y))

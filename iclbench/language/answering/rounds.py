@@ -1,9 +1,9 @@
 """The replies of a model to all questions of a prompt set, after each pass over the demonstrations.
 
-The model reads the demonstrations separately from the queries, and reads shared demonstrations once. Plain ICL
-therefore equals the first pass of Deep-Thinking exactly. Prompts without demonstrations, and all prompts of a model
-without a memory, are read in one piece. One series of passes serves all numbers of passes: the memory after the third
-of five passes is the memory of three passes.
+The model reads the demonstrations separately from the queries, so that plain ICL equals the first pass of Deep-Thinking
+exactly. Demonstrations that all queries share are read once. Prompts without demonstrations, and all prompts of a model
+without a memory, are read as one text. The passes are made only once for all numbers of passes: the memory after three
+passes is the same whether or not more passes follow.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from iclbench.language.models.batches import Batches
 from iclbench.language.models.model import LanguageModel
 from iclbench.language.prompting.tokenised import Question
 
-# A function that computes the candidate scores or the generated tokens for questions, given a memory of their
-# demonstrations.
+# A function that computes the replies to questions, given a memory of their demonstrations. The reply to a question is
+# the list of scores of its candidates, or the generated tokens.
 Reply = Callable[[Sequence[Question], Memory | None, OnPromptEnd | None], Sequence[Any]]
 
 
 @dataclass
 class Round:
-    """Replies after a number of passes.
+    """The replies after a number of passes.
 
     Attributes:
-        replies: a reply to each question.
+        replies: one reply for each question.
         divergence: KL(plain ICL || this round) of the next-token distribution after the prompt, in nats; NaN if only
             one pass is made.
         change: size of the last update of the memory of the demonstrations; NaN after the first pass.
@@ -52,7 +52,7 @@ class Round:
 
 @dataclass
 class _Divergence:
-    """The divergence of next-token distributions from the first distribution of the same question."""
+    """Computes the divergence of next-token distributions from the first distribution of the same question."""
 
     baselines: dict[int, Float[Tensor, " V"]] = field(default_factory=dict)
     values: dict[int, float] = field(default_factory=dict)
@@ -61,7 +61,8 @@ class _Divergence:
         log_probabilities = log_probabilities.cpu()
         if any(q not in self.baselines for q in questions):
             self.baselines |= dict(zip(questions, log_probabilities, strict=True))
-        # The rounding error of float32 is as large as the effect of one step at the default gate.
+        # Use float64: rounding errors of float32 are as large as the effect of one Deep-Thinking step at the default
+        # gate.
         baseline, current = (
             t.double().log_softmax(-1) for t in (torch.stack([self.baselines[q] for q in questions]), log_probabilities)
         )
@@ -81,16 +82,19 @@ def run_rounds(
     shared: bool,
     pass_counts: Collection[int],
 ) -> dict[int, Round]:
-    """The replies after each number of passes in `pass_counts`; a single pass is plain ICL.
+    """Compute the replies after each number of passes in `pass_counts`. A single pass is plain ICL.
 
     Args:
-        model: the model; it must support a memory if more than one pass is made.
+        model: the model. It must support a memory if more than one pass is made.
         method: the method by which the model processes the demonstrations.
-        questions: questions that are tokenised for this method.
+        questions: questions, tokenised for this method.
         reply: scores candidates or generates tokens.
-        batches: sizes of the batches.
+        batches: runs the model in batches.
         shared: whether all questions have the same demonstrations.
-        pass_counts: numbers of passes; if 1 is one of them, divergences from plain ICL are computed.
+        pass_counts: numbers of passes. If they include 1 and a larger number, divergences from plain ICL are computed.
+
+    Returns:
+        The replies, by number of passes.
     """
     settings = method.settings.pass_settings()
     rounds = {passes: Round.empty(len(questions)) for passes in sorted(pass_counts)}
@@ -102,7 +106,7 @@ def run_rounds(
         divergence = _Divergence() if has_several_passes and 1 in pass_counts else None
         ids = torch.tensor(demonstrations, device=model.device)
         read = make_reader(model, ids, settings.positions)
-        if divergence is not None and settings.setting == "released":  # its first pass is rounded, unlike plain ICL
+        if divergence is not None and settings.setting == "released":  # the first pass is rounded, unlike plain ICL
             reply(group, read(None), divergence)
         for thought in think(read, settings, max(pass_counts)):
             if thought.passes in rounds:
@@ -126,7 +130,7 @@ def run_rounds(
 def make_reader(
     model: LanguageModel, ids: Int[Tensor, "B L"], positions: Literal["continue", "reuse"] = "continue"
 ) -> Callable[[Memory | None], Memory]:
-    """A function that makes one pass of the model over the demonstrations, for `think`."""
+    """Return a function for `think` that makes one pass of the model over the demonstrations."""
 
     def read(history: Memory | None) -> Memory:
         restart = history is not None and positions == "reuse"

@@ -1,8 +1,8 @@
-"""Summed log-probabilities of candidates after a prompt.
+"""Scores of candidates: the sum of the log-probabilities of their tokens after the prompt.
 
-The Deep-Thinking paper describes the score as the sum of the token probabilities; its code, like ours, sums their
-logarithms. Common tokens of the candidates are read once: one-token candidates share the row of the query, and a
-candidate that is a prefix of another shares its row.
+The Deep-Thinking paper describes the score as the sum of the token probabilities, but its code, like ours, sums their
+logarithms. Candidates share rows of a batch if possible: all candidates of one token share a row, and a candidate that
+is a prefix of another candidate shares the row of the longer one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OnPromptEnd = Callable[[list[int], Float[Tensor, "B V"]], None]
 
 @dataclass(frozen=True)
 class _Row:
-    """The input tokens for some candidates of one question; logits are needed from position `first` on."""
+    """The input tokens of one or several candidates of a question. Logits are needed from position `first` on."""
 
     question: int
     inputs: tuple[int, ...]
@@ -40,15 +40,16 @@ def candidate_scores(
     memory: Memory | None = None,
     on_prompt_end: OnPromptEnd | None = None,
 ) -> list[Float[np.ndarray, " candidates"]]:
-    """The summed log-probability of each candidate, for each question.
+    """Compute the summed log-probability of each candidate of each question.
 
     Args:
         model: the model.
-        questions: the questions. Without a memory, demonstrations must be part of the query
+        questions: the questions. If `memory` is None, the demonstrations must be part of the query
             (`Question.merge_demonstrations`).
-        batches: sizes of the batches.
-        memory: memory of the demonstrations, one per question or one for all.
-        on_prompt_end: called with the log-probabilities of the next token after the prompts.
+        batches: runs the model in batches.
+        memory: memory of the demonstrations, with one row for each question or one row for all.
+        on_prompt_end: called with the indices of questions and the log-probabilities of the next token after their
+            prompts.
     """
     rows = [row for number, question in enumerate(questions) for row in _rows(number, question)]
     sums = [np.zeros(len(question.continuations)) for question in questions]
@@ -90,8 +91,8 @@ def candidate_scores(
 
 
 def _rows(number: int, question: Question) -> list[_Row]:
-    """The fewest rows that cover all candidates, longest first; a candidate that is a prefix of another shares its
-    row."""
+    """Return the smallest number of rows that cover all candidates of a question, longest row first. A candidate that
+    is a prefix of another candidate shares the row of the longer one."""
     by_length = sorted(range(len(question.continuations)), key=lambda c: -len(question.continuations[c].inputs))
     candidates_by_inputs: dict[tuple[int, ...], list[int]] = {}
     for candidate in by_length:
@@ -105,6 +106,6 @@ def _rows(number: int, question: Question) -> list[_Row]:
 
 
 def _answer_tokens(question: Question, candidate: int) -> list[tuple[int, int]]:
-    """The tokens of an answer, each with the position whose logits predict it."""
+    """Return the tokens of a candidate, each after the position whose logits predict it."""
     continuation = question.continuations[candidate]
     return [(place - 1, continuation.ids[place]) for place in range(continuation.start, len(continuation.ids))]

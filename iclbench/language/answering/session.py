@@ -1,4 +1,4 @@
-"""Answers of a language model to a prompt set, with a method of reading the demonstrations."""
+"""Sessions, in which a language model answers prompt sets with a method of reading the demonstrations."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from iclbench.language.prompting.tokenised import Question
 
 @dataclass(frozen=True)
 class Pass:
-    """The answers after a number of passes over the demonstrations; `divergence` and `change` are as in `Round`, by
-    episode."""
+    """The answers after a number of passes over the demonstrations. `divergence` and `change` are those of `Round`,
+    with one value for each episode."""
 
     answers: Answers
     divergence: Float[np.ndarray, " E"]
@@ -40,10 +40,11 @@ class LanguageOutcome:
 
     Attributes:
         answers: the final answers.
-        reason: a note on the selection of passes and on dropped demonstrations; empty if there is none.
-        passes: the answers after each number of Deep-Thinking passes.
-        development: the same for the development split, if the number of passes is selected on it; otherwise empty.
-        texts: the prompt of each episode; "" if it was skipped.
+        reason: a note on the selected number of passes and on dropped demonstrations; may be empty.
+        passes: the answers by number of Deep-Thinking passes; empty for other methods.
+        development: the answers on the development split by number of passes; empty if the number of passes is not
+            selected on this split.
+        texts: the prompt of each episode; "" if the episode was skipped.
         passes_used: number of passes over the demonstrations before the final answers.
     """
 
@@ -57,10 +58,16 @@ class LanguageOutcome:
 
 @dataclass(frozen=True)
 class Session:
-    """A model that answers prompt sets, and its method of reading demonstrations.
+    """A model that answers prompt sets with a method of reading the demonstrations.
 
     Attributes:
-        compared_methods: the other methods, whose prompts must also fit into the model.
+        model: the model.
+        method: the method.
+        batches: runs the model in batches.
+        overlength: treatment of prompts that are too long for the model.
+        cache: tokenised prompts, shared by all contestants.
+        compared_methods: methods with which this one is compared. With `overlength = "drop"`, demonstrations are
+            dropped until the prompts of these methods fit as well.
     """
 
     model: LanguageModel
@@ -71,11 +78,11 @@ class Session:
     compared_methods: Sequence[Method] = ()
 
     def tokenise(self, prompts: LanguagePrompts) -> TokenisedPrompts:
-        """The tokenised prompts that fit into the model."""
+        """Return the tokenised prompts that fit into the model."""
         return fitting_prompts(self.cache, self.model, self.method, prompts, self.overlength, self.compared_methods)
 
     def answer(self, prompts: LanguagePrompts, tokenised: TokenisedPrompts) -> LanguageOutcome:
-        """The answers to these prompts."""
+        """Answer prompts, and select the number of passes if the method requires it."""
         texts = _texts(tokenised, prompts)
         settings = self.method.settings
         all_passes, reason = set(range(1, settings.pass_limit + 1)), ""
@@ -108,7 +115,7 @@ class Session:
     def answers_by_passes(
         self, prompts: LanguagePrompts, tokenised: TokenisedPrompts, pass_counts: Collection[int]
     ) -> dict[int, Pass]:
-        """The answers after each of these numbers of passes; a single pass is plain ICL."""
+        """Return the answers after each of these numbers of passes. A single pass is plain ICL."""
         card = prompts.task.card
 
         def replies(
@@ -145,7 +152,8 @@ def _best(by_passes: Mapping[int, Pass]) -> int:
 
 
 def _texts(tokenised: TokenisedPrompts, prompts: LanguagePrompts) -> list[str]:
-    """The prompt of each episode; with shared demonstrations, the first has them and the others are only queries."""
+    """Return the prompt of each episode. If all episodes share their demonstrations, only the first prompt includes
+    them, and the others are only queries."""
     texts = [""] * len(prompts.drawn_episodes)
     for index, (episode_index, prompt) in enumerate(zip(tokenised.episodes, tokenised.prompts, strict=True)):
         texts[episode_index] = prompt.text if index == 0 or prompts.shared is None else prompt.query

@@ -1,4 +1,4 @@
-"""Properties of a model that follow from its configuration: whether it is causal, its context length, and whether its
+"""Properties of a model that follow from its architecture: whether it is causal, its context length, and whether its
 keys and values can be read out and passed back in as a memory."""
 
 from __future__ import annotations
@@ -6,13 +6,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-# Configuration fields that hold the context length. Learned positions end at this length, RWKV's kernel raises an
-# error, and rotary positions silently become worse.
+# Configuration fields that hold the context length. Longer texts are refused: learned positions end at this length,
+# RWKV's kernel raises an error, and models with rotary positions silently become worse.
 _LIMITS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "context_length")
 
 
 def context_length(config: Any) -> int | None:
-    """The context length in tokens; None if there is no limit (ALiBi, state-space models)."""
+    """Return the context length in tokens; None if it is unlimited (ALiBi, state-space models)."""
     decoder = config.get_text_config(decoder=True)
     if getattr(decoder, "alibi", False) or getattr(getattr(decoder, "attn_config", None), "alibi", False):
         return None
@@ -21,25 +21,28 @@ def context_length(config: Any) -> int | None:
 
 
 def end_tokens(module: Any, tokenizer: Any) -> frozenset[int]:
-    """The end-of-text tokens of the model."""
+    """Return the end-of-text tokens of the model."""
     configured_ids = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
     tokens = configured_ids if isinstance(configured_ids, list) else [configured_ids, tokenizer.eos_token_id]
     return frozenset(token for token in tokens if token is not None)
 
 
 def inputs(module: Any) -> set[str]:
-    """The names of the arguments of the model's forward pass."""
+    """Return the names of the arguments of the model's forward pass."""
     return set(inspect.signature(module.forward).parameters)
 
 
 def memory_input(module: Any) -> str | None:
-    """The name of the argument for cached keys and values: `cache` since transformers 5.24, `past_key_values` before
-    and in checkpoints with custom code; None if the model has neither."""
+    """Return the name of the argument for cached keys and values; None if the model has no such argument.
+
+    The name is `cache` since transformers 5.24. Earlier versions, and checkpoints with custom code, use
+    `past_key_values`.
+    """
     return next((name for name in ("cache", "past_key_values") if name in inputs(module)), None)
 
 
 def memory_obstacle(module: Any) -> str:
-    """Why the model's keys and values cannot be used as a memory, as a clause; empty if no reason is known."""
+    """Return why the model's keys and values cannot be used as a memory, as a clause; empty if no reason is known."""
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
     model_type = module.config.model_type
@@ -56,7 +59,7 @@ def memory_obstacle(module: Any) -> str:
 
 
 def not_causal_reason(config: Any) -> str:
-    """Why this is not a causal language model, as a clause; empty if no reason is known."""
+    """Return why this is not a causal language model, as a clause; empty if no reason is known."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     if getattr(config, "is_encoder_decoder", False):

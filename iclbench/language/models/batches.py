@@ -1,4 +1,4 @@
-"""Batches of rows of similar length, padded on the right, that become smaller when memory runs out."""
+"""Batches of rows of similar length, padded on the right. The batches become smaller when memory runs out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Result = TypeVar("_Result")
 
 
 class Batches:
-    """Runs work in batches of rows; when memory runs out, it halves the batch size permanently.
+    """Runs a function on batches of rows. When memory runs out, the batch size is halved permanently.
 
     Attributes:
         size: maximum number of rows in a batch.
@@ -33,11 +33,11 @@ class Batches:
 
         Args:
             lengths: lengths of the rows.
-            work: takes row numbers; it is called again with half of them when memory runs out.
+            work: computes the rows with these numbers. When memory runs out, it is called again with half of them.
             equal: whether all rows of a batch must have the same length.
 
         Raises:
-            RuntimeError: memory runs out with a single row.
+            RuntimeError: `work` raises it for another reason, or memory runs out with a single row.
         """
         order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
         row_groups = [list(group) for _, group in groupby(order, key=lengths.__getitem__)] if equal else [order]
@@ -53,14 +53,15 @@ class Batches:
                     yield rows, value
                     remaining = remaining[len(rows) :]
                     continue
-                # Outside of the handler, because the error holds references to tensors.
+                # Release memory outside of the handler, because the error holds references to tensors.
                 self.size = min(self.size, (len(rows) + 1) // 2)
                 _release_cached_memory()
                 log.info("out of memory with %d rows: the batch size is now %d", len(rows), self.size)
 
 
 def pad_tokens(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[Tensor, "B T"], Bool[Tensor, "B T"]]:
-    """Rows of tokens as one tensor, padded on the right with 0, and the mask of tokens that are not padding."""
+    """Pad rows of tokens on the right with 0. Return them as one tensor, with a mask of the tokens that are not
+    padding."""
     longest = max(len(row) for row in rows)
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long)
     mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
@@ -68,7 +69,7 @@ def pad_tokens(rows: Sequence[Sequence[int]], device: str = "cpu") -> tuple[Int[
 
 
 def pad_positions(rows: Sequence[range], device: str = "cpu") -> Int[Tensor, "B K"]:
-    """Positions in rows as one tensor; a row with fewer positions repeats its last one."""
+    """Return positions in rows as one tensor. A row with fewer positions repeats its last position."""
     longest = max(len(row) for row in rows)
     padded_rows = [[*row, *[row[-1]] * (longest - len(row))] for row in rows]
     return torch.tensor(padded_rows, dtype=torch.long, device=device)

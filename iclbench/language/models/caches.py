@@ -1,9 +1,9 @@
-"""A memory as the cache of a transformers model, for one forward pass.
+"""Conversion of a memory to a cache of a transformers model, for one forward pass.
 
 The cache classes of transformers append the new keys and values of a forward pass to the past ones. If many queries
-share one memory, they need a copy of it per query in every layer. This cache passes the concatenation of past and new
-keys and values to each layer, but stores only the new ones. The past does not change, and its copies exist in one layer
-at a time.
+share one memory, these classes store a copy of the memory for each query in all layers at once. The cache in this
+module passes the concatenation of past and new keys and values to each layer, but stores only the new ones. The memory
+does not change, and its copies exist in only one layer at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iclbench.deep_thinking.memory import Memory
 
 
 class OnePassLayer(DynamicLayer):
-    """The past keys and values of one layer and, after the pass, the new ones, `(B, H, T, C)`."""
+    """The past keys and values of one layer and, after the forward pass, the new ones, of shape `(B, H, T, C)`."""
 
     def __init__(self, past: tuple[Tensor, Tensor] | None = None) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class OnePassLayer(DynamicLayer):
 
 
 def cache_of(memory: Memory | None) -> Cache:
-    """A cache for one pass after this memory, which has a row per sequence; None gives an empty cache."""
+    """Return a cache for one forward pass after a memory with one row for each sequence, or an empty cache for None."""
     if memory is None:
         return Cache(layer_class_to_replicate=OnePassLayer)
     return Cache(layers=[OnePassLayer(past) for past in zip(memory.keys, memory.values, strict=True)])
 
 
 def new_memory(cache: Cache) -> Memory:
-    """The keys and values of the tokens of the pass."""
+    """Return the keys and values of the tokens of the forward pass."""
     pairs = [layer.new for layer in cache.layers]
     return Memory(tuple(keys for keys, _ in pairs), tuple(values for _, values in pairs))

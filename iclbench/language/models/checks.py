@@ -1,6 +1,6 @@
 """Checks of a loaded model on a few tokens: whether it is causal, and whether its keys and values, passed back in as a
-memory, give the logits of one plain pass. Architectures differ in positions, masks and caches, and errors in them are
-silent."""
+memory, give the same logits as one forward pass over the complete text. Architectures differ in positions, masks and
+caches, and mistakes in their use raise no errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from iclbench.core.errors import DataError, NonFiniteError
 
-# Maximum difference relative to the largest logit. Rounding differences are smaller, effects of wrong positions or
+# Maximum difference relative to the largest logit. Rounding errors are smaller, and the effects of wrong positions or
 # masks are larger.
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}
 _TOLERANCE_HALF = 5e-2
@@ -33,7 +33,7 @@ class Model(Protocol):
 
 
 def check_causal(model: Model) -> None:
-    """Raise `DataError` if logits are not finite or depend on a later token."""
+    """Raise `DataError` if the logits of a model are not finite or depend on later tokens."""
     ids = sample_tokens(model)
     changed_ids = ids.clone()
     changed_ids[0, -1] = ids[0, 0]
@@ -53,7 +53,7 @@ def check_causal(model: Model) -> None:
 
 
 def can_select_positions(model: Model) -> bool:
-    """Whether the model can compute logits at selected positions only."""
+    """Whether the model can compute the logits of selected positions without those of the others."""
     ids = sample_tokens(model)
     positions = torch.tensor([[5, 2]])
     try:
@@ -65,15 +65,15 @@ def can_select_positions(model: Model) -> bool:
 
 
 def check_logits(logits: Float[Tensor, "B V"]) -> None:
-    """Raise `NonFiniteError` if the largest logit is not finite; single logits may be -inf, which excludes the
-    token."""
+    """Raise `NonFiniteError` if the largest logit is not finite. Other logits may be -inf, which excludes their
+    tokens."""
     if not logits.amax(-1).isfinite().all():
         raise NonFiniteError("the model's logits are not finite, so no next token can be chosen")
 
 
 def can_generate(model: Model) -> bool:
-    """Whether generation with transformers' cache gives the logits of one plain pass for two rows (RWKV mixes up
-    rows)."""
+    """Whether generation with transformers' cache gives the same logits as a forward pass over the complete texts. Two
+    rows are tested, because RWKV mixes up rows."""
     half, step_logits = _TOKENS // 2, list[Tensor]()
     ids = sample_tokens(model).view(2, half)
     try:
@@ -85,8 +85,8 @@ def can_generate(model: Model) -> bool:
 
 
 def memory_obstacle(model: Model) -> str:
-    """Why the model's keys and values cannot be used as a memory, as a clause; empty if they give the logits of one
-    plain pass."""
+    """Return why the model's keys and values cannot be used as a memory, as a clause; empty if they give the same
+    logits as a forward pass over the complete text."""
     ids, half = sample_tokens(model), _TOKENS // 2
     second_half = ids[:, half:].expand(2, -1)
     mask = torch.ones_like(second_half, dtype=torch.bool)
@@ -102,14 +102,14 @@ def memory_obstacle(model: Model) -> str:
 
 
 def uses_positions(model: Model) -> bool:
-    """Whether keys depend on the given positions."""
+    """Whether the model's keys depend on the positions that are passed to it."""
     ids = sample_tokens(model)
     at_zero, at_one = model.read(ids, first=0), model.read(ids, first=1)
     return any(not torch.equal(a, b) for a, b in zip(at_zero.keys, at_one.keys, strict=True))
 
 
 def sample_tokens(model: Model) -> Int[Tensor, "1 T"]:
-    """Tokens that are spread evenly over the vocabulary."""
+    """Return a few tokens that are spread evenly over the vocabulary."""
     return torch.linspace(1, model.vocabulary - 1, _TOKENS).long()[None]
 
 

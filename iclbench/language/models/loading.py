@@ -1,7 +1,7 @@
 """Loading of transformers checkpoints from a folder or the Hugging Face hub, with one-line errors.
 
-A folder is read without network access. Code of a checkpoint runs only with `--trust-remote-code`; the user is not
-asked.
+A folder is read without network access. The custom code of a checkpoint runs only with `--trust-remote-code`; without
+it, an error is raised instead of transformers' question to the user.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def model_name(self) -> str:
-        """The default name of the contestant."""
+        """The default name of the model in the tables."""
         return self.folder.resolve().name if self.folder else self.name.rpartition("/")[2]
 
     @property
@@ -69,15 +69,16 @@ class Source:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of transformers that locate the files."""
+        """Options that tell transformers where to find the files."""
         return {"revision": self.revision, "local_files_only": self.offline or self.folder is not None}
 
 
 def find(name: str, *, revision: str | None = None, trust_remote_code: bool = False, offline: bool = False) -> Source:
-    """The source for a folder or a hub id.
+    """Return the source of a checkpoint, from a folder or a hub id.
 
     Raises:
-        UsageError: the folder does not exist or holds an adapter, or the hub is offline and the cache lacks the id.
+        UsageError: the folder does not exist or holds an adapter, or the hub may not be used and the local cache lacks
+            the model.
         DataError: the folder lacks configuration, weights or tokenizer.
     """
     if offline:
@@ -104,7 +105,7 @@ def find(name: str, *, revision: str | None = None, trust_remote_code: bool = Fa
 
 
 def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tuple[Any, Any, str]:
-    """The model, its tokenizer, and a hash that identifies both.
+    """Load a checkpoint. Return the model, its tokenizer, and a hash that identifies both.
 
     Raises:
         UsageError: the model does not exist, needs untrusted code, or is not a causal language model.
@@ -146,7 +147,7 @@ def read(source: Source, *, dtype: str = "float32", device: str = "cpu") -> tupl
 
 @contextmanager
 def quiet_logs() -> Iterator[None]:
-    """Within the block, transformers and huggingface_hub log only errors and show no progress bars."""
+    """Within the block, let transformers and huggingface_hub log only errors and show no progress bars."""
     from huggingface_hub.utils import logging as hub_logging
     from transformers.utils import logging as transformers_logging
 
@@ -165,7 +166,7 @@ def quiet_logs() -> Iterator[None]:
 
 
 def _check_complete(folder: Path) -> None:
-    """Raise `DataError` if configuration, weights or tokenizer are missing, before torch is imported."""
+    """Raise `DataError` if a folder lacks configuration, weights or tokenizer. This check does not import torch."""
     if (folder / _ADAPTER).exists():
         raise _adapter_error(str(folder))
     for file, patterns in (("config.json", ("config.json",)), ("weights", _WEIGHTS), ("tokenizer", _TOKENIZERS)):
@@ -178,8 +179,8 @@ def _check_complete(folder: Path) -> None:
 
 
 def _adapter_error(name: str) -> UsageError:
-    """The error for an adapter: whether transformers applies it or silently ignores it depends on installed
-    packages."""
+    """Return the error for an adapter. Adapters are refused because it depends on installed packages whether
+    transformers applies or silently ignores them."""
     return UsageError(
         f"'{name}' holds an adapter ({_ADAPTER}), which is not supported; merge it into its model (merge_and_unload of "
         "peft), save the merged model and give its folder",
@@ -188,7 +189,7 @@ def _adapter_error(name: str) -> UsageError:
 
 
 def _stay_offline() -> None:
-    """Set HF_HUB_OFFLINE; huggingface_hub reads the variable only when it is imported."""
+    """Set HF_HUB_OFFLINE. If huggingface_hub is already imported, change its copy of the variable as well."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     if (constants := sys.modules.get("huggingface_hub.constants")) is not None:
         constants.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]
@@ -200,11 +201,12 @@ def _is_offline(source: Source) -> bool:
 
 
 def _check_cached(source: Source) -> None:
-    """Raise `UsageError` if the local cache does not have an id, before torch and transformers are imported."""
+    """Raise `UsageError` if the local cache lacks a model of the hub. This check imports neither torch nor
+    transformers."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    with suppress(HFValidationError):  # not an id; transformers raises the error later
+    with suppress(HFValidationError):  # the name is not a valid id; transformers raises the error later
         if not isinstance(try_to_load_from_cache(source.name, "config.json", revision=source.revision), str):
             raise _not_found(source, _NOT_CACHED)
 
@@ -216,7 +218,8 @@ def _not_found(source: Source, reason: str) -> UsageError:
 
 
 def _resolved(source: Source) -> tuple[Source, dict[str, Any]]:
-    """The source, with the current commit as the revision of a hub id, and the content of its config.json."""
+    """Read config.json. Return the source, whose revision is now the commit if it has a hub id, and the content of the
+    file."""
     from transformers.utils import cached_file
 
     with _one_line_errors(source, "cannot read config.json"):
@@ -279,8 +282,11 @@ def _untrusted(source: Source, classes: str = "") -> UsageError:
 
 
 def _tokenizer(source: Source) -> Any:
-    """The tokenizer; it is read from tokenizer.json if that file is complete, because for some architectures
-    AutoTokenizer replaces the pre-tokenisation rules of the file with those of the architecture."""
+    """Load the tokenizer of a checkpoint.
+
+    If tokenizer.json defines the tokenizer completely, it is read from this file. AutoTokenizer is avoided, because for
+    some architectures it replaces the pre-tokenisation rules of the file by those of the architecture.
+    """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -299,7 +305,7 @@ def _too_large(source: Source, device: str) -> DoesNotFitError:
 
 @contextmanager
 def _one_line_errors(source: Source, problem: str, device: str = "cpu") -> Iterator[None]:
-    """Within the block, errors of transformers become one-line errors that name the fix."""
+    """Within the block, convert errors of transformers to one-line errors with advice."""
     import torch
 
     try:
@@ -318,7 +324,7 @@ def _one_line_errors(source: Source, problem: str, device: str = "cpu") -> Itera
 
 
 def weights_id(source: Source, dtype: str) -> str:
-    """Hash that identifies the weights: of the commit for a hub id, of the files for a folder."""
+    """Return a hash that identifies the weights: a hash of the commit for a hub id, or of the files for a folder."""
     if source.folder is None:
         return language_weights_id(id=source.name, commit=source.revision, dtype=dtype)
     weights = _WEIGHTS[:1] if any(source.folder.glob(_WEIGHTS[0])) else _WEIGHTS[1:]
@@ -328,7 +334,8 @@ def weights_id(source: Source, dtype: str) -> str:
 
 
 def _end_tokens(path: Path) -> dict[str, Any]:
-    """The end-of-text tokens, the only generation setting that is used; empty if the file names none."""
+    """Return the end-of-text tokens of a generation configuration, the only setting of this file that is used. Return
+    an empty dictionary if the file has none."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # transformers has reported the error

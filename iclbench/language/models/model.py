@@ -1,4 +1,4 @@
-"""A pretrained language model that maps tokens to logits and returns the keys and values of a text as a memory."""
+"""Pretrained language models, which map tokens to logits and return the keys and values of a text as a memory."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from iclbench.language.models.tokenizing import Tokenizer, Tokens
 class LanguageModel:
     """A causal language model of transformers with its tokenizer.
 
-    Rows of different lengths are padded on the right, and no token attends to padding. Positions and mask are always
-    passed explicitly. A model with a memory (`has_memory`) reads demonstrations once (`read`) and then any number of
-    queries after them (`logits` with a memory). Other models read complete prompts.
+    Rows of different lengths are padded on the right, and no token attends to padding. If the architecture accepts
+    positions and a mask, they are passed explicitly. A model with a memory (`has_memory`) reads demonstrations once
+    (`read`) and then any number of queries that follow them (`logits` with a memory). Other models read complete
+    prompts.
 
     Attributes:
-        name: the contestant's name.
+        name: the name of the model in the tables.
         identity: hash of configuration, weights, tokenizer and precision.
         model_type: the architecture (`model_type` of its configuration).
         device: the device of its weights.
         dtype: the type of its weights and activations.
         longest: context length in tokens; None if there is no limit.
-        memory_obstacle: why its keys and values cannot be used as a memory, as a clause; empty if they can.
+        memory_obstacle: why its keys and values cannot be used as a memory, as a clause; empty if they can be used.
         end_tokens: its end-of-text tokens.
-        uses_positions: whether tokens can be read at other positions (`first`), which needs explicit positions.
-        can_generate: whether `greedy` can be used if the model has no memory.
+        uses_positions: whether tokens can be read at other positions than their own (argument `first` of `read`).
+        can_generate: whether `greedy` can be used. It is False if the model has a memory, which is used instead.
 
     Raises:
-        DataError: logits are not finite, or depend on later tokens.
+        DataError: the logits of the model are not finite, or depend on later tokens.
     """
 
     def __init__(self, module: Any, tokenizer: Any, name: str, identity: str) -> None:
@@ -64,15 +65,15 @@ class LanguageModel:
 
     @property
     def has_memory(self) -> bool:
-        """Whether its keys and values can be used as a memory."""
+        """Whether the keys and values of the model can be used as a memory."""
         return not self.memory_obstacle
 
     def tokens(self, text: str) -> Tokens:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         return self._tokenizer(text)
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, without special tokens."""
+        """Return the text of these tokens, without special tokens."""
         return self._tokenizer.text(ids)
 
     @torch.no_grad()
@@ -83,13 +84,13 @@ class LanguageModel:
         memory: Memory | None = None,
         keep: Int[Tensor, "B K"] | None = None,
     ) -> Float[Tensor, "B K V"]:
-        """Next-token logits in float32, at all positions or at the positions `keep`.
+        """Compute next-token logits in float32, at all positions or only at the positions `keep`.
 
         Args:
             ids: tokens, padded on the right.
             mask: True for tokens that are not padding.
-            memory: memory of the preceding tokens, one per row or one for all.
-            keep: positions whose logits are returned; if the architecture allows, the others are not computed.
+            memory: memory of the preceding tokens, with one row for each row of `ids` or one row for all.
+            keep: positions whose logits are returned. Other logits are not computed, if the architecture supports this.
 
         Raises:
             UsageError: a sequence is longer than the context length.
@@ -98,11 +99,11 @@ class LanguageModel:
 
     @torch.no_grad()
     def read(self, ids: Int[Tensor, "B L"], after: Memory | None = None, first: int | None = None) -> Memory:
-        """The keys and values of these tokens as a memory, in the precision of the model.
+        """Read tokens and return their keys and values as a memory, in the precision of the model.
 
         Args:
             ids: tokens; all rows have the same length.
-            after: memory of the preceding tokens, which is attended to but not returned.
+            after: memory of the preceding tokens. The tokens attend to it, but it is not part of the returned memory.
             first: position of the first token (default: the position after `after`).
 
         Raises:
@@ -115,7 +116,7 @@ class LanguageModel:
     def step(
         self, ids: Int[Tensor, "B L"], after: Memory | None = None, first: int | None = None
     ) -> tuple[Float[Tensor, "B V"], Memory]:
-        """The next-token logits after these tokens, and the memory that `read` returns."""
+        """Read tokens. Return the next-token logits after the last token, and the memory that `read` returns."""
         from iclbench.language.models import caches
 
         if self.memory_obstacle:
@@ -139,12 +140,12 @@ class LanguageModel:
         is_complete: Callable[[list[int]], bool],
         on_logits: Callable[[Tensor], None] = checks.check_logits,
     ) -> list[list[int]]:
-        """The most probable tokens after each row, generated by transformers' `generate` with its cache.
+        """Generate the most probable tokens after each row, with transformers' `generate` and its cache.
 
         Args:
             ids: tokens; all rows have the same length.
             tokens: maximum number of generated tokens.
-            is_complete: whether the generated tokens of a row are a complete answer.
+            is_complete: returns whether the generated tokens of a row are a complete answer.
             on_logits: called with the logits `(B, V)` before each token is chosen.
 
         Raises:
@@ -167,7 +168,7 @@ class LanguageModel:
                     lengths[row] = len(answer)
             return torch.tensor([row in lengths for row in range(rows)], device=sequences.device)
 
-        # Without this, settings of the checkpoint apply, such as penalties and sampling.
+        # Override the settings of the checkpoint, which may enable penalties or sampling.
         self._module.generation_config = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
         ids = ids.to(self.device)
         sequences = self._module.generate(
@@ -200,7 +201,7 @@ class LanguageModel:
         first = past_length if first is None else first
         self._check_length(max(past_length, first) + tokens)
         arguments: dict[str, Any] = {"input_ids": ids.to(self.device), "use_cache": cache is not None}
-        if self._memory_input is not None:  # padding on the right does not affect recurrent models
+        if self._memory_input is not None:  # recurrent models need no mask, since the padding is on the right
             full_mask = torch.cat([mask.new_ones(rows, past_length), mask], 1)
             arguments["attention_mask"] = full_mask.to(self.device, torch.long)
             if "position_ids" in self._inputs:
@@ -223,7 +224,8 @@ class LanguageModel:
 
     @contextmanager
     def _select_in_head(self, keep: Int[Tensor, "B K"]) -> Iterator[bool]:
-        """Within the block, the head computes logits at these positions only; yields whether that is supported."""
+        """Within the block, let the output head compute logits only at these positions. Yield whether the model
+        supports this."""
         if self._head is None:
             yield False
             return
@@ -258,7 +260,7 @@ def load(
         dtype: precision; `auto` uses the precision of the checkpoint.
         device: the device.
         trust_remote_code: whether code of the checkpoint may run.
-        offline: search hub ids in the local cache only, without network access.
+        offline: whether to use only the local cache, without network access.
         contestant_name: name in the tables (default: the last part of `name`, with the precision if it is not float32).
 
     Raises:

@@ -1,7 +1,7 @@
-"""Tokenised texts, with the character at which each token ends.
+"""Tokenised texts, with the position in the text at which each token ends.
 
-A text has exactly one beginning-of-text token if the tokenizer adds one, and no end-of-text token, because the answer
-follows the prompt.
+If the tokenizer adds a beginning-of-text token, each text has exactly one. No end-of-text token is added, because the
+answer follows the prompt.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from iclbench.core.errors import DataError
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text in tokens.
+    """The tokens of a text.
 
     Attributes:
         ids: token ids.
-        ends: for each token, the number of characters up to its end; 0 for a beginning-of-text token. If a character
-            takes several tokens, all of them end after it.
+        ends: for each token, the number of characters of the text up to the end of the token; 0 for a beginning-of-text
+            token. If a character consists of several tokens, all of them end after this character.
     """
 
     ids: tuple[int, ...]
@@ -34,11 +34,18 @@ class Tokenizer:
     """A tokenizer of transformers.
 
     Raises:
-        DataError: it does not give character offsets, or has more tokens than the model.
+        DataError: the tokenizer does not give character offsets. When it is called, the text has a token for which the
+            model has no embedding.
     """
 
     def __init__(self, tokenizer: Any, vocabulary: int, name: str) -> None:
-        """`vocabulary` is the number of token embeddings of the model."""
+        """Wrap a tokenizer.
+
+        Args:
+            tokenizer: a fast tokenizer of transformers.
+            vocabulary: number of token embeddings of the model.
+            name: name of the model, for error messages.
+        """
         if not tokenizer.is_fast:
             raise DataError(
                 f"the tokenizer of '{name}' does not give character offsets; give a checkpoint with a tokenizer.json",
@@ -51,7 +58,7 @@ class Tokenizer:
 
     def __call__(self, text: str) -> Tokens:
         encoding = self._backend.encode(text)
-        all_ids, offsets = encoding.ids, encoding.offsets  # each access to these properties copies the list
+        all_ids, offsets = encoding.ids, encoding.offsets  # read once, since each access copies the list
         is_special = [bool(a) for a in encoding.special_tokens_mask]
         n_opening = is_special.index(False) if False in is_special else len(is_special)
         body = [i for i, special in enumerate(is_special) if not special]
@@ -71,5 +78,5 @@ class Tokenizer:
         return Tokens(ids, (*[0] * len(opening_ids), *(offsets[i][1] for i in body)))
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, without special tokens."""
+        """Return the text of these tokens, without special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)

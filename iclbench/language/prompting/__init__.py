@@ -1,1 +1,1 @@
-"""Prompts: drawing examples, writing them as text, tokenising them and checking that they fit into a model."""
+"""Prompts: draw examples, write them as text, tokenise them and check that they fit into a model."""

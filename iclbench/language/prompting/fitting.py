@@ -1,8 +1,8 @@
-"""Checks before the evaluation that prompts fit into the context length of a model; nothing is truncated silently.
+"""Checks before an evaluation that all prompts fit into the context length of a model. Nothing is truncated silently.
 
-If a prompt is too long, `error` rejects the prompt set, `skip` skips the prompt, and `drop` drops demonstrations from
-its front. The number of dropped demonstrations is the same for episodes with shared demonstrations, and for methods
-that are compared: it is that of the method with the longest prompts.
+If a prompt is too long, `error` refuses the prompt set, `skip` skips the prompt, and `drop` drops demonstrations from
+the front of the prompt. The number of dropped demonstrations is the same for all episodes with shared demonstrations
+and for all compared methods; the method with the longest prompts determines it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class TokenisedPrompts:
     """The tokenised prompts of the episodes that are evaluated.
 
     Attributes:
-        episodes: numbers of the episodes.
-        prompts: their texts.
-        questions: their tokens.
-        is_one_token: for generated answers, whether the correct answer is one token.
-        tokens: maximum number of tokens of a generated answer; 0 if candidates are scored.
-        note: a note on skipped prompts or dropped demonstrations; empty if there are none.
+        episodes: indices of the episodes.
+        prompts: the prompt of each episode as text.
+        questions: the prompt of each episode as tokens.
+        is_one_token: for generated answers, whether the correct answer of each episode is one token.
+        tokens: maximum number of tokens in a generated answer; 0 if candidates are scored.
+        note: a note on skipped prompts or dropped demonstrations; may be empty.
     """
 
     episodes: tuple[int, ...]
@@ -46,7 +46,7 @@ class TokenisedPrompts:
     note: str = ""
 
     def select(self, places: Sequence[int]) -> TokenisedPrompts:
-        """The prompts at these places."""
+        """Return the prompts at these places."""
         return replace(
             self,
             episodes=tuple(self.episodes[i] for i in places),
@@ -56,19 +56,19 @@ class TokenisedPrompts:
         )
 
     def too_long(self, place: int, method: Method, longest: int | None) -> str:
-        """Why this prompt does not fit into a model, as a clause; empty if it fits."""
+        """Return why a prompt does not fit into the context length `longest`, as a clause; empty if it fits."""
         question = self.questions[place]
         return method.too_long(len(question.demonstrations), question.query_length + max(0, self.tokens - 1), longest)
 
 
 class PromptCache:
-    """Cached tokenised prompts of one model, which the contestants of a prompt set share."""
+    """A cache of the tokenised prompts of one model, which the contestants on a prompt set share."""
 
     def __init__(self) -> None:
         self._by_key: dict[tuple[str, int], TokenisedPrompts] = {}
 
     def tokenise(self, model: LanguageModel, prompts: LanguagePrompts, times: int = 1) -> TokenisedPrompts:
-        """All episodes in tokens, with the demonstrations written `times` times."""
+        """Tokenise all episodes of a prompt set, with the demonstrations repeated `times` times."""
         key = (prompts.id, times)
         if key not in self._by_key:
             self._by_key[key] = _tokenise(
@@ -85,10 +85,12 @@ def fitting_prompts(
     overlength: Overlength,
     compared_methods: Sequence[Method] = (),
 ) -> TokenisedPrompts:
-    """The prompts that fit into the model. With `drop`, these are all prompts, but some have fewer demonstrations.
+    """Return the prompts that fit into the model. With `drop`, return all prompts, some of them with fewer
+    demonstrations.
 
     Raises:
-        UsageError: a prompt does not fit and may not be skipped, or does not even fit without demonstrations.
+        UsageError: with `error`, a prompt does not fit; with `skip`, no prompt fits; with `drop`, a prompt does not fit
+            even with as few demonstrations as the method allows.
     """
     tokenised = cache.tokenise(model, prompts, method.times)
     if overlength == "drop":
@@ -112,7 +114,7 @@ def _too_long_error(prompts: LanguagePrompts, model: LanguageModel, reason: str)
 
 
 def _too_long(tokenised: TokenisedPrompts, method: Method, model: LanguageModel) -> dict[int, str]:
-    """The reason for each prompt that does not fit, by its place."""
+    """Return, by place, the reason for each prompt that does not fit."""
     reasons = {i: tokenised.too_long(i, method, model.longest) for i in range(len(tokenised.episodes))}
     return {i: reason for i, reason in reasons.items() if reason}
 
@@ -125,7 +127,7 @@ def _with_fewer_demonstrations(
     prompts: LanguagePrompts,
     compared_methods: Sequence[Method],
 ) -> TokenisedPrompts:
-    """All prompts, with as few demonstrations dropped as necessary."""
+    """Return all prompts, and drop as few demonstrations as necessary."""
     too_long = _too_long(all_prompts, method, model)
     others = [
         (other, cache.tokenise(model, prompts, other.times)) for other in compared_methods if other.hash != method.hash
@@ -141,7 +143,7 @@ def _with_fewer_demonstrations(
             raise _too_long_error(
                 prompts, model, f"{reason}, and dropping demonstrations is not enough; pass --overlength skip"
             )
-        # A method that does not fit without demonstrations fails, but does not affect the other methods.
+        # A compared method that never fits fails in its own cell. It does not affect this method.
         dropped_by_others = [
             _fewest_dropped(tokenised.select(group), model, other, prompts) or 0 for other, tokenised in others
         ]
@@ -161,8 +163,9 @@ def _with_fewer_demonstrations(
 def _fewest_dropped(
     tokenised: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts
 ) -> int | None:
-    """The smallest number of demonstrations to drop so that all of these episodes fit; None if they never fit."""
-    required = int(method.name == "deep-thinking")  # it needs at least one demonstration
+    """Return the smallest number of demonstrations that must be dropped so that all of these episodes fit; None if they
+    never fit."""
+    required = int(method.name == "deep-thinking")  # Deep-Thinking needs at least one demonstration
     for dropped in range(prompts.shots - required + 1):
         shortened = _without_first(tokenised, model, method, prompts, dropped)
         if not _too_long(shortened, method, model):
@@ -173,7 +176,7 @@ def _fewest_dropped(
 def _without_first(
     tokenised: TokenisedPrompts, model: LanguageModel, method: Method, prompts: LanguagePrompts, dropped: int
 ) -> TokenisedPrompts:
-    """These episodes without their first `dropped` demonstrations."""
+    """Return these episodes without their first `dropped` demonstrations."""
     if not dropped:
         return tokenised
     episodes = [prompts.drawn_episodes[n] for n in tokenised.episodes]

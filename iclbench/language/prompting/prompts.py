@@ -1,10 +1,10 @@
-"""Frozen language prompts: the episodes of a task, number of shots, demonstration seed and shift, the same for all
-models.
+"""Frozen language prompts, which are the same for all models. The task, the number of shots, the demonstration seed,
+the order and the shift determine the episodes.
 
-Queries are the same for all demonstration seeds, shots and shifts, so answers can be compared in pairs. If each
-query has its own demonstrations, queries repeat with other demonstrations until the number of episodes is reached;
-without demonstrations, they do not repeat. The demonstrations of fewer shots are a subset of those of more shots. A
-query is never one of its demonstrations.
+All demonstration seeds, numbers of shots and shifts have the same queries, so that answers can be compared in pairs. If
+each query has its own demonstrations, queries are repeated with other demonstrations until the number of episodes is
+reached. Without demonstrations, queries are not repeated. The demonstrations for fewer shots are a subset of the
+demonstrations for more shots. A query is never one of its own demonstrations.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from iclbench.language.tasks.cards import PRESET, LanguageTask
 from iclbench.language.tasks.pools import Example, Pool
 from iclbench.store import identity
 
-# Increase it if a change draws other prompts for the same configuration.
+# Increase this number if a change draws other prompts for the same configuration.
 VERSION = 2
 SHIFTS = ("none", "shuffled-labels")
-# Card fields that define the text of examples and the judgement of answers.
+# Card fields that define the text of examples and how answers are judged.
 _PROMPT_FIELDS = ("template", "separator", "demonstrations", "answers", "match")
 
 
@@ -56,7 +56,7 @@ class LanguagePrompts:
         order: order of the demonstrations; 0 is the order in which they are drawn.
         shift: `none`, or `shuffled-labels`, which permutes the outputs of the demonstrations.
         seed: evaluation seed, which selects and orders the queries.
-        split: `test`, or `development`, held-out queries for the selection of settings.
+        split: `test`, or `development` for held-out queries on which settings are selected.
         data_dir: folder of the user's data sets.
     """
 
@@ -83,7 +83,7 @@ class LanguagePrompts:
             raise UsageError(f"shift '{self.shift}' needs demonstrations; give at least one shot", code="conflict")
 
     def with_pool(self, pool: Pool) -> LanguagePrompts:
-        """These prompts, with a pool that is already read."""
+        """Set the pool of these prompts, so that it is not read again, and return the prompts."""
         self.__dict__["pool"] = pool
         return self
 
@@ -101,7 +101,7 @@ class LanguagePrompts:
 
     @property
     def data(self) -> str | None:
-        """The field `data` of the card as text; None if it is empty."""
+        """The key `data` of the card as text; None if it is empty."""
         return assignments(self.task.card.data) or None
 
     @property
@@ -116,8 +116,8 @@ class LanguagePrompts:
     @cached_property
     def id(self) -> str:
         """Readable name, `q` and content hash."""
-        # The seed and the order of the demonstrations are in the name and not in the hash, so prompt sets that differ
-        # only in these have the same hash.
+        # The hash does not cover the seed and the order of the demonstrations, which are in the readable name. Prompt
+        # sets that differ only in these have the same hash.
         identity_fields = {
             "data": self.pool.fingerprint,
             "shots": self.shots,
@@ -140,7 +140,7 @@ class LanguagePrompts:
 
     @cached_property
     def shared(self) -> tuple[Example, ...] | None:
-        """The demonstrations of all queries; None if each query has its own."""
+        """The demonstrations that all queries share; None if each query has its own."""
         if self.shots and self._has_own_demonstrations:
             return None
         return self._arrange(self._draw_shared(), 0)
@@ -159,7 +159,7 @@ class LanguagePrompts:
 
     @property
     def _query_pool(self) -> Sequence[Example]:
-        """All possible queries."""
+        """The examples from which queries are drawn."""
         return self.pool.queries if self._has_own_demonstrations else self.pool.splits[0]
 
     @cached_property
@@ -182,8 +182,9 @@ class LanguagePrompts:
         """The episodes.
 
         Raises:
-            UsageError: there are too few examples for this number of demonstrations, or a choice has no candidates.
-            DataError: a correct answer contains the end of an answer and therefore cannot be generated.
+            UsageError: the pool has too few examples for this number of demonstrations, or it has no candidates but the
+                card scores candidates.
+            DataError: a correct answer cannot be generated, because it contains a text at which generation stops.
         """
         shared, is_choice = self.shared, self.task.card.answers == "choice"
         if is_choice and not all(query.candidates or self.pool.labels for query in self.queries):
@@ -207,12 +208,13 @@ class LanguagePrompts:
         )
 
     def _ending_in(self, answer: str) -> str | None:
-        """A text within a correct answer at which generation stops; None if there is none."""
+        """Return a text at which generation stops and that the answer contains; otherwise None."""
         return next((end for end in endings(self.task.card) if end in answer.rstrip()), None)
 
     @property
     def can_shuffle(self) -> bool:
-        """Whether outputs can be shuffled: this needs two demonstrations, or one that has its own candidates."""
+        """Whether the outputs of the demonstrations can be shuffled. This requires two demonstrations, or one that has
+        its own candidates."""
         return self.shots > 1 or (self.shots == 1 and any(e.candidates for e in self.pool.demonstrations))
 
     def _draw_shared(self) -> list[Example]:
@@ -226,7 +228,7 @@ class LanguagePrompts:
         return examples
 
     def _own_examples(self, query: Example, episode: int) -> tuple[Example, ...]:
-        """The demonstrations of one query, without the query."""
+        """Return the demonstrations of one query, which do not include the query."""
         pool = self.pool.demonstrations
         order = self._rng("own", self.demo_seed, episode).permutation(len(pool))
         examples = list(islice((pool[i] for i in order if pool[i].question != query.question), self.shots))
@@ -234,7 +236,7 @@ class LanguagePrompts:
         return self._arrange(examples, episode + 1)
 
     def _arrange(self, examples: list[Example], episode: int) -> tuple[Example, ...]:
-        """The examples in the requested order, with the shift applied to their outputs."""
+        """Return examples in the requested order, with the shift applied to their outputs."""
         if self.order:
             rng = self._rng("order", self.demo_seed, self.order, episode)
             examples = [examples[i] for i in rng.permutation(len(examples))]
@@ -264,8 +266,11 @@ class LanguagePrompts:
 
 
 def _draw_stratified(pool: Sequence[Example], shots: int, rng: np.random.Generator) -> list[Example]:
-    """Draw `shots` examples in a random order, one of each class in turn as long as the class has examples. If outputs
-    rarely repeat, this is a uniform draw."""
+    """Draw `shots` examples with balanced classes, in a random order.
+
+    Rounds over the classes draw one example of each class, as long as the class has examples left. If outputs rarely
+    repeat, this is close to a uniform draw.
+    """
     by_class: dict[str, list[int]] = defaultdict(list)
     for i in rng.permutation(len(pool)):
         by_class[pool[i].y].append(int(i))
@@ -277,11 +282,11 @@ def _draw_stratified(pool: Sequence[Example], shots: int, rng: np.random.Generat
 
 
 def _shuffle_outputs(examples: list[Example], rng: np.random.Generator) -> list[Example]:
-    """The examples with shuffled outputs.
+    """Return the examples with shuffled outputs.
 
-    An example with its own candidates gets another candidate. Class labels are permuted until at least one differs.
-    They are not always wrong, because that would reveal the correct one of two classes. If all outputs are different,
-    every example gets the output of another example.
+    An example with its own candidates gets another one of them as its output. Class labels are permuted until at least
+    one example has another label. Some labels may remain correct: if all were wrong, they would reveal the correct one
+    of two classes. If all outputs are different, each example gets the output of another example.
     """
     if any(e.candidates for e in examples):
         alternatives = [[c for c in e.candidates if c != e.y] or [e.y] for e in examples]

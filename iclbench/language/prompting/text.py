@@ -1,4 +1,4 @@
-"""The text of a prompt: examples in the template of a card."""
+"""The text of prompts, which consists of examples in the template of a card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Prompt:
     Attributes:
         demonstrations: the demonstrations up to the end of the last answer; empty if there are none.
         query: the separator, followed by the query up to its answer.
-        answers: the text of each candidate, with the white space before it, so that no prompt ends with a space.
+        answers: the text of each candidate, including the white space before it. The query therefore does not end with
+            a space.
     """
 
     demonstrations: str
@@ -31,7 +32,7 @@ class Prompt:
 def prompt(
     card: LanguageCard, demonstrations: Sequence[Example], x: str, candidates: Sequence[str] = (), times: int = 1
 ) -> Prompt:
-    """The prompt with the query `x`. The demonstrations are repeated `times` times.
+    """Write the prompt for the query `x`. The demonstrations are repeated `times` times.
 
     >>> from iclbench.language.tasks.cards import load_language_card
     >>> _, card = load_language_card("to-upper")
@@ -46,23 +47,24 @@ def prompt(
 
 
 def example(card: LanguageCard, x: str, y: str) -> str:
-    """The text of one example; braces in `x` and `y` are not placeholders."""
+    """Return the text of one example. Braces in `x` and `y` are not placeholders."""
     before, middle, after = _parts(card)
     return f"{before}{x}{middle}{y}{after}"
 
 
 def ending(card: LanguageCard) -> str:
-    """The text after an answer."""
+    """Return the text that follows an answer."""
     return _parts(card)[2] + card.separator
 
 
 def endings(card: LanguageCard) -> tuple[str, ...]:
-    """The texts at which generation stops: the text after an answer, if there is one, and the end of a line."""
+    """Return the texts at which generation stops: the text that follows an answer, unless it is empty, and a line
+    break."""
     return tuple(dict.fromkeys([*([ending(card)] if ending(card) else []), "\n"]))
 
 
 def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
-    """The text of an example up to its answer, and the white space before the answer."""
+    """Return the text of an example up to its answer, and the white space before the answer."""
     before, middle, _ = _parts(card)
     text = before + x + middle
     stripped = text.rstrip(" ")
@@ -70,7 +72,7 @@ def _up_to_answer(card: LanguageCard, x: str) -> tuple[str, str]:
 
 
 def _parts(card: LanguageCard) -> tuple[str, str, str]:
-    """The texts of the template before `{x}`, between `{x}` and `{y}`, and after `{y}`."""
+    """Return the parts of the template before `{x}`, between `{x}` and `{y}`, and after `{y}`."""
     before, _, rest = card.template.partition("{x}")
     middle, _, after = rest.partition("{y}")
     return before, middle, after

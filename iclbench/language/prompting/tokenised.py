@@ -1,7 +1,7 @@
 """Tokenised prompts, split into demonstrations, query and answer.
 
-Prompt and answer are tokenised as one text, because a token can cross the boundary between them. The characters at
-which tokens end determine where the demonstrations end and the answer begins.
+A prompt and its answer are tokenised as one text, because a token can extend over the boundary between them. The
+positions at which tokens end in the text determine which tokens belong to the demonstrations, the query and the answer.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Tokenise = Callable[[str], Tokens]
 
 @dataclass(frozen=True)
 class Continuation:
-    """The tokens after the demonstrations for one candidate: query and answer.
+    """The tokens of the query and one candidate, which follow the demonstrations.
 
     Attributes:
         ids: the tokens.
-        start: index of the first token of the answer, the first that extends beyond the prompt; `len(ids)` if the
-            answer is generated.
+        start: index of the first token of the answer, which is the first token that extends beyond the prompt. It is
+            `len(ids)` if the answer is generated.
     """
 
     ids: tuple[int, ...]
@@ -33,18 +33,18 @@ class Continuation:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tokens that the model reads: all but the last token of the answer."""
+        """The tokens that the model reads: all tokens except the last token of the answer."""
         return self.ids[: max(self.start, len(self.ids) - 1)]
 
 
 @dataclass(frozen=True)
 class Question:
-    """One episode in tokens.
+    """The tokens of one episode.
 
     Attributes:
-        demonstrations: the tokens that are read before the query: those that end within the demonstrations and are the
-            same for all candidates.
-        continuations: one for each candidate; a single one if the answer is generated.
+        demonstrations: the tokens that are read before the query. They end within the demonstrations and are the same
+            for all candidates.
+        continuations: one for each candidate, or a single one if the answer is generated.
     """
 
     demonstrations: tuple[int, ...]
@@ -52,15 +52,16 @@ class Question:
 
     @property
     def query_length(self) -> int:
-        """The maximum number of tokens after the demonstrations."""
+        """The maximum number of tokens that the model reads after the demonstrations."""
         return max(len(c.inputs) for c in self.continuations)
 
     def merge_demonstrations(self) -> Question:
-        """The same question with the demonstrations as part of the query."""
+        """Return the same question with the demonstrations as part of the query."""
         return self._split(0)
 
     def _split(self, length: int) -> Question:
-        """The same question with only the first `length` tokens as demonstrations."""
+        """Return the same question with only the first `length` tokens as demonstrations. The other tokens of the
+        demonstrations become part of the query."""
         query_tokens = self.demonstrations[length:]
         continuations = (Continuation((*query_tokens, *c.ids), c.start + len(query_tokens)) for c in self.continuations)
         return Question(self.demonstrations[:length], tuple(continuations))
@@ -71,8 +72,9 @@ def questions(tokenise: Tokenise, prompts: Sequence[Prompt], shared: bool) -> li
 
     Args:
         tokenise: tokenises a text.
-        prompts: prompts with answers (candidates) or without answers (the answer is generated).
-        shared: whether all prompts have the same demonstrations. If so, these are cut to the tokens common to all.
+        prompts: prompts, with the candidates as answers, or without answers if the answer is generated.
+        shared: whether all prompts have the same demonstrations. If so, tokens of the demonstrations that are not the
+            same in all prompts become part of the queries.
 
     Raises:
         DataError: a prompt has no token before its answer.
@@ -85,8 +87,8 @@ def questions(tokenise: Tokenise, prompts: Sequence[Prompt], shared: bool) -> li
 
 
 def answer_tokens(tokenise: Tokenise, prompt: Prompt, answer: str) -> tuple[int, bool]:
-    """The number of tokens of this answer, and whether the tokens of the prompt do not change when the answer follows,
-    so that a model can generate it."""
+    """Return the number of tokens of an answer, and whether a model can generate the answer. This is possible if the
+    tokens of the prompt are the same with and without the answer."""
     prompt_tokens, full_tokens = tokenise(prompt.text), tokenise(prompt.text + answer)
     start = _count_tokens_within(full_tokens, len(prompt.text))
     return len(full_tokens.ids) - start, full_tokens.ids[:start] == prompt_tokens.ids
@@ -108,11 +110,12 @@ def _question(tokenise: Tokenise, prompt: Prompt) -> Question:
 
 
 def _count_tokens_within(tokens: Tokens, characters: int) -> int:
-    """The number of tokens that end within the first `characters` characters."""
+    """Return the number of tokens that end within the first `characters` characters of the text."""
     return sum(1 for _ in takewhile(lambda end: end <= characters, tokens.ends))
 
 
 def _common_prefix_length(sequences: Iterable[tuple[int, ...]]) -> int:
-    """Length of the longest common prefix, which is that of the first and the last sequence in sorted order."""
+    """Return the length of the longest common prefix of all sequences. It equals the common prefix of the first and the
+    last sequence in sorted order."""
     ordered = sorted(sequences)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ordered[0], ordered[-1], strict=False)))

@@ -1,8 +1,8 @@
-"""Language cards: the tasks of pretrained language models, `tasks/language/<name>.toml`.
+"""Language cards, `tasks/language/<name>.toml`, which define the tasks of pretrained language models.
 
-A card defines the source of its examples, the format of the prompt and how an answer is judged. A card with `subsets`
+A card defines the source of its examples, the format of the prompt and how answers are judged. A card with `subsets`
 defines one task for each subset (`mmlu-abstract-algebra`). A suite, `tasks/language/suites/<name>.toml`, is a list of
-tasks whose mean is published.
+tasks for which papers publish the mean.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ PRESET = "language"
 
 
 class LanguageCard(BaseSettings):
-    """A task, or one task for each subset.
+    """A card that defines one task, or one task for each subset.
 
     Attributes:
-        family: the type of task: algorithmic, knowledge, linguistic, translation, sentiment, ... With `subsets`, the
-            family of a task has the name of its group appended: mmlu-stem.
-        data: the version of the examples. It is needed only if a published number is for another version, which is in
-            the `data` of that number.
-        summary: one line on the task.
+        family: the type of task, such as algorithmic, knowledge, linguistic, translation or sentiment. With `subsets`,
+            the name of its group is appended to the family of a task, as in mmlu-stem.
+        data: the version of the examples. It is needed only if a published number was measured on another version,
+            which is then the `data` of that number.
+        summary: a description of the task in one line.
         source: paper, with table or appendix.
         notes: further remarks, such as deviations from the paper.
         reader: the class that reads the examples (`iclbench.registry.READERS`).
         parameters: parameters of the reader.
-        labels: names of classes in the data, with their words in the prompt, in the order in which candidates are
-            scored.
-        template: one example, with {x} and {y}.
+        labels: for each class in the data, its word in the prompt. The order of the classes is the order in which
+            candidates are scored.
+        template: the text of one example, with the placeholders {x} and {y}.
         separator: text between examples.
         shots: default number of demonstrations.
-        demonstrations: whether all queries of a demonstration seed have the same demonstrations (`shared`) or each
-            query has its `own`.
-        answers: the kind of answer: the candidate with the highest score (`choice`), or the most probable next tokens
-            (`greedy`).
-        match: whether a greedy answer must be `equal` to the correct answer or begin with it (`prefix`). For the
-            accuracy of the first token, `prefix` also accepts a token that the correct answer begins with.
+        demonstrations: whether all queries with the same demonstration seed have the same demonstrations (`shared`) or
+            each query has its `own`.
+        answers: how the model answers: with the candidate that has the highest score (`choice`), or with the most
+            probable next tokens (`greedy`).
+        match: whether a greedy answer must be `equal` to the correct answer or begin with it (`prefix`). If only the
+            first token is judged, `prefix` also accepts a token that the correct answer begins with.
         episodes: default number of queries.
-        subsets: groups of subsets of the data set.
-        left_out: subsets that are evaluated only if they are named, with the reason.
-        published: numbers from papers; with `subsets`, means over the subsets.
+        subsets: subsets of the data set, by group.
+        left_out: subsets that are evaluated only if the user names them, each with the reason.
+        published: numbers from papers. With `subsets`, they are means over the subsets.
     """
 
     family: str
@@ -108,13 +108,13 @@ class LanguageCard(BaseSettings):
 
 
 class SuiteCard(BaseSettings):
-    """Tasks whose mean is published.
+    """A list of tasks for which papers publish the mean.
 
     Attributes:
-        summary: one line on the suite.
+        summary: a description of the suite in one line.
         source: paper, with table.
         notes: further remarks.
-        tasks: names of language cards and of their subsets.
+        tasks: names of tasks, as defined by cards and their subsets.
         published: published means over the tasks.
     """
 
@@ -127,15 +127,15 @@ class SuiteCard(BaseSettings):
 
 @dataclass(frozen=True)
 class LanguageTask:
-    """One task: a card, or one subset of it.
+    """One task, which is defined by a card or by one subset of a card.
 
     Attributes:
-        name: its name in the tables.
+        name: name of the task in the tables.
         card: the card.
         subset: the subset of the data set; None if the card has no subsets.
-        family: its value in the column `family`.
-        left_out: the reason if the task is evaluated only if it is named; otherwise empty.
-        folder: folder of the card and of the files that it names.
+        family: value of the column `family` in the tables.
+        left_out: the reason why the task is evaluated only if the user names it; otherwise empty.
+        folder: folder of the card and of the files that the card names.
     """
 
     name: str
@@ -160,7 +160,7 @@ class LanguageTask:
         return cls
 
     def pool(self, data_dir: Path | None = None) -> Pool:
-        """The examples.
+        """Read the examples.
 
         Raises:
             DataError: the user's copy of the data is missing or damaged.
@@ -170,17 +170,17 @@ class LanguageTask:
 
 
 def load_language_card(name: str) -> tuple[str, LanguageCard]:
-    """The card's canonical name and the card, from a name or a path to a `.toml` file."""
+    """Load a card by name or path to a `.toml` file. Return its canonical name and the card."""
     return load_card("tasks/language", name, LanguageCard)
 
 
 def load_suite(name: str) -> tuple[str, SuiteCard]:
-    """The suite's canonical name and the suite."""
+    """Load a suite by name. Return its canonical name and the suite."""
     return load_card("tasks/language/suites", name, SuiteCard)
 
 
 def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[LanguageTask]:
-    """The task of a card, or one task for each of its subsets."""
+    """Return the task that a card defines, or one task for each of its subsets."""
     if not card.subsets:
         return [LanguageTask(name, card, None, card.family, "", folder)]
     return [
@@ -199,13 +199,13 @@ def tasks_of(name: str, card: LanguageCard, folder: Path | None = None) -> list[
 
 @cache
 def shipped_tasks() -> tuple[LanguageTask, ...]:
-    """All tasks of the cards in iclbench."""
+    """Return the tasks of all cards in iclbench."""
     folder = cards_folder("tasks/language")
     return tuple(task for name in card_names("tasks/language") for task in tasks_of(*load_language_card(name), folder))
 
 
 def task_groups() -> dict[str, list[str]]:
-    """The names of the tasks in each suite, in each card with subsets and in each family."""
+    """Return the names of the tasks in each suite, in each card with subsets and in each family."""
     groups: dict[str, list[str]] = {name: load_suite(name)[1].tasks for name in card_names("tasks/language/suites")}
     for task in shipped_tasks():
         if task.left_out:

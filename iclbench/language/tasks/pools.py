@@ -15,7 +15,8 @@ from iclbench.core.settings import BaseSettings
 
 @dataclass(frozen=True)
 class Example:
-    """An input `x`, its correct output `y`, and its candidates if they differ from those of other inputs."""
+    """An input `x` and its correct output `y`. `candidates` is empty if all inputs have the same candidates, or
+    none."""
 
     x: str
     y: str
@@ -23,12 +24,12 @@ class Example:
 
     @property
     def question(self) -> tuple[str, ...]:
-        """Input and candidates; two examples with the same question are the same query."""
+        """The input and the candidates. Two examples with the same question are the same query."""
         return (self.x, *self.candidates)
 
 
 def unique(examples: Iterable[Example]) -> tuple[Example, ...]:
-    """The examples without repeated questions."""
+    """Return the examples without repeated questions. The first example of each question is returned."""
     by_question: dict[tuple[str, ...], Example] = {}
     for example in examples:
         by_question.setdefault(example.question, example)
@@ -41,9 +42,10 @@ class Pool:
 
     Attributes:
         demonstrations: examples from which demonstrations are drawn.
-        queries: examples that are queried; the same tuple if the data set does not separate the two.
-        labels: candidates for all inputs; empty if the examples have their own or answers are generated.
-        development: examples for the selection of settings; if empty, part of `demonstrations` is used.
+        queries: examples from which queries are drawn. It is the same tuple as `demonstrations` if the data set does
+            not separate the two.
+        labels: candidates for all inputs; empty if the examples have their own candidates or answers are generated.
+        development: examples on which settings are selected; if empty, a part of `demonstrations` is used.
         fixed: whether the data set defines the demonstrations and their order.
     """
 
@@ -55,10 +57,10 @@ class Pool:
 
     @cached_property
     def splits(self) -> tuple[tuple[Example, ...], tuple[Example, ...], tuple[Example, ...]]:
-        """Queries, demonstrations and development examples, without overlap, the same for all seeds.
+        """Queries, demonstrations and development examples. They do not overlap and are the same for all seeds.
 
-        A pool that does not separate queries and demonstrations is split 2 : 1 : 1. In a pool without development
-        examples, half of the demonstrations become development examples.
+        A pool that does not separate queries and demonstrations is split 2 : 1 : 1. In any other pool without
+        development examples, half of the demonstrations become development examples.
         """
         if self.fixed:
             return self.queries, self.demonstrations, self.development
@@ -91,8 +93,8 @@ class Pool:
 
 
 def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, ...]:
-    """The examples in a random order that is the same in every run."""
-    # Imported here, so that listing tasks does not import them.
+    """Return the examples in a random order that is always the same."""
+    # These imports are slow, and commands that only list tasks do not need them.
     import numpy as np
 
     from iclbench.core.seeds import stream_seed
@@ -102,9 +104,12 @@ def fixed_shuffle(examples: tuple[Example, ...], stream: str) -> tuple[Example, 
 
 
 class Reader(ABC):
-    """Reads the pool of a task from the parameters of its card and the user's copy of the data."""
+    """Reads the pool of a task. The base class of all readers.
 
-    # The table `[parameters]` of a card; empty by default.
+    The input of a reader are the parameters in the task's card and the user's copy of the data.
+    """
+
+    # The model of the table `[parameters]` of a card, which has no keys by default.
     Parameters: ClassVar[type[BaseSettings]] = BaseSettings
     # Whether the examples come from files that the user must provide.
     needs_data: ClassVar[bool] = False
@@ -112,10 +117,11 @@ class Reader(ABC):
     def __init__(
         self, parameters: Any, labels: dict[str, str], data_dir: Path | None = None, folder: Path | None = None
     ) -> None:
-        """
+        """Create a reader.
+
         Args:
             parameters: an instance of `Parameters`.
-            labels: names of classes in the data, with their words in the prompt.
+            labels: for each class in the data, its word in the prompt.
             data_dir: folder of the user's data sets.
             folder: folder of the card.
         """
@@ -123,9 +129,9 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, subset: str | None = None) -> Pool:
-        """The pool of the task, or of one subset of the card.
+        """Read the pool of the task, or of one subset of the card.
 
         Raises:
-            DataError: a file is missing or does not have the expected content. The message names the file, the searched
-                folders and the expected format.
+            DataError: a file is missing or does not have the expected content. The message names the file, and the
+                searched folders or the expected format.
         """

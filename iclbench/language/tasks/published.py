@@ -1,4 +1,4 @@
-"""Published numbers of language tasks and of their suites, as rows of the table `values`."""
+"""Published numbers on language tasks and suites, as rows of the table `values`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from iclbench.store.runs import write_errors
 
 
 def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
-    """Write a file for each card of these tasks, and for each suite with one of them, that has published numbers."""
+    """Write the published numbers of the cards of these tasks, and of the suites that contain one of these tasks. Each
+    card and suite has its own file."""
     for name, family, card in _cards(tasks):
         rows = list(_rows(name, family, card))
         if rows:
@@ -24,7 +25,7 @@ def write_published(results: Path, tasks: Sequence[LanguageTask]) -> None:
 
 
 def _cards(tasks: Sequence[LanguageTask]) -> Iterator[tuple[str, str, LanguageCard | SuiteCard]]:
-    """Name, family and card of each card and suite of these tasks, without duplicates."""
+    """Yield the name, the family and the card of each card and suite of these tasks, without duplicates."""
     yield from {name: (name, task.card.family, task.card) for task in tasks for name in [_card_name(task)]}.values()
     task_names = {task.name for task in tasks}
     for name in card_names("tasks/language/suites"):

@@ -12,7 +12,7 @@ _MAX_LENGTH = 10_000
 
 
 def parse(text: str, option: str) -> list[int]:
-    """The numbers in their order in the text, without duplicates.
+    """Return the numbers in a text, in their order and without duplicates.
 
     >>> parse("0:3,7", "--demo-seeds")
     [0, 1, 2, 7]
@@ -33,7 +33,7 @@ def parse(text: str, option: str) -> list[int]:
 
 
 def as_text(numbers: Sequence[int]) -> str:
-    """The text that `parse` reads as these numbers.
+    """Return a text from which `parse` reads these numbers.
 
     >>> as_text([0, 1, 2, 3]), as_text([0, 2, 4])
     ('0:4', '0,2,4')

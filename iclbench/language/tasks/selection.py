@@ -12,11 +12,11 @@ from iclbench.language.tasks.user_files import task_from_file
 
 
 def language_tasks(names_: Sequence[str]) -> list[LanguageTask]:
-    """The selected tasks, without duplicates, in the given order.
+    """Return the selected tasks in the given order, without duplicates.
 
     Args:
-        names_: names (of tasks, of cards with subsets, of families or of suites) or paths (of cards, `.toml`, or of
-            data files, `.json` and `.jsonl`). An entry may hold several names, separated by commas.
+        names_: names of tasks, of cards with subsets, of families or of suites, or paths of cards (`.toml`) or data
+            files (`.json`, `.jsonl`). An entry may contain several names or paths, separated by commas.
 
     Raises:
         UnknownNameError: a name is unknown.

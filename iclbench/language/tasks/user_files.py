@@ -10,14 +10,15 @@ from iclbench.language.tasks.cards import LanguageCard, LanguageTask
 
 
 def task_from_file(path: Path) -> LanguageTask:
-    """The task of a data file, named after the file.
+    """Create the task of a data file. The task is named after the file.
 
-    `pairs.json` (see `readers.mapping`) has the template of the mapping tasks. `reviews.jsonl`, with `text` and `label`
-    on each line, is a choice among its labels after eight demonstrations. It can be split into `reviews.train.jsonl`
-    and `reviews.test.jsonl`, of which `path` names one. Other templates need a card.
+    For a file of pairs such as `pairs.json` (see `readers.mapping`), the task has the template of the mapping tasks.
+    For a file of labelled texts such as `reviews.jsonl`, with `text` and `label` on each line, the model chooses among
+    the labels after eight demonstrations. The texts may be in two files, `reviews.train.jsonl` and
+    `reviews.test.jsonl`; `path` is then one of them. Other templates need a card.
 
     Raises:
-        DataError: the file does not exist, or a card of iclbench has its name.
+        DataError: the file does not exist, or a card of iclbench has the same name.
     """
     if not path.is_file():
         raise DataError(f"cannot read {path}: no such file", code="missing-file")

@@ -2,14 +2,14 @@
 
 Most questions end with a list of options, and the target is the letter of an option. By default, as in the released
 code of Deep-Thinking, the list is removed from the question, and the candidates are the texts of the options. With
-`options = "letters"`, the question is unchanged and the candidates are `(A)`, `(B)`, ... In files without options, the
-candidates are all targets if there are few, otherwise answers are generated.
+`options = "letters"`, the question is unchanged and the candidates are `(A)`, `(B)`, ... In files without options, all
+distinct targets are candidates if they are few; otherwise answers are generated.
 
-Demonstrations and development examples are drawn from the file with a fixed seed (the papers have three handwritten
-demonstrations). Questions on the same paragraph are in the same split, because a demonstration could reveal the answer
-to another question. If most questions have the same text before their options (hyperbaton, snarks), that text does not
-count as a paragraph. Three examples are omitted because a title with commas is split into several options, none of
-which is the target.
+Demonstrations and development examples are drawn from the file with a fixed seed. (The papers use three handwritten
+demonstrations.) Questions about the same paragraph are in the same split, because otherwise a demonstration could
+reveal the answer to a query. If most questions have the same text before their options (hyperbaton, snarks), this text
+does not count as a paragraph. Three examples are omitted, because their target is a title with commas that the file
+lists as several options.
 """
 
 from __future__ import annotations
@@ -27,14 +27,20 @@ from iclbench.core.settings import BaseSettings, PositiveInt
 from iclbench.language.tasks.pools import Example, Pool, Reader, fixed_shuffle, unique
 from iclbench.language.tasks.readers import files
 
-# With more distinct targets than this, the answers of a file are generated.
+# Files with more distinct targets have generated answers.
 MAX_TARGETS = 20
 _LETTERED = re.compile(r"(\([A-Z]\)) ?(.*)")
 _LISTED = re.compile(r"(- ?)(.*)")
 
 
 class BBHParameters(BaseSettings):
-    """`options`: the kind of candidates; `demonstrations` and `development`: sizes of these splits in each file."""
+    """Parameters of the reader `bbh`.
+
+    Attributes:
+        options: whether candidates are the texts or the letters of the options.
+        demonstrations: maximum number of examples in the split for demonstrations.
+        development: maximum number of examples in the development split.
+    """
 
     options: Literal["texts", "letters"] = "texts"
     demonstrations: PositiveInt = 20
@@ -94,8 +100,8 @@ class BBH(Reader):
 
 
 def _split(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...]]:
-    """Splits of at most these sizes, and a last one with the other examples. Examples on the same paragraph are added,
-    in order, to the first split with enough space."""
+    """Divide examples into splits of at most these sizes, and a last split with the remaining examples. All examples
+    with the same paragraph are added, in order, to the first split that has enough space for them."""
     paragraphs = [e.x.rpartition("\nOptions:\n")[0] or e.x for e in examples]
     (_, max_count), *_ = Counter(paragraphs).most_common(1)
     groups: dict[object, list[Example]] = {}
@@ -109,7 +115,8 @@ def _split(examples: Sequence[Example], *sizes: int) -> list[tuple[Example, ...]
 
 
 def _options(option_lines: str) -> dict[str, str]:
-    """The texts of the options, by the target that names them: `(A)`, or the text itself."""
+    """Return the texts of the options by the target that selects them, which is a letter such as `(A)` or the text
+    itself."""
     texts = {}
     for line in option_lines.split("\n"):
         if lettered := _LETTERED.fullmatch(line.strip()):

@@ -1,11 +1,11 @@
-"""Labelled texts: SST, MR, TREC and AG News in their public layouts, and JSON Lines.
+"""Reader of labelled texts: SST, MR, TREC and AG News in their public layouts, and JSON Lines.
 
 The reader looks for the public files of a data set, then for `NAME.train.jsonl` and `NAME.test.jsonl` (optionally with
 `NAME.dev.jsonl`), then for a single file `NAME.jsonl`. It searches the folders `classification`,
 `language/classification`, `.` and `language` of the data folder, in this order.
 
-A single file is split with a fixed seed. A tenth of its texts are queries (at least 400, at most half of all). The
-same number are development examples (at most a quarter of all).
+A single file is split with a fixed seed. A tenth of its texts, but at least 400, are queries, and the same number are
+development examples. Queries are limited to half of all texts, and development examples to a quarter.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ Split = Literal["train", "test", "dev", "all"]
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a data set, by split; splits in `optional` may be missing."""
+    """The names and the format of the files of a data set.
+
+    Attributes:
+        rows: reads the rows of one file.
+        files: names of the files, by split.
+        optional: splits whose files may be missing.
+    """
 
     rows: RowsOf
     files: dict[Split, str]
@@ -33,15 +39,20 @@ class Layout:
 
 
 class ClassificationParameters(BaseSettings):
-    """`layout`: the public files of the data set; `file`: the name of JSON Lines files before `.jsonl` or
-    `.train.jsonl` (default: the name of the layout)."""
+    """Parameters of the reader `classification`.
+
+    Attributes:
+        layout: name of the data set, which determines its public files.
+        file: name of JSON Lines files, without `.jsonl` or `.train.jsonl` (default: the name of the layout).
+    """
 
     layout: Literal["sst2", "sst5", "mr", "trec", "ag-news", "jsonl"]
     file: str = ""
 
 
 class Classification(Reader):
-    """Candidates are the words for the classes in the card's `labels`; without `labels`, the names of the classes."""
+    """Reads labelled texts. The candidates are the words in the card's `labels` or, if the card has no labels, the
+    names of the classes in the data."""
 
     Parameters = ClassificationParameters
     needs_data = True
@@ -60,7 +71,7 @@ class Classification(Reader):
         return Pool(unique(splits["train"]), splits["test"], candidates, unique(splits.get("dev", ())))
 
     def _find_files(self) -> tuple[Layout, dict[Split, Path]]:
-        """The first layout whose required files exist, and their paths."""
+        """Return the first layout whose required files exist, and the paths of its files."""
         name = self.parameters.file or self.parameters.layout
         layouts = [
             *PUBLIC_LAYOUTS.get(self.parameters.layout, ()),
@@ -91,7 +102,7 @@ class Classification(Reader):
 
 
 def _labels_in(rows: list[tuple[Path, int, str, str]]) -> dict[str, str]:
-    """The labels in these rows, each as its own word in the prompt."""
+    """Return the labels in these rows, each with itself as its word in the prompt."""
     labels, path = sorted({label for *_, label in rows}), rows[0][0]
     if len(labels) < 2:
         raise DataError(f"{path}: expected at least two different labels, got only '{labels[0]}'")
@@ -133,7 +144,7 @@ _TREC = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
 _AG_NEWS = ("World", "Sports", "Business", "Sci/Tech")
 
 # For a long time, the test split of SST-2 was only available without labels, so papers (including Deep-Thinking) report
-# the development split. We do the same, and the test split serves as development data.
+# results on the development split. We do the same and use the test split as development data.
 PUBLIC_LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "sst2": (
         Layout(

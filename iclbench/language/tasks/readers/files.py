@@ -1,4 +1,4 @@
-"""Search for the user's data files, and reading of them with one-line errors that name the file."""
+"""Functions that find and read the user's data files, with one-line errors that name the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ ADVICE = "point --data-dir or ICLBENCH_DATA at the folder that holds them"
 
 
 def folders(data_dir: Path | None, *subfolders: str) -> list[Path]:
-    """The folders to search: `subfolders` of the data folder and of its subfolder `language`, then these two."""
+    """Return the folders to search: the `subfolders` of the data folder and of its subfolder `language`, then these two
+    folders themselves."""
     if data_dir is None:
         return []
     roots = (data_dir, data_dir / "language")
@@ -21,13 +22,13 @@ def folders(data_dir: Path | None, *subfolders: str) -> list[Path]:
 
 
 def missing(file_names: str, folders: Sequence[Path]) -> DataError:
-    """The error for files that are in none of the folders."""
+    """Return the error for files that none of the folders contains."""
     searched = f"searched {', '.join(str(folder) for folder in folders)}; " if folders else ""
     return DataError(f"missing {file_names}; {searched}{ADVICE}", code="missing-data")
 
 
 def read_text(path: Path, corpus: bool = False) -> str:
-    """The text of a UTF-8 file. A public `corpus` may also be in Windows-1252, which old corpora call Latin-1."""
+    """Read a text file in UTF-8. A public `corpus` may also be in Windows-1252, which old corpora call Latin-1."""
     try:
         content = limits.read_bytes(path)
     except OSError as error:
@@ -42,8 +43,8 @@ def read_text(path: Path, corpus: bool = False) -> str:
 
 
 def numbered_lines(path: Path, corpus: bool = False) -> Iterator[tuple[int, str]]:
-    """The line numbers and texts of the lines that are not blank. Only line feeds end a line, because texts may contain
-    other control characters."""
+    """Yield the number and the text of each line that is not blank. Only a line feed ends a line, because texts may
+    contain other control characters."""
     for number, line in enumerate(read_text(path, corpus).split("\n"), 1):
         if len(line) > limits.max_line():
             raise limits.too_large(f"{path}, line {number}", limits.max_line())

@@ -10,7 +10,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.language.tasks.pools import Example, Pool, Reader
 
 LENGTHS = (2, 3, 4)
-# Number of lists of each length; there are 676 lists of two letters.
+# Number of lists of each length. Only 676 lists of two letters exist.
 LISTS = 600
 
 
@@ -19,7 +19,7 @@ class GeneratedParameters(BaseSettings):
 
 
 class Generated(Reader):
-    """Generates the examples; each can be a query or a demonstration."""
+    """Generates the examples. Each example can be a query or a demonstration."""
 
     Parameters = GeneratedParameters
 
@@ -30,9 +30,9 @@ class Generated(Reader):
 
 
 def _lists() -> Iterator[str]:
-    """Distinct lists of letters, separated by commas; all lengths are equally frequent, and letters may repeat, as in
-    the released code."""
-    # Imported here, so that listing tasks does not import them.
+    """Yield distinct lists of letters, separated by commas. As in the released code, all lengths are equally frequent,
+    and letters may repeat within a list."""
+    # These imports are slow, and commands that only list tasks do not need them.
     import numpy as np
 
     from iclbench.core.seeds import stream_seed

@@ -1,4 +1,5 @@
-"""File formats of labelled texts: prefixed labels, CSV of AG News, JSON Lines. A row is (line number, text, class)."""
+"""File formats of labelled texts: prefixed labels, the CSV format of AG News, and JSON Lines. A row is (line number,
+text, class)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ RowsOf = Callable[[Path], Iterator[Row]]
 
 
 def prefixed_labels(classes: Sequence[str] = ()) -> RowsOf:
-    """A reader of lines `1 the text`, where the number is an index of `classes`, or `CLASS:subclass the text`."""
+    """Return a reader of lines such as `1 the text`, where 1 is an index of `classes`, or `CLASS:subclass the text`."""
 
     def rows(path: Path) -> Iterator[Row]:
         for number, line in files.numbered_lines(path, corpus=True):
@@ -32,7 +33,7 @@ def prefixed_labels(classes: Sequence[str] = ()) -> RowsOf:
 
 
 def title_and_description(classes: Sequence[str]) -> RowsOf:
-    """A reader of CSV without a header: class (counted from 1), title, description."""
+    """Return a reader of CSV without a header, with the columns class (counted from 1), title and description."""
 
     def rows(path: Path) -> Iterator[Row]:
         for number, cells in csv_rows(path):
@@ -42,7 +43,7 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
                     f"{len(cells)} cells: {reprlib.repr(cells)}"
                 )
             label = _class_name(path, number, cells[0], classes, start=1)
-            # In these files, a backslash is a line break.
+            # In these files, a backslash represents a line break.
             text = " ".join(" ".join(cells[1:]).replace("\\", " ").split())
             yield number, _text(path, number, text), label
 
@@ -50,7 +51,7 @@ def title_and_description(classes: Sequence[str]) -> RowsOf:
 
 
 def json_lines(path: Path) -> Iterator[Row]:
-    """Rows of JSON Lines: one object with `text` and `label` per line."""
+    """Yield the rows of a JSON Lines file, which has one object with `text` and `label` on each line."""
     for number, line in files.numbered_lines(path):
         value = parse_json(line, f"{path}, line {number}")
         if not isinstance(value, dict):
@@ -67,7 +68,7 @@ def json_lines(path: Path) -> Iterator[Row]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file, each with the number of its last line."""
+    """Yield the rows of a CSV file, each with the number of its last line."""
     reader = csv.reader(io.StringIO(files.read_text(path, corpus=True), newline=""))
     try:
         for cells in reader:

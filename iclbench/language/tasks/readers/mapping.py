@@ -1,6 +1,6 @@
-"""Pairs of words, from the folder of the cards or from the user.
+"""Reader of pairs of words, from a file of iclbench or of the user.
 
-A file is an object `{"hot": "cold", ...}` or a list `[{"input": "hot", "output": "cold"}, ...]`.
+A file contains an object `{"hot": "cold", ...}` or a list `[{"input": "hot", "output": "cold"}, ...]`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ from iclbench.language.tasks.readers import files
 
 
 class MappingParameters(BaseSettings):
-    """`file`: absolute, or relative to the card, the cards of iclbench or the data folder; `reversed`: map y to x."""
+    """Parameters of the reader `mapping`.
+
+    Attributes:
+        file: path of the file. It may be absolute, or relative to the folder of the card, to the folder of iclbench's
+            cards or to the data folder.
+        reversed: whether to map outputs to inputs.
+    """
 
     file: Annotated[str, Field(min_length=1)]
     reversed: bool = False
 
 
 class Mapping(Reader):
-    """Reads the pairs; each can be a query or a demonstration."""
+    """Reads the pairs. Each pair can be a query or a demonstration."""
 
     Parameters = MappingParameters
 
@@ -62,7 +68,7 @@ class Mapping(Reader):
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """The inputs and outputs in the order of the file, without surrounding white space."""
+    """Read inputs and outputs in the order of the file, without surrounding white space."""
     value = parse_json(files.read_text(path), str(path), _Object)
     if isinstance(value, _Object):
         entries: list[tuple[Any, Any]] = list(value)

@@ -1,9 +1,9 @@
-"""MMLU (Hendrycks et al. 2021): one CSV file for each subject and split, without a header as in the original archive
-(answers A to D) or with a header (answers 0 to 3).
+"""MMLU (Hendrycks et al. 2021), with one CSV file for each subject and split. The files have no header and answers A to
+D, as in the original archive, or a header and answers 0 to 3.
 
-A question with two identical choices (9 of 14,042) has three candidates and is judged by their texts. The five
-development questions of a subject are its demonstrations, including duplicates. The questions in `val`, if the files
-exist, are development examples.
+A question with two identical choices (9 of 14,042) has three candidates, since answers are judged by their texts. The
+five questions in `dev` are the demonstrations of a subject, including duplicates. The questions in `val`, if the files
+exist, are the development examples.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ANSWERS = {letter: i for letters in ("ABCD", "0123") for i, letter in enumerate(
 
 
 class MMLU(Reader):
-    """Candidates are the texts of the choices, not their letters, as in Deep-Thinking (arXiv 2305.13016)."""
+    """Reads one subject. The candidates are the texts of the choices, not their letters, as in Deep-Thinking (arXiv
+    2305.13016)."""
 
     needs_data = True
 
