@@ -1,14 +1,16 @@
 """Branches: shorter training runs that share the beginning of a longer run and have their own learning-rate decay.
 
-With the schedule warm-up, constant, decay (`iclbench.training.schedule`), a run of n steps equals a longer run until
-its last fifth begins. At that step the state is copied, the decay is trained, the weights of the branch are written
-(`Run.branch`), and training continues from the copied state, with bitwise the same result as without branches. At each
-step, a branch has the episodes, the curriculum and the scheduled noise of the long run. If a schedule depends on the
-share of finished steps, it is therefore less advanced at the end of a branch than at the end of a separate run of the
-same length.
+With the schedule warm-up, constant, decay (`iclbench.training.schedule`), the first four fifths of a run of n steps
+equal the first steps of a longer run. At the end of these steps, the state of the longer run is copied, the decay of
+the branch is trained, and the weights of the branch are written (`Run.branch`). Training then continues from the copied
+state, so its result is bitwise the same as without branches.
 
-A branch that is interrupted continues from its own checkpoints. Until it is finished, the newest checkpoint of the
-training run is the one at which the branch starts. A later checkpoint is not used while a branch is missing.
+At each step, a branch has the episodes, the curriculum and the scheduled noise of the longer run. A schedule that
+depends on the share of finished steps is therefore less advanced at the end of a branch than at the end of a separate
+run of the same length.
+
+An interrupted branch continues from its own checkpoints. Until the branch is finished, the newest checkpoint of the
+training run is at the step at which the branch starts. Later checkpoints are not used while the branch is missing.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ Weights = dict[str, Tensor]
 
 @contextmanager
 def restore_after(training: Training) -> Iterator[Progress]:
-    """Restore the weights, the optimiser and the progress after the block.
+    """After the block, restore the weights, the optimiser and the progress of the training.
 
-    Yields a copy of the progress for the branch.
+    Yields:
+        A copy of the progress, with which a branch continues.
     """
     progress, end, weights = training.progress, training.end, _copy_weights(training)
     optimiser_state = copy.deepcopy(training.optimiser.state_dict())

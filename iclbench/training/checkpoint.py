@@ -1,7 +1,8 @@
-"""Checkpoints: a safetensors file with everything that a run needs to continue exactly, written atomically.
+"""Checkpoints, from which a run continues exactly. A checkpoint is a safetensors file that is written atomically.
 
-A checkpoint has the weights, the optimiser state, the loss log, the scores of evaluations and the step. Random streams
-(`iclbench.core.seeds`), schedule and curriculum are functions of the step. Loading never executes code.
+It contains the weights, the optimiser state, the logged losses, the scores of evaluations and the step. Random streams
+(`iclbench.core.seeds`), the schedule and the curriculum are functions of the step and need not be stored. Loading a
+checkpoint never executes code.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from iclbench.training.fit import Progress
 
 log = logging.getLogger("iclbench")
 
-# Number of checkpoints of a training run or branch that are not removed.
+# Number of checkpoints that a training run or a branch has at most. Older ones are removed.
 MAX_CHECKPOINTS = 2
 # The optimiser state of a weight in Adam and AdamW.
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
@@ -36,8 +37,8 @@ _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 def save(
     run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, branch: int | None = None
 ) -> None:
-    """Write `step-N.safetensors` of the training run, or of the branch of `branch` steps, and remove all but the last
-    two."""
+    """Write the checkpoint `step-N.safetensors` of a training run, or of its branch of `branch` steps, and remove old
+    checkpoints. The last two remain."""
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{k}": v for k, v in state.items()}
@@ -64,10 +65,10 @@ def remove_all(run: Run, branch: int) -> None:
 
 
 def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch: int | None = None) -> Progress:
-    """Load the newest valid checkpoint of this run, or of a branch of it; if there is none, return a progress of 0
-    steps.
+    """Load the newest valid checkpoint of a run or a branch, and return its progress. If no checkpoint is valid, return
+    a progress of 0 steps.
 
-    Checkpoints that are damaged or belong to another run are reported in a warning and renamed to `*.unusable`.
+    If a checkpoint is damaged or belongs to another run, log a warning and rename the file to `*.unusable`.
 
     Raises:
         IclbenchError: the file system fails to read a checkpoint, which may be valid.
@@ -104,12 +105,13 @@ def restore(run: Run, model: nn.Module, optimiser: torch.optim.Optimizer, branch
 
 
 def _check_readable(path: Path) -> None:
-    """Raise `IclbenchError` if the file exists but the file system fails to read it; its content may be valid."""
+    """Raise `IclbenchError` if a checkpoint exists but the file system fails to read it. Its content may be valid, so
+    it must not be renamed."""
     try:
         with path.open("rb") as file:
             file.read(1)
     except (FileNotFoundError, IsADirectoryError):
-        return  # `restore` reports it
+        return  # `restore` reports the error
     except OSError as error:
         raise IclbenchError(
             f"cannot read checkpoint {path}: {error.strerror}; run the same command again", code="unreadable-file"
@@ -121,17 +123,17 @@ def _name(step: int) -> str:
 
 
 def _branch_metadata(branch: int | None) -> dict[str, str]:
-    """The metadata of a checkpoint that name its branch."""
+    """Return the metadata that identify the branch of a checkpoint; empty for the training run itself."""
     return {} if branch is None else {"branch": str(branch)}
 
 
 def _missing_branches(run: Run, step: int) -> list[int]:
-    """The branches that start before this step and whose weights are missing."""
+    """Return the branches that start before this step and whose weights are missing."""
     return [end for end in run.config.train.branch_steps if decay_start(end) < step and not run.has_branch(end)]
 
 
 def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """SHA-256 of the metadata, and of names, types, shapes and bytes of tensors on the CPU."""
+    """Return the SHA-256 of the metadata and of the names, types, shapes and bytes of tensors on the CPU."""
     digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
@@ -140,7 +142,7 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def _progress(metadata: Mapping[str, str], tensors: dict[str, Tensor]) -> Progress:
-    """The progress in a checkpoint; removes the tensors of the log."""
+    """Return the progress that is stored in a checkpoint. Its tensors are removed from `tensors`."""
     return Progress(
         int(metadata["step"]),
         float(metadata["seconds"]),
@@ -179,7 +181,7 @@ def _load(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str,
         if key.startswith("optimiser."):
             _, number, name = key.split(".", 2)
             state.setdefault(int(number), {})[name] = value
-    # Check everything before anything is overwritten.
+    # Check everything first, so that nothing is overwritten if the checkpoint does not fit.
     model_state = model.state_dict()
     if {k: v.shape for k, v in weights.items()} != {k: v.shape for k, v in model_state.items()}:
         raise ValueError("the names or shapes of its weights differ from those of the model")

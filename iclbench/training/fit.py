@@ -1,9 +1,9 @@
 """Training in memory, with new episodes at each step, a curriculum, and callbacks.
 
-A step is a function of the settings, the weights and its number, because the random streams of data and loss are
-indexed by the step. A run that continues from the weights, the optimiser and the `Progress` of another therefore equals
-an uninterrupted run, bit for bit on a CPU with the same number of threads. `iclbench.training.run` trains runs
-in folders, with checkpoints and evaluation.
+The random streams of data and loss are indexed by the number of the step, so a step depends only on its number, the
+settings, the weights and the optimiser state. A training that continues from the weights, the optimiser state and the
+`Progress` of an interrupted one therefore equals an uninterrupted training, bit for bit on a CPU with the same number
+of threads. `iclbench.training.run` trains runs in folders, with checkpoints and evaluations.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TrainingDivergedError(NonFiniteError):
 
     Args:
         step: number of finished steps.
-        problem: a clause that names the value that is not finite.
+        problem: which value is not finite, as a clause.
     """
 
     code = "diverged"
@@ -64,9 +64,10 @@ class Progress:
         seconds: time spent on these steps.
         pending: sum of the losses since the last logged step.
         steps: the logged steps.
-        losses: mean loss of the interval that ends at each logged step.
-        scored: rows of the evaluations so far, see `iclbench.evaluation.monitor`.
-        bytes: peak memory, the maximum over processes; None if it is unknown for one of them.
+        losses: for each logged step, the mean loss since the previous logged step.
+        scored: rows of the evaluations so far (see `iclbench.evaluation.monitor`).
+        bytes: peak memory so far, including earlier processes that trained this run; None if it is unknown for any of
+            them.
     """
 
     step: int = 0
@@ -90,21 +91,21 @@ def fit(
     device: str = "cpu",
     data_dir: Path | None = None,
 ) -> Progress:
-    """Train a backbone in place, without a folder, and return its learning curve and costs.
+    """Train a backbone in place, without writing files, and return its learning curve and costs.
 
     Args:
-        backbone: the backbone; afterwards it is on the device and in eval mode.
-        task: a task or a family that draws the episodes.
+        backbone: the backbone. Afterwards, it is on the device and in eval mode.
+        task: a task or a family, which draws the episodes.
         settings: steps, batch, learning rate, curriculum and other settings.
         callbacks: called after each step, in this order.
-        points: number of points in an episode at full size; required for a family.
+        points: number of points in an episode at the end of the curriculum; required for a family.
         seed: seed of the episodes and of random numbers in the loss.
         device: the device of the training.
         data_dir: folder of the data sets of a task's family.
 
     Raises:
-        TrainingDivergedError: the loss or a weight is NaN or infinite. The loss is checked when it is logged, the
-            weights at the end.
+        TrainingDivergedError: the loss or a weight is NaN or infinite. Losses are checked when they are logged, weights
+            at the end.
         UsageError: `points` is missing for a family, or the settings have evaluations or branches.
 
     >>> from iclbench.config.resolution import resolve_run
@@ -142,15 +143,15 @@ def fit(
 
 
 class Training:
-    """A training run in progress, the argument of callbacks.
+    """A training in progress. Callbacks receive it as their argument.
 
     Attributes:
         backbone: the backbone, on the device.
         progress: the progress.
         optimiser: the optimiser.
-        processes: this process and the number of processes that train together.
-        stop_requested: function that returns whether the training should stop.
-        end: the last step; on a branch, that of the branch.
+        processes: the rank of this process and the number of processes that train together.
+        stop_requested: a function that returns whether the training should stop.
+        end: the last step of the training or, while a branch is trained, of the branch.
 
     Args:
         backbone: the backbone.
@@ -158,7 +159,7 @@ class Training:
         settings: steps, batch, learning rate, curriculum and other settings.
         seed: seed of the episodes and of random numbers in the loss.
         device: the device of the training.
-        processes: this process and the number of processes that train together.
+        processes: the rank of this process and the number of processes that train together.
 
     Raises:
         UsageError: the backbone or the batch does not support several processes.
@@ -181,18 +182,19 @@ class Training:
         self.stop_requested: Callable[[], bool] = lambda: False
         self._should_stop = False
         processes.check(self.backbone, settings.batch)
-        self._initially_nonfinite = nonfinite_names(self.backbone)  # such as a mask that is added to scores
+        self._initially_nonfinite = nonfinite_names(self.backbone)  # such as a buffer with a mask of -inf
         self.resume(Progress())
 
     def resume(self, progress: Progress, end: int | None = None) -> None:
-        """Continue from this progress, on a branch up to its `end`; weights and optimiser must already be restored."""
+        """Continue from this progress, up to step `end` (default: the last step of the settings). Weights and optimiser
+        must already be restored."""
         self.end = self.settings.steps if end is None else end
         progress.pending = progress.pending.to(self.device)
         self.progress = progress
         self._meter = _Meter(progress, self.device)
 
     def run(self, callbacks: Sequence[Callback] = (), until: int | None = None) -> None:
-        """Train to the last step, or `until` this number of steps.
+        """Train to the last step, or until this number of steps is finished.
 
         Raises:
             TrainingDivergedError: a logged loss is NaN or infinite.
@@ -205,7 +207,7 @@ class Training:
                     callback(self)
 
     def step(self) -> None:
-        """Draw episodes and update the weights by the gradient of their loss."""
+        """Draw episodes, and update the weights by the gradient of the loss on these episodes."""
         step, settings = self.progress.step, self.settings
         batch = self.data.batch(settings, self.seed, step, self.device)
         processes = None if self.processes.is_single else self.processes
@@ -230,7 +232,7 @@ class Training:
         self.progress.step = step + 1
 
     def log(self) -> None:
-        """Log the mean loss, every `log_every` steps and after the last step."""
+        """Log the mean loss if the step is a multiple of `log_every` or the last one."""
         if self.is_due(self.settings.log_every):
             mean = self.mean_loss()
             self.progress.losses.append(mean)
@@ -238,12 +240,13 @@ class Training:
             self.progress.pending.zero_()
 
     def is_due(self, every: int) -> bool:
-        """Whether an action is due now that is due every `every` steps and after the last step."""
+        """Whether to perform an action now that is performed every `every` steps and after the last step."""
         return self.progress.step % every == 0 or self.is_last
 
     @property
     def should_stop(self) -> bool:
-        """Whether a stop was requested, in any of the processes, at the end of the last step."""
+        """Whether any of the processes was requested to stop. With several processes, this is known only after the next
+        step."""
         return self.stop_requested() if self.processes.is_single else self._should_stop
 
     @property
@@ -252,7 +255,7 @@ class Training:
         return self.progress.step == self.end
 
     def mean_loss(self) -> float:
-        """The mean loss since the last logged step; this synchronises with the device.
+        """Return the mean loss since the last logged step. This call synchronises with the device.
 
         Raises:
             TrainingDivergedError: the mean loss is NaN or infinite.
@@ -264,10 +267,10 @@ class Training:
         return mean
 
     def check(self) -> None:
-        """Check loss and weights, and update the seconds and bytes of `progress`.
+        """Check that loss and weights are finite, and update the seconds and bytes of `progress`.
 
         Raises:
-            TrainingDivergedError: the loss is NaN or infinite, or a weight that was finite at the start.
+            TrainingDivergedError: the loss, or a weight that was finite at the start, is NaN or infinite.
         """
         self.mean_loss()
         if diverged := nonfinite_names(self.backbone) - self._initially_nonfinite:
@@ -276,7 +279,7 @@ class Training:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within the block, the backbone is in eval mode, and the time does not count as training time."""
+        """Within the block, switch the backbone to eval mode, and do not count the time as training time."""
         self.mean_loss()
         with self._meter.paused():
             self.backbone.eval()
@@ -286,12 +289,12 @@ class Training:
                 self.backbone.train()
 
     def diverged(self, problem: str) -> TrainingDivergedError:
-        """The error for a divergence at this step."""
+        """Return the error for a divergence at the current step."""
         return TrainingDivergedError(self.progress.step, problem)
 
 
 def nonfinite_names(backbone: Backbone) -> set[str]:
-    """The names of weights and buffers with an element that is NaN or infinite."""
+    """Return the names of weights and buffers that have a NaN or infinite element."""
     return {
         name
         for name, tensor in backbone.state_dict().items()
@@ -300,7 +303,7 @@ def nonfinite_names(backbone: Backbone) -> set[str]:
 
 
 class _Meter:
-    """Adds the seconds of a training run to its progress, and updates the peak memory of the progress.
+    """Measures the seconds and the peak memory of a training, and writes them to its progress.
 
     Args:
         progress: the progress to which seconds and bytes are written.
@@ -312,7 +315,7 @@ class _Meter:
 
     def __enter__(self) -> None:
         self._memory.__enter__()
-        # The start, shifted by the seconds of the initial progress and of pauses.
+        # The start time, shifted so that earlier seconds of training count and pauses do not.
         self._start = time.perf_counter() - self._progress.seconds
 
     def __exit__(self, *raised: object) -> None:
@@ -321,7 +324,7 @@ class _Meter:
         self._memory.__exit__(*raised)
 
     def read(self) -> None:
-        """Update seconds and bytes of the progress."""
+        """Update the seconds and the bytes of the progress."""
         self._progress.seconds = time.perf_counter() - self._start
         self._read_peak()
 
@@ -331,7 +334,7 @@ class _Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within the block, neither time nor memory counts."""
+        """Within the block, measure neither time nor memory."""
         self._read_peak()
         pause_start = time.perf_counter()
         try:

@@ -1,9 +1,9 @@
-"""Data-parallel training in several processes, each of which computes its share of every batch.
+"""Data-parallel training in several processes, each of which computes its share of each batch.
 
-All processes draw the complete batch from the same counted stream and take their share. Losses are weighted by the
-share and gradients are summed, so the training equals that of one process up to rounding. This does not hold if
-the loss draws random numbers or is not a mean over episodes, so several processes are then refused. Only the first
-process writes files.
+All processes draw the complete batch from the same random stream, and each takes its share of the episodes. Losses are
+weighted by these shares and gradients are summed, so training equals training in one process up to rounding. This does
+not hold for backbones whose loss draws random numbers or is not a mean over episodes, which are therefore refused. Only
+the first process writes files.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from iclbench.core.signals import end_with_parent
 
 log = logging.getLogger("iclbench")
 
-# Environment variables with the rank of a process, set by torchrun and by `start_processes`.
+# Environment variables with the rank of a process and the number of processes, set by torchrun and `start_processes`.
 _RANK, _WORLD_SIZE, _LOCAL_RANK = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-# Environment variable with the process id of the first process; the other processes end with it.
+# Environment variable with the process id of the first process. The other processes end when this process ends.
 _PARENT = "ICLBENCH_PARENT"
-# Timeouts for the start of the other processes and for their answers. The first process may evaluate for hours.
+# Timeouts for the start of the other processes and for their answers. The second one is long, because the first process
+# may evaluate for hours.
 _START_TIMEOUT, _TIMEOUT = timedelta(minutes=2), timedelta(hours=4)
-# Seconds after which a process logs that it is waiting for the others to start.
+# A process that has waited for the others for this many seconds logs a note.
 _SECONDS_BEFORE_NOTE = 5.0
-# Seconds after the end of another process at which this process is ended if it has not noticed.
+# Seconds that this process has to notice the end of another process, before it is ended.
 _SECONDS_TO_NOTICE = 10.0
 
 
@@ -52,7 +53,7 @@ class Processes:
     """One of the processes that train together.
 
     Attributes:
-        rank: its number, from 0; process 0 leads and writes files.
+        rank: number of this process, from 0. Process 0 writes files and sends its decisions to the others.
         count: number of processes.
     """
 
@@ -68,14 +69,15 @@ class Processes:
         return self.rank == 0
 
     def share(self, backbone: Backbone, batch: Episodes) -> tuple[Episodes, float]:
-        """This process's part of a batch, and the weight of its mean loss in the loss of the batch."""
+        """Return this process's part of a batch, and the weight of the mean loss on this part in the loss of the
+        batch."""
         size = len(batch.scored)
         part = batch[self.rank * size // self.count : (self.rank + 1) * size // self.count]
         total = _loss_count(backbone, batch)
         return part, _loss_count(backbone, part) / total if total else 0.0
 
     def sum_gradients(self, backbone: Backbone) -> None:
-        """Replace the gradients in each process by their sum over all processes."""
+        """Replace the gradients in all processes by their sum over the processes."""
         gradients = [weight.grad for weight in backbone.parameters() if weight.grad is not None]
         for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
             same_dtype = [gradient for gradient in gradients if gradient.dtype == dtype]
@@ -88,18 +90,21 @@ class Processes:
                 gradient.copy_(summed.view_as(gradient))
 
     def sum_losses(self, loss: Tensor, stop: bool) -> tuple[Tensor, bool]:
-        """The sum of the losses of all processes, and whether any of them should stop."""
+        """Return the sum of the losses of all processes, and whether any process should stop."""
         values = torch.stack([loss, loss.new_full((), float(stop))])
         with self._connection_errors():
             dist.all_reduce(values)
         return values[0], bool(values[1] > 0)
 
     def broadcast(self, text: str | None = None) -> str:
-        """Send a text from the first process to all processes; returns it in all of them."""
+        """Send a text from the first process to all processes, and return it in all of them."""
         return str(self.from_first(lambda: text))
 
     def from_first(self, compute: Callable[[], Any]) -> Any:
-        """A value that the first process computes for all processes. The others may see changes of files too late."""
+        """Compute a value in the first process and return it in all processes.
+
+        Values that depend on files must be computed in this way, since other processes may see changes of files later.
+        """
         objects = [compute() if self.is_first else None]
         if not self.is_single:
             with self._connection_errors():
@@ -108,7 +113,7 @@ class Processes:
 
     @contextmanager
     def _connection_errors(self) -> Iterator[None]:
-        """Within the block, raise `IclbenchError` if another process has ended."""
+        """Within the block, convert connection errors to an `IclbenchError` that another process has ended."""
         try:
             yield
         except RuntimeError as error:
@@ -144,7 +149,7 @@ SINGLE_PROCESS = Processes()
 
 
 def _loss_count(backbone: Backbone, batch: Episodes) -> int:
-    """The denominator of the mean loss over these episodes."""
+    """Return the denominator of the mean loss on these episodes."""
     scored = batch.scored
     if backbone.shape.marks is None:
         return int(scored.any(1).sum())
@@ -152,7 +157,8 @@ def _loss_count(backbone: Backbone, batch: Episodes) -> int:
 
 
 def this_process() -> Processes:
-    """This process, according to the variables of torchrun; `SINGLE_PROCESS` without them.
+    """Return the rank of this process and the number of processes from the variables of torchrun. Without these
+    variables, return `SINGLE_PROCESS`.
 
     Raises:
         UsageError: the variables are inconsistent.
@@ -174,7 +180,8 @@ def this_process() -> Processes:
 
 
 def check_count(count: int, device: str) -> None:
-    """Raise `UsageError` for more processes than available cores or GPUs, or for several processes on one GPU."""
+    """Raise `UsageError` if the number of processes exceeds the available cores or GPUs, or if several processes would
+    share one GPU."""
     if count > 1 and device.startswith("cuda:"):
         raise UsageError(
             f"--processes {count} needs a GPU for each process; pass --device cuda, not {device}", code="conflict"
@@ -186,13 +193,13 @@ def check_count(count: int, device: str) -> None:
 
 
 def device_of_process(device: str) -> str:
-    """The device of this process; with `cuda` and several processes, each has its own GPU."""
+    """Return the device of this process. With `cuda` and several processes, each process has its own GPU."""
     return f"cuda:{os.environ.get(_LOCAL_RANK, '0')}" if device == "cuda" and not this_process().is_single else device
 
 
 @contextmanager
 def join_processes(device: str) -> Iterator[Processes]:
-    """Within the block, the processes that torchrun or `start_processes` has started are connected.
+    """Within the block, connect the processes that torchrun or `start_processes` has started.
 
     Raises:
         IclbenchError: not all processes start within two minutes.
@@ -216,7 +223,7 @@ def join_processes(device: str) -> Iterator[Processes]:
 
 
 def _rendezvous(process: Processes) -> dist.Store:
-    """The store through which the processes exchange their addresses, after all of them have started."""
+    """Wait until all processes have started. Return the store through which they exchange their addresses."""
     address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
     other_processes = (
         f"the other {process.count - 1} of {process.count} processes of this training run at {address} (MASTER_ADDR)"
@@ -254,8 +261,8 @@ def _rendezvous(process: Processes) -> dist.Store:
 
 @contextmanager
 def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
-    """Within the block, this process is the first of `count` processes; the others run `iclbench` with these
-    arguments.
+    """Within the block, train in `count` processes. This process is the first one; the others are started and run
+    `iclbench` with these arguments. If torchrun has already started the processes, do nothing.
 
     Raises:
         UsageError: torchrun has started a different number of processes.
@@ -302,7 +309,7 @@ def start_processes(count: int, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _watch(others: list[subprocess.Popen[bytes]], errors: IO[bytes], finished: Event) -> None:
-    """End this process if another one has failed, since this one may be waiting for its answer."""
+    """End this process if another process has failed, since this process may be waiting for its answer."""
     while not finished.wait(0.5):
         dead = next((other for other in others if other.poll() not in (None, 0)), None)
         if dead is None:

@@ -1,4 +1,5 @@
-"""The files of a finished or diverged run: learning curve, costs, and weights or the record of the divergence."""
+"""Files that are written at the end of training: the learning curve, the costs and the weights of a finished run, or
+the record of a divergence."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ Rows = list[dict[str, object]]
 def finish(run: Run, device: str, threads: int, backbone: Backbone, family: Family, progress: Progress) -> None:
     """Write the learning curve and the costs, and finally the weights, which mark the run as finished.
 
-    The costs include those of branches.
+    The costs include the costs of all branches.
 
     Raises:
         IclbenchError: the weights of a branch are missing.
@@ -89,13 +90,13 @@ def write_divergence(run: Run, family: Family, progress: Progress, error: Diverg
 
 
 def _identifying_columns(run: Run) -> dict[str, object]:
-    """The columns that identify a training run in all tables."""
+    """Return the columns that identify a training run in all tables."""
     config = run.config
     return {"run": run.name, "task": config.task.name, "contestant": config.backbone.name, "preset": config.preset}
 
 
 def _shared_columns(run: Run) -> dict[str, object]:
-    """The columns that are the same in all rows of a training run."""
+    """Return the columns that are the same in all rows of a training run."""
     config = run.config
     return _identifying_columns(run) | {
         "family": config.task.family,

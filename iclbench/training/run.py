@@ -1,4 +1,4 @@
-"""Training of a run in its folder, with checkpoints, exact continuation and signals."""
+"""Training of a run in its folder, with checkpoints from which it continues exactly, and handling of signals."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ log = logging.getLogger("iclbench")
 StepReport = Callable[[int, float], None]
 # Called with the number of steps of the branch, followed by the arguments of `StepReport`.
 BranchReport = Callable[[int, int, float], None]
-# Creates the callback that evaluates a model during training, see `iclbench.evaluation.monitor`.
+# Creates the callback that evaluates a model during training (see `iclbench.evaluation.monitor`).
 MonitorFactory = Callable[[RunConfig, Family], Callback]
 
-# This number of signals ends a training run at once, without a checkpoint, because a step may take minutes.
+# Training stops after the current step at the first signal, but a step may take minutes. It ends at once, without a
+# checkpoint, at this number of signals.
 _SIGNALS_TO_END = 3
 
 
@@ -50,20 +51,22 @@ def train(
     """Train a run from its newest checkpoint to its last step. If the run is finished, do nothing.
 
     Args:
-        run: a run folder with its configuration.
-        context: the device, and the folder of the data sets.
+        run: a run whose folder has a configuration.
+        context: the device, the number of threads and the folder of the data sets.
         report: called with the number of finished steps and the mean loss since the last call.
         monitor: `iclbench.evaluation.monitor.Monitor`; required if the configuration has `train.evaluate_every`.
-        wait: whether to wait for another process that trains this run, and continue after it.
-        report_branch: like `report`, for branches; its first argument is the number of steps of the branch.
-        processes: this process and the number of processes that train the run; the first one writes files.
+        wait: whether to wait if another process is training this run, and to continue after it has ended.
+        report_branch: like `report`, for branches. The number of steps of the branch is its first argument.
+        processes: the rank of this process and the number of processes that train the run. Only the first one writes
+            files.
 
     Raises:
-        DivergedError: the loss or a weight is NaN or infinite, now or in an earlier training of this configuration. The
-            last valid checkpoint is not removed.
-        Interrupted: SIGINT or SIGTERM was received. A checkpoint is written, or the finished run after its last step.
+        DivergedError: the loss or a weight is NaN or infinite, now or in an earlier training with this configuration.
+            The last valid checkpoint is not removed.
+        Interrupted: SIGINT or SIGTERM was received. A checkpoint has been written, or the finished run if the signal
+            arrived in the last step. At the third signal, nothing is written.
         OutOfMemoryError: memory is not sufficient.
-        IclbenchError: another process trains this run and `wait` is False, or the disk is full.
+        IclbenchError: another process is training this run and `wait` is False, or the disk is full.
     """
     if run.config.train.evaluate_every and monitor is None:
         raise ValueError(f"run '{run.name}' has train.evaluate_every: give train(run, monitor=Monitor)")
@@ -94,7 +97,7 @@ def _train(
     report_branch: BranchReport | None,
     processes: Processes,
 ) -> None:
-    """Train in one process; only the first process has a `run_lock` and writes."""
+    """Train a run in this process. Only the first process has a `run_lock` and writes files."""
     config = run.config
     family = config.task.build(context.data_dir)
     family.check_data()
@@ -133,12 +136,12 @@ def _train(
         return
     with _writing_to_run(run, run_lock):
         record.finish(run, context.device, context.threads, backbone, family, training.progress)
-    if stop:  # the signal came in the last step; the caller must not continue with other runs
+    if stop:  # the signal arrived in the last step; raise it so that the caller does not continue with other runs
         raise Interrupted(f"interrupted; run '{run.name}' is finished")
 
 
 def _restore(run: Run, training: Training, branch: int | None = None) -> Progress:
-    """Restore the newest checkpoint in all processes and return its progress."""
+    """Restore the newest checkpoint of a run or a branch in all processes, and return its progress."""
     processes = training.processes
 
     def restore() -> tuple[Progress, Any, Any]:
@@ -156,7 +159,7 @@ def _restore(run: Run, training: Training, branch: int | None = None) -> Progres
 
 
 def _report_callback(report: StepReport) -> Callback:
-    """A callback that reports each logged loss."""
+    """Return a callback that reports each logged loss."""
 
     def report_step(training: Training) -> None:
         if training.is_due(training.settings.log_every):
@@ -173,10 +176,11 @@ def _train_and_write_branch(
     steps: int,
     callbacks: Sequence[Callback] = (),
 ) -> None:
-    """Train the branch that ends after `steps` steps, write its weights, and restore the training.
+    """Train the branch that ends after `steps` steps, write its weights, and restore the state of the training run.
 
-    The seconds of the branch are added to the training. Its checkpoint is written before the weights of the branch,
-    which mark the branch as finished, so the seconds count exactly once even if the process is killed.
+    The seconds of the branch are added to the training run. A checkpoint with this sum is written before the weights of
+    the branch, which mark the branch as finished. The seconds therefore count exactly once, even if the process is
+    killed.
     """
     log.info("run '%s': branch of %d steps, from step %d", run.name, steps, training.progress.step)
     training.check()
@@ -194,7 +198,7 @@ def _train_and_write_branch(
 
 
 def _save(run: Run, run_lock: RunLock | None, stop: _StopFlag, training: Training, branch: int | None = None) -> None:
-    """Write a checkpoint, unless this is not the first process."""
+    """Write a checkpoint if this is the first process."""
     if run_lock is None:
         return
     with stop.defer_interrupt(), _writing_to_run(run, run_lock):
@@ -202,7 +206,7 @@ def _save(run: Run, run_lock: RunLock | None, stop: _StopFlag, training: Trainin
 
 
 def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _StopFlag, branch: int | None = None) -> Callback:
-    """A callback that checks the training, writes checkpoints, and raises `Interrupted` after a signal."""
+    """Return a callback that checks the training, writes checkpoints, and raises `Interrupted` after a signal."""
 
     def write_checkpoint(training: Training) -> None:
         if training.should_stop or training.is_due(training.settings.checkpoint_every):
@@ -217,15 +221,15 @@ def _checkpoint_callback(run: Run, run_lock: RunLock | None, stop: _StopFlag, br
 
 @contextlib.contextmanager
 def _writing_to_run(run: Run, run_lock: RunLock) -> Iterator[None]:
-    """Within the block, files are written to the folder of the run, which is restored first if it was deleted or
-    moved."""
+    """Prepare to write files to the folder of a run. Restore the folder if it was deleted or moved, and convert errors
+    within the block."""
     with write_errors(run.path):
         run_lock.restore()
         yield
 
 
 class _StopFlag:
-    """True after the first SIGINT or SIGTERM.
+    """Counts SIGINT and SIGTERM. Its truth value is True after the first signal.
 
     Args:
         run: the run that is trained.
@@ -238,7 +242,8 @@ class _StopFlag:
         return self._signals_seen > 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Count a signal. The third signal raises `Interrupted`, so that users need not wait for a long step."""
+        """Count a signal. At the third one, raise `Interrupted`, so that users need not wait for the end of a long
+        step."""
         self._signals_seen += 1
         if self._signals_seen >= _SIGNALS_TO_END and not self._is_deferred:
             step = self._run.checkpoint_step
@@ -248,7 +253,7 @@ class _StopFlag:
 
     @contextlib.contextmanager
     def defer_interrupt(self) -> Iterator[None]:
-        """Within the block, signals do not interrupt the training, because a checkpoint is written."""
+        """Within the block, do not interrupt the training, because files are being written."""
         self._is_deferred = True
         try:
             yield
@@ -258,8 +263,8 @@ class _StopFlag:
 
 @contextlib.contextmanager
 def _count_signals(run: Run) -> Iterator[_StopFlag]:
-    """Within the block, SIGINT and SIGTERM are counted instead of ending the process, so that the training stops
-    between two steps."""
+    """Within the block, count SIGINT and SIGTERM instead of ending the process, so that training can stop between two
+    steps."""
     stop = _StopFlag(run)
     try:
         previous = {s: signal.signal(s, stop.handle) for s in (signal.SIGINT, signal.SIGTERM)}

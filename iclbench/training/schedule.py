@@ -6,17 +6,19 @@ from iclbench.config.cards import TrainSettings, decay_start
 
 
 def learning_rate(settings: TrainSettings, step: int, end: int | None = None) -> float:
-    """The learning rate at `step`: linear warm-up, then constant, cosine decay to 0, inverse square root, or constant
-    with linear decay to 0 over the last fifth.
+    """Return the learning rate at a step.
 
-    The inverse square root starts from the peak at the end of the warm-up (Chan et al. 2022). Warm-up, constant, decay
-    is the schedule of Hu et al. 2024 (MiniCPM, section 4): a shorter run is the first part of a longer run with its own
-    decay (Hägele et al. 2024). If warm-up and decay overlap, the lower rate applies.
+    All schedules begin with a linear warm-up. It is followed by a constant rate, a cosine decay to 0, an inverse square
+    root, or a constant rate with a linear decay to 0 over the last fifth of the steps.
+
+    The inverse square root starts from the peak rate at the end of the warm-up (Chan et al. 2022). Warm-up, constant,
+    decay is the schedule of Hu et al. 2024 (MiniCPM, section 4). With it, a shorter run equals the first part of a
+    longer run, except for its own decay (Hägele et al. 2024). If warm-up and decay overlap, the lower rate applies.
 
     Args:
         settings: rate, warm-up, schedule and number of steps.
         step: number of the step, from 0.
-        end: number of steps at which the decay of a branch ends (default: all steps).
+        end: for a branch, the number of steps at which its decay ends (default: all steps).
     """
     if settings.schedule == "warmup-stable-decay":
         end = settings.steps if end is None else end

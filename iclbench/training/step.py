@@ -1,4 +1,4 @@
-"""The parts of one training step: its episodes, the precision of its loss, the optimiser and its update."""
+"""The parts of a training step: the episodes, the precision of the loss, the optimiser and the update."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TrainingData:
 
     Attributes:
         family: the family, with its parameters.
-        points: number of points in an episode at full size.
+        points: number of points in an episode at the end of the curriculum.
         context_targets: whether the context points are also targets.
     """
 
@@ -35,11 +35,11 @@ class TrainingData:
 
     @classmethod
     def of(cls, task: TaskConfig, family: Family) -> TrainingData:
-        """The training data of a task with its family."""
+        """Return the training data of a task with its family."""
         return cls(family, task.point_count(task.points), task.context_targets)
 
     def batch(self, settings: TrainSettings, seed: int, step: int, device: str = "cpu") -> Episodes:
-        """The episodes of one step, a function of seed and step, with the size given by the curriculum."""
+        """Draw the episodes of one step. They depend only on the seed and the step; the curriculum sets their size."""
         curriculum, family = settings.curriculum, self.family
         dims = curriculum.dims.at(step, family.x_dim) if curriculum.dims else None
         size = curriculum.points.at(step, self.points) if curriculum.points else self.points
@@ -51,14 +51,14 @@ class TrainingData:
 
 
 def make_optimiser(backbone: Backbone, settings: TrainSettings) -> torch.optim.Optimizer:
-    """A fused Adam or AdamW optimiser over the backbone's parameter groups."""
+    """Create a fused Adam or AdamW optimiser for the backbone's parameter groups."""
     cls = torch.optim.AdamW if settings.optimiser == "adamw" else torch.optim.Adam
     groups = backbone.parameter_groups()
     return cls(groups, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, fused=True)
 
 
 def autocast(settings: TrainSettings, device: str) -> contextlib.AbstractContextManager[object]:
-    """The context manager that sets the precision of the forward pass."""
+    """Return the context manager that sets the precision of the forward pass."""
     if settings.precision == "float32":
         return contextlib.nullcontext()
     return torch.autocast(torch.device(device).type, torch.bfloat16)

@@ -1,7 +1,7 @@
-"""Trackers, which log the losses and scores of a run to TensorBoard, Weights & Biases or MLflow, in addition to the
-tables of iclbench.
+"""Trackers, which log the losses and scores of a run to TensorBoard, Weights & Biases or MLflow. The tables of iclbench
+are written independently of trackers.
 
-Trackers write local files, unless their environment variables (`WANDB_MODE`, `MLFLOW_TRACKING_URI`) name a server.
+Trackers write local files, unless an environment variable (`WANDB_MODE`, `MLFLOW_TRACKING_URI`) selects a server.
 """
 
 from __future__ import annotations
@@ -19,26 +19,28 @@ from iclbench.store.runs import Run
 
 
 class Tracker(Protocol):
-    """Logs the values of one run.
+    """The interface of trackers. A tracker logs the values of one run.
 
     Attributes:
-        package: the required package; the extra of iclbench has the name of the tracker.
+        package: the package that the tracker requires. The extra of iclbench that installs it is named after the
+            tracker.
     """
 
     package: ClassVar[str]
 
     def __init__(self, run: Run, finished_steps: int) -> None:
-        """Open the tracker for a run with `finished_steps` finished steps; values of later steps are discarded."""
+        """Open the tracker for a run that continues after `finished_steps` steps. If the tracker supports it, discard
+        values that were logged at later steps before an interruption."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log values, by name, at a step."""
+        """Log the values at a step, by name."""
 
     def close(self) -> None:
         """Write all values and close the tracker."""
 
 
 class TensorBoard:
-    """Event files in the folder `tensorboard` of the run."""
+    """Logs to event files in the folder `tensorboard` of the run."""
 
     package: ClassVar[str] = "tensorboard"
 
@@ -58,7 +60,8 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases, offline unless `WANDB_MODE` is set; `wandb sync` uploads the folder later."""
+    """Logs to Weights & Biases. Unless `WANDB_MODE` is set, it logs offline, and `wandb sync` can upload the folder
+    later."""
 
     package: ClassVar[str] = "wandb"
 
@@ -82,7 +85,8 @@ class WandB:
 
 
 class MLflow:
-    """The database `mlflow.db` in the results folder, or the store in `MLFLOW_TRACKING_URI`. Tasks are experiments."""
+    """Logs to MLflow: to the database `mlflow.db` in the results folder, or to the store in `MLFLOW_TRACKING_URI`. Each
+    task is an experiment."""
 
     package: ClassVar[str] = "mlflow"
 
@@ -111,8 +115,8 @@ class MLflow:
 
 
 def mlflow_store(results: Path) -> str:
-    """The URI of the MLflow store of a results folder, for `mlflow ui --backend-store-uri`: a database in the folder,
-    or `MLFLOW_TRACKING_URI`."""
+    """Return the URI of the MLflow store of a results folder, for `mlflow ui --backend-store-uri`. It is the store in
+    `MLFLOW_TRACKING_URI` or, if this is not set, a database in the folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{results.absolute() / 'mlflow.db'}"
 
 
@@ -120,7 +124,7 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise `UsageError` for a tracker that is unknown or not installed."""
+    """Raise `UsageError` if a tracker is unknown or its package is not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UnknownNameError("tracker", name, TRACKERS)
@@ -133,10 +137,10 @@ def check_trackers(names: Sequence[str]) -> None:
 
 @contextmanager
 def open_trackers(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
-    """Within the block, the trackers of these names are open for a run.
+    """Open trackers for a run, and close them after the block.
 
     Raises:
-        UsageError: a tracker is unknown or not installed.
+        UsageError: a tracker is unknown or its package is not installed.
     """
     check_trackers(names)
     trackers: list[Tracker] = []
@@ -149,7 +153,7 @@ def open_trackers(run: Run, names: Sequence[str]) -> Iterator[list[Tracker]]:
 
 
 def _flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables with keys `a.b`, without published numbers, which are not settings of the run."""
+    """Flatten nested tables to keys such as `a.b`. Published numbers are omitted, since they are not settings."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
         if key == "published":
