@@ -1,2 +1,2 @@
-"""Probes of trained backbones: comparison of layers with gradient descent (Grazzi et al. 2024, section 3.2), rank of
-the predictions, and sample representation (CoQE, theorem 3.10 and figure 6)."""
+"""Probes of trained backbones. They compare layers with gradient descent (Grazzi et al. 2024, section 3.2), measure the
+rank of the predictions (CoQE, theorem 3.10), and score sample representations (CoQE, figure 6)."""

@@ -1,4 +1,5 @@
-"""Cells of probes: which runs are refused, cached cells, the untrained model, and rows of means with intervals."""
+"""Parts that all probes share: the error for runs that cannot be probed, cached cells, the untrained model, and rows of
+means with intervals."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 from iclbench.store.runs import Run
 
-# Value of the column `evaluator` for layers of models and their references.
+# Value of the column `evaluator` in the rows of layers and of the methods that they are compared with.
 LAYER_EVALUATOR = "probe"
 
 
 class NotProbedError(UsageError):
-    """The probe does not apply to a run."""
+    """The probe is not applicable to the run."""
 
     code = "not-applicable"
 
@@ -38,8 +39,11 @@ def cached_cell(
     shared: dict[str, object],
     work: Callable[[], Tables],
 ) -> CellResult:
-    """The cached cell, or the cell that `work` computes. It is skipped if the contestant does not support this number
-    of examples. `shared` has the columns that are the same in all rows, as in `cells.compute_cell`."""
+    """Return the cached cell, or compute it with `work`.
+
+    The cell is skipped if the contestant does not support this number of examples. `shared` has the columns that are
+    the same in all rows, as in `cells.compute_cell`.
+    """
     cached = cells.is_done(results, contestant, prompts)
     if reason := contestant.predictor.too_long(prompts.context_points):
         work = partial(cells.skipped_tables, prompts, shared, reason)
@@ -50,7 +54,8 @@ def cached_cell(
 
 
 def untrained_control(run: Run, model: PredictorContestant, data_dir: Path | None) -> PredictorContestant:
-    """The model that a run starts from, on the device of the trained `model`, as a baseline of its probes."""
+    """Return the untrained model with which a run starts, as a baseline in the probes of the trained `model`. Both are
+    on the same device."""
     predictor = run.config.build(run.config.task.build(data_dir)).eval().to(model.device)
     return PredictorContestant(
         f"{model.name}-untrained",
@@ -66,14 +71,15 @@ def untrained_control(run: Run, model: PredictorContestant, data_dir: Path | Non
 def rows_along_axis(
     shared: dict[str, object], axis: Sequence[float], scores: Float[Tensor, "B axis"], seed: int
 ) -> Rows:
-    """Mean over tasks, with interval, at each value of the axis."""
+    """Return a row for each value of the axis, with the mean over tasks and its interval."""
     return mean_rows(shared, [{"axis_value": axis_value} for axis_value in axis], scores, seed)
 
 
 def mean_rows(
     shared: dict[str, object], axis_columns: Sequence[dict[str, object]], scores: Float[Tensor, "B axis"], seed: int
 ) -> Rows:
-    """Mean over tasks, with interval, of each column; a failed row if the score of a task is not finite."""
+    """Return a row for each column of `scores`, with the mean over tasks and its interval. The row is a failed row if
+    the score of a task is not finite."""
     scores64 = scores.to(torch.float64).numpy()
     nonfinite = (~np.isfinite(scores64)).sum(0)
     return [

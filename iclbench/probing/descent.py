@@ -1,10 +1,12 @@
 """Gradient descent (GD) and GD++, for comparison with the layers of a model on functions that are linear in x.
 
-The number of steps is the number of layers of Mamba in the paper (Grazzi et al. 2024). GD++ has two variants. Their
-step sizes 2/(L + mu) come from the extreme eigenvalues L and mu of a covariance: that of the raw inputs, as in the code
-of the paper, or that of the transformed inputs, which is theoretically optimal, as in its text. The gamma of GD++
-minimises the mean error after the last step (figure 11). The paper searches gamma on the scored tasks. We search it on
-the same number of independently drawn tasks, so that the scored tasks are held out.
+The number of steps is the number of Mamba's layers in the paper (Grazzi et al. 2024). GD++ has two variants, whose step
+sizes 2/(L + mu) depend on the extreme eigenvalues L and mu of a covariance. The first variant uses the covariance of
+the raw inputs, as in the code of the paper. The second one uses the covariance of the transformed inputs, which is
+theoretically optimal, as in the text of the paper.
+
+The gamma of GD++ minimises the mean error after the last step (figure 11). The paper searches gamma on the scored
+tasks. We search it on the same number of independently drawn tasks, so that the scored tasks are held out.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from iclbench.probing.probe_set import ProbeSet
 from iclbench.store import identity
 
 STEPS = 24
-# The paper searches 300 candidates from 1e-6 to 1e-3, 100 per decade, for d = 20 and 40 examples. For smaller X'X the
-# best gamma is larger, so the grid is extended by decades until the best candidate is not the last one. For much larger
-# X'X, the best gamma could be smaller than the first candidate, which is then used.
+# For d = 20 and 40 examples, the paper searches 300 candidates from 1e-6 to 1e-3, 100 per decade. For smaller X'X, the
+# best gamma is larger, so decades are added to the grid until the best candidate is not the last one. For much larger
+# X'X, the best gamma could be smaller than all candidates; the first candidate is then used.
 _DECADES = (-6, -3)
 _LAST_DECADE = 2
 _PER_DECADE = 100
@@ -31,14 +33,19 @@ _PER_DECADE = 100
 
 @dataclass(frozen=True)
 class Descent:
-    """GD (`step_size` None) or GD++ with one of its step sizes, and its name in the tables."""
+    """GD, or GD++ with one of its step sizes.
+
+    Attributes:
+        name: name in the tables.
+        step_size: the step size of GD++; None for GD.
+    """
 
     name: str
     step_size: StepSize | None = None
 
     @property
     def contestant(self) -> PredictorContestant:
-        """The baseline; gamma is not one of its settings, because it is searched for each probe set."""
+        """The contestant in the tables. Its identity does not cover gamma, which is searched for each probe set."""
         return PredictorContestant(
             self.name,
             self.name,
@@ -57,8 +64,8 @@ DESCENTS = (
 
 
 def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "raw") -> Float[Tensor, "B steps"]:
-    """The squared error on the test queries after 1, 2, ... steps, divided by the normaliser, without a fitted scale or
-    shift."""
+    """Return the squared error on the test queries after 1, 2, ... steps, divided by the normaliser. Unlike for layers,
+    no scale and shift are fitted."""
     episodes, test = prompts.episodes, slice(prompts.fit, None)
     answers = descent_curve(episodes.context, episodes.queries.x[:, test], STEPS, gamma, step_size)
     return (answers - episodes.queries.y[:, test].double()).square().mean(1) / prompts.family.normaliser
@@ -66,7 +73,13 @@ def step_errors(prompts: ProbeSet, gamma: float = 0.0, step_size: StepSize = "ra
 
 @dataclass(frozen=True)
 class GammaSearch:
-    """The best gamma, the candidates, and their errors divided by the normaliser."""
+    """The result of a search for gamma.
+
+    Attributes:
+        best: the best gamma.
+        grid: the candidates.
+        errors: the error of each candidate, divided by the normaliser.
+    """
 
     best: float
     grid: Float[Tensor, " G"]
@@ -74,7 +87,7 @@ class GammaSearch:
 
 
 def tune_gamma(prompts: ProbeSet, step_size: StepSize) -> GammaSearch:
-    """Search gamma on the tuning episodes of a probe set."""
+    """Search for the best gamma on the tuning episodes of a probe set."""
     context, targets = prompts.tuning_episodes.context, prompts.tuning_episodes.queries.span(prompts.fit)
     low, high = _DECADES
     while True:

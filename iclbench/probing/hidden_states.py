@@ -1,16 +1,17 @@
-"""Linear probes of hidden states of streams: what a layer contains after the first n elements of a sequence.
+"""Linear probes of hidden states for models that read streams. They measure which properties of a sequence a layer
+represents after its first n elements.
 
-After n elements, the hidden vector of the last element at each layer is the input of a ridge regression, which is
-fitted on some episodes and scored on others (Alain and Bengio 2017, arXiv 1610.01644; for in-context learning, Akyürek
-et al. 2023, arXiv 2211.15661, section 4.3). The family defines the targets (`StreamFamily.probe_targets`). A probe of
-numbers is scored by R² over the scored episodes, summed over their dimensions. A probe of tokens is a regression of
-their indicators; the largest output is the answer, scored by accuracy. Tokens that do not occur in the fitted episodes
-are never the answer.
+The inputs of the probe of a layer are the hidden vectors of the layer at element n. A ridge regression is fitted on
+some episodes and scored on others (Alain and Bengio 2017, arXiv 1610.01644; for in-context learning, Akyürek et al.
+2023, arXiv 2211.15661, section 4.3). The family defines the targets (`StreamFamily.probe_targets`). For numbers, the
+score is R² over the scored episodes, with squared errors summed over dimensions. For tokens, the regression predicts
+indicators of the tokens, the token with the largest output is the answer, and the score is the accuracy. Tokens that do
+not occur in the fitted episodes are never the answer.
 
-The baseline is the same model before training: a wide random network also contains much of the input.
+The baseline is the same model before training, because even a wide random network represents much of its input.
 
 Rows of `values` have evaluator `probe`, axis `layer` and `n_context` n, and metrics `r_squared_of_TARGET` or
-`accuracy_of_TARGET`. A target that is not defined after n elements, or equal in all episodes, has a skipped row.
+`accuracy_of_TARGET`. A target that is not defined after n elements, or is equal in all episodes, has a skipped row.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ FIT, TEST = 4096, 1024
 
 @runtime_checkable
 class LayeredBackbone(Protocol):
-    """A backbone with hidden vectors after each layer."""
+    """A backbone whose hidden vectors after each layer can be read."""
 
     def hidden_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q 0"], related: Points | None = None
     ) -> Iterable[Float[Tensor, " B #Q D"]]:
-        """Hidden vectors of the last element, first to last layer."""
+        """Yield the hidden vectors of the last element, from the first to the last layer."""
 
 
 @dataclass(frozen=True)
 class HiddenStateSet(ProbeSet):
-    """Episodes whose hidden states are read after `context` elements.
+    """Episodes for which hidden states are read after `context` elements.
 
     Attributes:
         fit: number of episodes on which probes are fitted.
-        test: number of scored episodes.
+        test: number of episodes on which probes are scored.
     """
 
     fit: int = field(default=FIT, kw_only=True)
@@ -72,8 +73,11 @@ class HiddenStateSet(ProbeSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """The fitted episodes, then the scored ones. They have the trained length or, if this is longer, one element
-        after the context, because the distribution of some families depends on the length."""
+        """The episodes for fitting, followed by the episodes for scoring.
+
+        They have the length that was used in training, because the distribution of some families depends on the length.
+        If the context is longer, they end one element after it.
+        """
         points = self.task.point_count(max(self.context, self.task.points))
         return self.draw("probe-hidden-states", self.fit + self.test, points)
 
@@ -95,7 +99,7 @@ def probe_hidden_states(
     shift: str = "none",
     seed: int = 0,
 ) -> Iterator[CellResult]:
-    """Probe a run that reads a stream, and the untrained model, and yield each finished cell.
+    """Probe a run that reads a stream, and the same model before training. Yield each finished cell.
 
     Args:
         context: results folder, data sets, and device of the backbone.
@@ -127,7 +131,7 @@ def probe_hidden_states(
 
 
 def hidden_states(model: LayeredBackbone, prompts: HiddenStateSet, device: str = "cpu") -> list[Float[Tensor, "B D"]]:
-    """The hidden vectors after the context, one matrix per layer, in float64 on the CPU."""
+    """Return the hidden vectors after the context, as one matrix for each layer, in float64 on the CPU."""
     size, blocks = max(1, POINTS_PER_PASS // (prompts.context + 1)), []
     context = prompts.episodes.context.span(0, prompts.context)
     for start in range(0, len(context), size):
@@ -139,10 +143,11 @@ def hidden_states(model: LayeredBackbone, prompts: HiddenStateSet, device: str =
 
 
 def probe_scores(hidden: Float[Tensor, "B D"], target: ProbeTarget, fit: int) -> Float[Tensor, " T"]:
-    """Scores of the episodes after the first `fit` that have the target; the probe is fitted on the first `fit`.
+    """Fit a probe on the first `fit` episodes, and return its scores on the other episodes. Episodes for which the
+    target is not defined are omitted.
 
-    The mean of the scores is the accuracy, or R². Then the score of an episode is 1 minus its squared error divided by
-    the variance of the target.
+    The mean of the scores is the accuracy for tokens, and R² for numbers. For numbers, the score of an episode is 1
+    minus its squared error divided by the variance of the target.
     """
     is_fitted = target.is_defined.clone()
     is_fitted[fit:] = False
@@ -180,7 +185,7 @@ def _tables(contestant: PredictorContestant, prompts: HiddenStateSet, columns: d
 
 
 def _unprobed_reason(name: str, prompts: HiddenStateSet) -> str:
-    """Why a target has no probe after this many elements; empty if it has one."""
+    """Return why a target cannot be probed after this many elements; empty if it can be probed."""
     target = prompts.targets[name]
     for part in (slice(0, prompts.fit), slice(prompts.fit, None)):
         values = target.values[part][target.is_defined[part]]

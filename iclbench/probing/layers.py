@@ -1,6 +1,6 @@
-"""Probes of layers: the read-out of the model decodes each layer, up to a scale and a shift for each task.
+"""Probes of layers. The model's read-out decodes each layer, and a scale and a shift are fitted to its output.
 
-The read-out is trained for the last layer only. The probe therefore fits two parameters for each layer and task, a
+The read-out is trained only for the last layer. The probe therefore fits two parameters for each layer and task, a
 scale and a shift, by least squares on separate queries (Geva et al. 2021; Grazzi et al. 2024, section 3.2). It has no
 other degrees of freedom.
 """
@@ -17,19 +17,20 @@ from iclbench.backbones.base import Backbone
 from iclbench.core.answers import check_answer
 from iclbench.probing.probe_set import ProbeSet
 
-# Predictions of one task that differ by less than this fraction are equal up to float32 rounding.
+# Predictions for one task that differ by less than this fraction count as equal, since float32 rounding may explain the
+# difference.
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class LayerProbe:
-    """Results for each task and layer. Scale and shift are means over output dimensions, and errors are sums.
+    """The results for each task and layer. Scale and shift are means over output dimensions; errors are sums over them.
 
     Attributes:
-        scale: the factor of the decoded output.
+        scale: the factor by which the decoded output is multiplied.
         shift: the constant that is added to the scaled output.
-        error: squared error on the test queries after scale and shift, divided by the normaliser.
-        raw_error: squared error on the test queries before scale and shift, divided by the normaliser.
+        error: mean squared error on the test queries with scale and shift, divided by the normaliser.
+        raw_error: mean squared error on the test queries without scale and shift, divided by the normaliser.
     """
 
     scale: Float[Tensor, "B L"]
@@ -39,7 +40,7 @@ class LayerProbe:
 
 
 def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") -> Float[Tensor, "L B Q Dy"]:
-    """The mean prediction of each layer at all queries, in float64 on the CPU; each context is read once."""
+    """Return the mean prediction of each layer for all queries, in float64 on the CPU. Each context is read once."""
     parts = []
     for block in prompts.blocks():
         episodes = block.without_truth().to(device)
@@ -54,7 +55,8 @@ def decode_layers(backbone: Backbone, prompts: ProbeSet, device: str = "cpu") ->
 def probe_layers(
     decoded: Float[Tensor, "L B Q Dy"], y: Float[Tensor, "B Q Dy"], fit: int, normaliser: float = 1.0
 ) -> LayerProbe:
-    """Fit scale and shift of each layer, task and output on the first `fit` queries, and score the other queries."""
+    """Fit a scale and a shift for each layer, task and output on the first `fit` queries, and score the predictions for
+    the other queries."""
     scale, shift = fit_scale_and_shift(decoded[:, :, :fit], y[:, :fit])
     test, truth = decoded[:, :, fit:], y[:, fit:]
     adjusted = scale.unsqueeze(2) * test + shift.unsqueeze(2)
@@ -68,12 +70,12 @@ def probe_layers(
 def fit_scale_and_shift(
     predicted: Float[Tensor, "*layers B M Dy"], y: Float[Tensor, "B M Dy"]
 ) -> tuple[Float[Tensor, "*layers B Dy"], Float[Tensor, "*layers B Dy"]]:
-    """Least-squares fit of y by scale * predicted + shift over the M queries; for constant predictions, the solution of
-    minimum norm."""
+    """Return the scale and the shift for which scale * predicted + shift is the least-squares fit of y over the M
+    queries. For constant predictions, this is the solution of minimum norm."""
     centre, mean = predicted.mean(-2), y.mean(-2)
     spread = predicted - centre.unsqueeze(-2)
     varies = spread.abs().amax(-2) > _ROUNDING * predicted.abs().amax(-2)
     variance = spread.square().sum(-2).masked_fill(~varies, 1)
-    # For constant predictions c, the point on the line scale * c + shift = mean that is nearest to the origin.
+    # For constant predictions c, all solutions are on the line scale * c + shift = mean. Use the one nearest to 0.
     scale = torch.where(varies, (spread * y).sum(-2) / variance, centre * mean / (1 + centre.square()))
     return scale, mean - scale * centre

@@ -1,11 +1,16 @@
-"""Probing of runs: the layers of the model, gradient descent and reference levels on the same queries. Runs that read a
-stream have probes of hidden states instead (`hidden_states`).
+"""Probing of runs. The layers of the model, gradient descent, baselines and oracles are compared on the same queries.
+If the run reads a stream, hidden states are probed instead (`hidden_states`).
 
-Rows of `values` have evaluator `probe` and `n_context` k. Axis `layer` has squared_error after scale and shift,
-squared_error_raw before them, scale, shift, and the standard deviations of scale and shift over tasks. Axis `gd_step`
-has squared_error. Reference levels have squared_error and no axis. Evaluator `gamma_search` has the search for the
-gamma of GD++: squared_error along axis `gamma`, and the best value (metric gamma). Intervals are over tasks. Errors per
-task are not stored, because the table `errors` has no column for the layer.
+Rows of `values` have evaluator `probe` and `n_context` k. They have intervals over tasks.
+
+- Axis `layer` has the metrics squared_error (with scale and shift), squared_error_raw (without them), scale, shift, and
+  the standard deviations of scale and shift over tasks.
+- Axis `gd_step` has the metric squared_error.
+- Baselines and oracles have the metric squared_error and no axis.
+- Rows with evaluator `gamma_search` have the search for the gamma of GD++: squared_error along axis `gamma`, and the
+  best value (metric gamma).
+
+Errors of single tasks are not stored, because the table `errors` has no column for the layer.
 """
 
 from __future__ import annotations
@@ -49,16 +54,16 @@ def probe(
         context: results folder, data sets, and device of the backbone.
         run: a finished run.
         contexts: numbers of examples in context (default: the number in training).
-        fit: number of queries on which scale and shift are fitted (default: 10); for streams, number of episodes on
-            which linear probes are fitted (default: 4,096).
-        test: number of scored queries (default: 40); for streams, of scored episodes (default: 1,024).
-        tasks: number of episodes (default: 128); not for streams.
+        fit: number of queries on which scale and shift are fitted (default: 10). For streams, it is the number of
+            episodes on which linear probes are fitted (default: 4,096).
+        test: number of scored queries (default: 40). For streams, it is the number of scored episodes (default: 1,024).
+        tasks: number of episodes (default: 128). It cannot be set for streams.
         shift: the shift of the distribution.
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: the backbone has no `predict_by_layer`, or predicts class labels or events; it reads a stream,
-            and has no `hidden_by_layer` or `tasks` is given.
+        NotProbedError: the backbone has no `predict_by_layer`, or the run predicts class labels or events. If the run
+            reads a stream: the backbone has no `hidden_by_layer`, or `tasks` is given.
         UsageError: the run is not finished.
     """
     model = contestants.backbone(run, context.device, context.data_dir)
@@ -94,13 +99,13 @@ def probe(
 
 
 def reference_names(prompts: ProbeSet) -> list[str]:
-    """The names of the baselines and oracles whose levels are plotted together with the layers."""
+    """Return the names of the baselines and oracles that are plotted together with the layers."""
     exact = ["least-squares"] if prompts.family.linear_in_x else []
     return list(dict.fromkeys(["zero", *exact, *prompts.task.oracles]))
 
 
 def _cells(model: PredictorContestant, prompts: ProbeSet) -> Iterator[tuple[PredictorContestant, Callable[[], Tables]]]:
-    """The contestants on this probe set, each with the function that computes its cell."""
+    """Yield the contestants on this probe set, each with the function that computes its cell."""
     yield model, partial(_layer_tables, model, prompts)
     for reference in contestants.baselines(prompts, reference_names(prompts)):
         yield reference, partial(_level_tables, reference, prompts)

@@ -1,4 +1,4 @@
-"""Frozen probe sets, whose episodes have a context, queries for fitting scale and shift, and scored queries."""
+"""Frozen probe sets. Their episodes have a context, queries for fitting scale and shift, and scored queries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from iclbench.core.errors import UsageError
 from iclbench.evaluation.prompts import PromptSet
 from iclbench.store import identity
 
-# Number of points in a forward pass, which limits memory use. It is fixed, so that all machines give equal results.
+# Maximum number of points in a forward pass, which limits memory use. It is fixed, so that results do not depend on the
+# memory of the machine.
 POINTS_PER_PASS = 64 * 41
-# The reasons why some shifts cannot be probed: their queries depend on a prefix of the context.
+# Why some shifts cannot be probed: each of their queries depends on a prefix of the context.
 _REASONS_NOT_PROBED = {
     "orthogonal-query": "its queries are orthogonal to one prefix each",
     "repeated-query": "its queries repeat points of one prefix each",
@@ -23,7 +24,8 @@ _REASONS_NOT_PROBED = {
 
 @dataclass(frozen=True)
 class ProbeSet(PromptSet):
-    """The episodes of a task, shift and seed at one context size, with k, m and n of Grazzi et al. (2024).
+    """The episodes of a task, shift and seed at one context size. The letters k, m and n are those of Grazzi et al.
+    (2024).
 
     Attributes:
         context: k, the number of examples in context.
@@ -58,23 +60,25 @@ class ProbeSet(PromptSet):
 
     @cached_property
     def id(self) -> str:
-        """Readable name and content hash."""
+        """A readable name with a content hash."""
         sizes = [self.context, self.fit, self.test, self.tasks]
         name = f"{self.task.name}-{self.preset}-{self.shift}-probe{self.context}"
         return f"{name}-{identity.prompts_id(self, probe=codes.PROBE, sizes=sizes)}"
 
     @cached_property
     def episodes(self) -> Episodes:
-        """Contexts of k points; the targets are the m queries for fitting, then the n scored queries."""
+        """Episodes with contexts of k points. Their targets are the m queries for fitting, followed by the n scored
+        queries."""
         return self._split("probe", self.tasks)
 
     @cached_property
     def tuning_episodes(self) -> Episodes:
-        """The same number of independent episodes of the same distribution, on which a method is tuned."""
+        """Episodes on which methods are tuned. They are independent of `episodes`, with the same number and
+        distribution."""
         return self._split("probe-tuning", self.tasks)
 
     def blocks(self) -> Iterator[Episodes]:
-        """The episodes in blocks of about `POINTS_PER_PASS` points."""
+        """Yield the episodes in blocks of at most about `POINTS_PER_PASS` points."""
         size = max(1, POINTS_PER_PASS // (self.context + self.fit + self.test))
         return (self.episodes[start : start + size] for start in range(0, self.tasks, size))
 
@@ -86,8 +90,8 @@ class ProbeSet(PromptSet):
         return replace(drawn, context=drawn.context.span(0, self.context), targets=targets, scored=targets.mask)
 
     def _split_targets(self, stream: str, tasks: int) -> Episodes:
-        """Episodes of a family that draws its own targets: contexts of k points; the first m + n targets are
-        queries."""
+        """Draw episodes from a family that draws its own targets. The contexts have k points, and the first m + n
+        targets are the queries."""
         shift = self.family.parse_shift(self.shift).with_examples(self.context)
         prompts = PromptSet(self.task, self.preset, shift.name, self.seed, self.data_dir, self.built_family)
         drawn = prompts.draw(stream, tasks, self.context)

@@ -1,14 +1,15 @@
-"""The rank of the prediction matrix of a model: its predictions for all queries after all contexts (CoQE, theorem
-3.10).
+"""Probe of the rank of a model's prediction matrix, which contains the predictions for all queries after all contexts
+(CoQE, theorem 3.10).
 
-If the prediction is <task vector of the context, features of the query>, the rank of the matrix (contexts x queries) is
-at most the number of features, for any number of contexts. This holds for linear self-attention and for least squares.
-For softmax attention, the rank grows with the number of contexts. Each context has its own function, and all contexts
-have the same queries.
+Each context has its own function, and all contexts have the same queries. If a prediction has the form <task vector of
+the context, features of the query>, the rank of the matrix (contexts x queries) is at most the number of features, for
+any number of contexts. This is the case for linear self-attention and for least squares. For softmax attention, the
+rank grows with the number of contexts.
 
 Rows of `values` have evaluator `rank` and `n_context` k. Axis `contexts` has the metrics effective_rank and rank of the
 first rows of the matrix. Axis `singular_value` has the singular values of the complete matrix, divided by the largest
-one and numbered from 1. The probe computes in float64 on the CPU, because in float32 rounding errors have full rank.
+one and numbered from 1. The probe computes in float64 on the CPU, because rounding errors in float32 would give the
+matrix full rank.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from iclbench.store import identity
 from iclbench.store.runs import Run
 
 EVALUATOR = "rank"
-# Singular values below this fraction of the largest count as 0.
+# Singular values that are smaller than this fraction of the largest one count as 0.
 TOLERANCE = 1e-6
-# The evaluator of a classification family whose sequences have two possible labels.
+# Name of the test of a classification family whose sequences have two possible labels.
 _TWO_LABEL_EVALUATOR = "icl"
 
 
@@ -50,8 +51,8 @@ class RankSet(ProbeSet):
     """Contexts of `context` points, each with its own function, and queries for all of them.
 
     Attributes:
-        contexts: number of contexts, the rows of the matrix.
-        queries: number of queries, the columns of the matrix; each is the first query of an episode.
+        contexts: number of contexts, which are the rows of the matrix.
+        queries: number of queries, which are the columns of the matrix. Each is the first query of another episode.
     """
 
     fit: int = field(default=0, kw_only=True)
@@ -67,7 +68,7 @@ class RankSet(ProbeSet):
 
     @cached_property
     def episodes(self) -> Episodes:
-        """Episodes with one query each. Their number is the larger of the numbers of contexts and queries."""
+        """Episodes with one query each. Their number is the number of contexts or of queries, whichever is larger."""
         count = max(self.contexts, self.queries)
         return self.draw("rank", count, self.context) if self.evaluator else self._split("rank", count)
 
@@ -87,16 +88,17 @@ def probe_rank(
     Args:
         context: results folder and data sets; the probe computes on the CPU.
         run: a finished run.
-        sizes: numbers of examples in context (default: the number in training; for classification, that of the test).
-        contexts: number of rows of the largest matrix.
-        queries: number of columns.
+        sizes: numbers of examples in context (default: the number in training or, for classification, in the test with
+            two labels).
+        contexts: number of rows of the complete matrix.
+        queries: number of columns of the matrix.
         shift: the shift of the distribution.
         seed: seed of the probe set.
 
     Raises:
-        NotProbedError: a classification family has no sequences of two labels, or the run predicts events or reads a
-            stream.
-        UsageError: the run is not finished, or `sizes` differs from the size of the classification test.
+        NotProbedError: the run predicts events or reads a stream, or its classification family has no test with two
+            labels.
+        UsageError: the run is not finished, or `sizes` differs from the number of examples in the test with two labels.
     """
     model = contestants.backbone(run, "cpu", context.data_dir)
     assert isinstance(model.predictor, Backbone)
@@ -141,8 +143,11 @@ def probe_rank(
 
 
 def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[Tensor, "Q Dx"]) -> Float[Tensor, "C _"]:
-    """The predictions for each query after each context, with one column per query and output. For classification,
-    the log-odds of the second of the two labels of a sequence (`choices`)."""
+    """Return the predictions for each query after each context. The matrix has one row for each context and one column
+    for each query and output.
+
+    For classification, the entries are the log-odds of the second of the two labels of a sequence (`choices`).
+    """
     answer = predictor.informed(contexts.truth).predict_targets(
         contexts.context, x_query.expand(len(contexts), -1, -1), contexts.related
     )
@@ -156,20 +161,21 @@ def prediction_matrix(predictor: Predictor, contexts: Episodes, x_query: Float[T
 
 
 def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
-    """exp(entropy of the normalised singular values) (Roy and Vetterli 2007); 0 for a matrix of zeros."""
+    """Return the effective rank, exp(entropy of the normalised singular values) (Roy and Vetterli 2007). It is 0 for a
+    matrix of zeros."""
     values = torch.linalg.svdvals(matrix)
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     return float(torch.special.entr(share).sum().exp()) if values.any() else 0.0
 
 
 def numerical_rank(matrix: Float[Tensor, "rows columns"], tolerance: float = TOLERANCE) -> int:
-    """The number of singular values above `tolerance` times the largest."""
+    """Return the number of singular values that are larger than `tolerance` times the largest one."""
     values = torch.linalg.svdvals(matrix)
     return int((values > tolerance * values[0]).sum())
 
 
 def numbers_of_contexts(maximum: int) -> list[int]:
-    """4, 8, 16, ..., up to and including the maximum."""
+    """Return 4, 8, 16, ... and finally the maximum."""
     doubled = [4 * 2**n for n in range(maximum.bit_length()) if 4 * 2**n < maximum]
     return [*doubled, maximum]
 

@@ -1,18 +1,18 @@
 """Linear regression of the true features of a task on the sample representation of a model (CoQE, figure 6).
 
 If f(x) = <w, Phi(x)> with the same Phi in all tasks, a representation phi is as useful as Phi if and only if
-Phi(x) = H phi(x) for some matrix H. So H is fitted by least squares, without an intercept, and each feature is scored
-by R² on held-out inputs. The model is compared with the raw inputs (contestant `least-squares`) and with the same model
-before training, because a wide random representation explains much of the variance of the features.
+Phi(x) = H phi(x) for some matrix H. The probe therefore fits H by least squares, without an intercept, and scores each
+feature by R² on held-out inputs. The model is compared with the raw inputs (contestant `least-squares`) and with the
+same model before training, because even a wide random representation explains much of the variance of the features.
 
-Rows of `values` have evaluator `representation` and metric r_squared: one row for each feature (axis `feature`,
-numbered from 1), and one without an axis for the mean over features. Intervals are over the held-out inputs.
+Rows of `values` have evaluator `representation` and metric r_squared. There is one row for each feature (axis
+`feature`, numbered from 1), and one row without an axis for the mean over features. Intervals are over held-out inputs.
 
-Rows of `examples` have the curves of the model along the direction on which a feature depends: `x1` is the coordinate
-and `output` the feature, numbered from 0. Role `function` is the true feature. Role `predicted` is the regression on
-the representation: its mean over the other directions, with the central 90 % as `low` and `high`. If the representation
-does not have more dimensions than there are features, role `dimension` has its dimensions, as in the paper's figure:
-`output` is the dimension, and `set` the feature whose direction is used.
+Rows of `examples` have curves along the direction on which a feature depends. `x1` is the coordinate, and `output` is
+the number of the feature, from 0. Role `function` is the true feature. Role `predicted` is the regression on the
+representation: its mean over the other directions, with the central 90 % as `low` and `high`. If the representation has
+at most as many dimensions as the task has features, its dimensions are plotted as in the paper. Their rows have role
+`dimension`; `output` is the number of the dimension, and `set` is the feature whose direction is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from iclbench.store import identity
 from iclbench.store.runs import Run
 
 EVALUATOR = "representation"
-# Number of inputs for fitting H, and also number of held-out inputs.
+# Number of inputs on which H is fitted, which is also the number of held-out inputs.
 N_INPUTS = 2048
 # Number of held-out inputs over which the curves are averaged.
 N_CURVE_INPUTS = 64
@@ -57,12 +57,12 @@ class RepresentationBackbone(Protocol):
     """A backbone with a sample representation."""
 
     def represent(self, x: Tensor) -> Tensor:
-        """The representation phi(x) of each input, `(B, N, Dx)` to `(B, N, d)`."""
+        """Map inputs x of shape `(B, N, Dx)` to their representations phi(x) of shape `(B, N, d)`."""
 
 
 @dataclass(frozen=True)
 class RepresentationSet(PromptSet):
-    """Frozen inputs of the task: the first half for fitting, the second half held out."""
+    """Frozen inputs of a task. H is fitted on the first half; the second half is held out."""
 
     @cached_property
     def id(self) -> str:
@@ -75,7 +75,7 @@ class RepresentationSet(PromptSet):
         return self.draw("representation", 2 * N_INPUTS, 1).context.x[:, 0].double()
 
     def inputs_along(self, direction: Float[Tensor, " Dx"]) -> Float[Tensor, "grid drawn Dx"]:
-        """Held-out inputs whose coordinate along this direction is replaced by each coordinate of the grid."""
+        """Return held-out inputs, with their coordinate along a direction replaced by each coordinate of the grid."""
         inputs = self.inputs[N_INPUTS : N_INPUTS + N_CURVE_INPUTS]
         inputs = inputs - (inputs @ direction)[:, None] * direction
         return inputs + torch.from_numpy(GRID)[:, None, None] * direction
@@ -117,20 +117,20 @@ def probe_representation(context: Context, run: Run, *, seed: int = 0) -> Iterat
 
 
 def linear_map(representation: Float[Tensor, "N d"], true: Float[Tensor, "N features"]) -> Float[Tensor, "d features"]:
-    """The least-squares solution H of minimum norm."""
+    """Return the least-squares solution H of minimum norm."""
     return torch.linalg.lstsq(representation, true, driver="gelsd").solution
 
 
 def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """R² of each feature: 1 - residual sum of squares / total sum of squares.
+    """Return the R² of each feature: 1 - residual sum of squares / total sum of squares.
 
     Args:
         fitted: predicted features, `(inputs, features)`.
         true: true features, `(inputs, features)`.
-        weights: weight of each input in each resample, `(resamples, inputs)` (default: a single resample of ones).
+        weights: weight of each input in each resample, `(resamples, inputs)` (default: one resample with weights 1).
 
     Returns:
-        R² of shape `(resamples, features)`.
+        The R² of each feature in each resample, `(resamples, features)`.
     """
     weights = np.ones((1, len(true))) if weights is None else weights
     residual = weights @ (fitted - true) ** 2
@@ -140,7 +140,7 @@ def r_squared(fitted: np.ndarray, true: np.ndarray, weights: np.ndarray | None =
 
 
 def _representation(backbone: Backbone) -> _Represent:
-    """A function that computes the representation of inputs in float64."""
+    """Return a function that computes the representations of inputs in float64."""
     double_backbone = backbone.double()
     assert isinstance(double_backbone, RepresentationBackbone)
 
@@ -190,7 +190,8 @@ def _curves(
     fitted: _Represent,
     directions: Float[Tensor, "features Dx"],
 ) -> Rows:
-    """Each true feature and its regression on the representation, along its direction."""
+    """Return the curve of each true feature and of its regression on the representation, along the direction of the
+    feature."""
     shared = _example_columns(contestant, prompts)
     rows: Rows = []
     for output, direction in enumerate(directions):
@@ -213,7 +214,8 @@ def _dimensions(
     represent: _Represent,
     directions: Float[Tensor, "features Dx"],
 ) -> Rows:
-    """Each dimension of the representation along each feature's direction, averaged over the other directions."""
+    """Return the curve of each dimension of the representation along the direction of each feature, averaged over the
+    other directions."""
     shared = _example_columns(contestant, prompts) | {"role": "dimension"}
     rows: Rows = []
     for index, direction in enumerate(directions):
@@ -229,7 +231,7 @@ def _dimensions(
 
 
 def _example_columns(contestant: PredictorContestant, prompts: RepresentationSet) -> dict[str, object]:
-    """The columns that are the same in all rows of the table `examples`."""
+    """Return the columns that are the same in all rows of the table `examples`."""
     shared = cells.shared_columns(contestant, prompts, EVALUATOR) | {"episode": 0}
     return {key: value for key, value in shared.items() if key in tables.EXAMPLES}
 

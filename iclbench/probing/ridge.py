@@ -1,4 +1,4 @@
-"""Ridge regression of a probe, with the penalty chosen by generalised cross-validation."""
+"""Ridge regression for probes. Generalised cross-validation chooses the penalty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PENALTIES = torch.logspace(-10, 4, 57, dtype=torch.float64)
 
 @dataclass(frozen=True)
 class LinearMap:
-    """y = (x - centre) weights + intercept."""
+    """The affine map y = (x - centre) weights + intercept."""
 
     centre: Float[Tensor, " D"]
     weights: Float[Tensor, "D K"]
@@ -25,8 +25,11 @@ class LinearMap:
 
 
 def fit_ridge(x: Float[Tensor, "N D"], y: Float[Tensor, "N K"]) -> LinearMap:
-    """Ridge regression with an intercept that is not penalised, in float64. All outputs share the penalty, which
-    minimises the generalised cross-validation error over `PENALTIES` (Golub, Heath and Wahba 1979, equation 1.4)."""
+    """Fit a ridge regression in float64. The intercept is not penalised.
+
+    All outputs have the same penalty: the one in `PENALTIES` that minimises the generalised cross-validation error
+    (Golub, Heath and Wahba 1979, equation 1.4).
+    """
     x, y = x.double(), y.double()
     centre, intercept = x.mean(0), y.mean(0)
     u, s, vt = torch.linalg.svd(x - centre, full_matrices=False)

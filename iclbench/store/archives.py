@@ -1,8 +1,8 @@
-"""Archives of weights: the finished runs of one task and preset in one file of packed results.
+"""Archives of weights. An archive contains the weights of the finished runs of one task and preset.
 
-An archive is `RESULTS/FOLDER/TASK-PRESET.weights.safetensors`, with a digest file. The tensors of a run have the keys
-`RUN/...` and their original precision. The entry `RUN` of the metadata is JSON with the configuration of the run and
-the metadata of its weights, so that an unpacked run is identical to the evaluated run.
+It is the file `RESULTS/FOLDER/TASK-PRESET.weights.safetensors` in a folder of packed results, with a digest file. The
+tensors of a run have the keys `RUN/...` and their original precision. The entry `RUN` of the metadata is JSON with the
+configuration of the run and the metadata of its weights, so that an unpacked run is identical to the evaluated run.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class PackedWeights:
     Attributes:
         name: name of the run.
         path: the file.
-        config: text of the run's configuration.
+        config: the run's configuration, as the text of its file.
         metadata: metadata of the run's weights file.
-        prefix: prefix of the keys of the run's tensors.
+        prefix: prefix of the keys of the run's tensors in the file.
     """
 
     name: str
@@ -53,13 +53,12 @@ class PackedWeights:
 
     @property
     def trained_part(self) -> dict[str, Any]:
-        """The part of the configuration that the weights depend on."""
+        """The part of the configuration on which the weights depend."""
         return self._run_config.trained_part
 
     @property
     def training_id(self) -> str:
-        """The identity of the training run. Leaving a setting out and giving its default result in the same
-        identity."""
+        """The identity of the training run. It is the same if a setting is omitted or has its default value."""
         return identity.weights_id(self._run_config)
 
     @cached_property
@@ -74,7 +73,8 @@ class PackedWeights:
         return hashlib.sha256(save(self.tensors())).hexdigest()
 
     def tensors(self) -> dict[str, Any]:
-        """The weights by their names in the backbone; raises `UsageError` if the file cannot be read."""
+        """Read the weights. Return them by their names in the backbone. Raise `UsageError` if the file cannot be
+        read."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -89,12 +89,12 @@ class PackedWeights:
 
 
 def archive_path(folder: Path, task: str, preset: str) -> Path:
-    """The archive of a task and preset in a folder of packed results."""
+    """Return the path of the archive of a task and preset in a folder of packed results."""
     return folder / f"{task}-{preset}{_SUFFIX}"
 
 
 def of_run(run: Run) -> PackedWeights | None:
-    """The weights of a finished run; None if they do not exist, are damaged or belong to another run."""
+    """Return the weights of a finished run; None if they do not exist, are damaged or belong to another run."""
     with suppress(OSError, ValueError, UsageError):
         metadata = run.verified_metadata(run.weights, None)
         if metadata is not None:
@@ -105,7 +105,7 @@ def of_run(run: Run) -> PackedWeights | None:
 
 
 def entries(archive: Path) -> dict[str, PackedWeights]:
-    """The runs in an archive, by name.
+    """Return the weights in an archive, by name of the run.
 
     Raises:
         UsageError: the file cannot be read or is not an archive.
@@ -129,7 +129,7 @@ def entries(archive: Path) -> dict[str, PackedWeights]:
 
 
 def check(archive: Path) -> None:
-    """Raise `UsageError` if an archive does not have its recorded digest."""
+    """Raise `UsageError` if the digest of an archive is not the one in its digest file."""
     if recorded_digest(archive) != digests.file_digest(archive):
         digest_name = digest_path(archive).name
         raise UsageError(
@@ -139,7 +139,7 @@ def check(archive: Path) -> None:
 
 
 def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
-    """Write an archive. Equal runs give equal bytes."""
+    """Write an archive. The same runs give the same bytes."""
     sorted_entries = sorted(packed, key=lambda entry: entry.name)
     tensors = {f"{entry.name}/{key}": tensor for entry in sorted_entries for key, tensor in entry.tensors().items()}
     metadata = {
@@ -150,12 +150,16 @@ def write(archive: Path, packed: Iterable[PackedWeights]) -> None:
 
 
 def find(results: Path, name: str) -> Run:
-    """The run with this name in a results folder. A run that is only in an archive of the results folder or of the
-    checkout is unpacked into the folder of runs. The name `FOLDER/NAME` selects a run in an archive in FOLDER;
-    `reference/NAME` may also be a run in the package (`iclbench.store.shipped`).
+    """Return the run with this name. If the run is only in an archive of the results folder or of the checkout, unpack
+    it into the folder of runs.
+
+    Args:
+        results: results folder.
+        name: name of the run. `FOLDER/NAME` selects a run in an archive in FOLDER. `reference/NAME` may also be a run
+            in the package (`iclbench.store.shipped`).
 
     Raises:
-        UsageError: there is no such run, or its archive is damaged.
+        UsageError: no run has this name, or its archive is damaged.
     """
     folder, slash, run_name = name.rpartition("/")
     if "/" in folder or (slash and not folder):
@@ -189,24 +193,24 @@ def find(results: Path, name: str) -> Run:
 
 
 def results_folders(results: Path) -> list[Path]:
-    """A results folder, then the results folder of the checkout."""
+    """Return the given results folder, followed by the results folder of the checkout."""
     shipped = cards_folder("grids").parent / "results"
     return list(dict.fromkeys(folder.resolve() for folder in (results, shipped)))
 
 
 def _archives(results: Path, folder: str) -> list[Path]:
-    """The archives of a results folder, then those of the checkout."""
+    """Return the archives of the given results folder, followed by those of the checkout."""
     return [path for parent in results_folders(results) for path in sorted(parent.glob(f"{folder}/*{_SUFFIX}"))]
 
 
 def _exists(run: Run) -> bool:
-    """Whether the run exists. An unpacked run whose weights were deleted does not count."""
+    """Whether the run exists. An unpacked run whose weights were deleted does not, so that it is unpacked again."""
     return (run.path / "config.toml").is_file() and (run.finished or not run.is_unpacked)
 
 
 def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
-    """Unpack a run into its folder, unless the run exists. The configuration is written last, so that an incomplete
-    folder is not a run."""
+    """Unpack a run into its folder, unless the run exists. The configuration is written last, so that a folder with
+    incomplete files does not count as a run."""
     check(packed.path)
     metadata = {key: value for key, value in packed.metadata.items() if key != DIGEST}
     with write_errors(results):
@@ -227,7 +231,7 @@ def _unpack(packed: PackedWeights, run: Run, results: Path) -> Run:
 
 
 def _check_same(run: Run, packed: PackedWeights) -> Run:
-    """Return an existing run; raises `UsageError` if its settings or weights differ from those in the archive."""
+    """Return an existing run. Raise `UsageError` if its settings or weights differ from those in the archive."""
     name, description = f"{packed.path.parent.name}/{packed.name}", f"run '{run.name}' in {run.path}"
     advice = f"write '{run.name}' to use this run; choose another results folder or move the run to use '{name}'"
     if without_codes(run.config.trained_part) != without_codes(packed.trained_part):

@@ -1,8 +1,9 @@
-"""The cells of a results folder: rows of the table `cells` and their files.
+"""The cells of a results folder, which are recorded as rows of the table `cells`.
 
-Every cell of a grid has a row, `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`. A cell is done as long as all
-files of its row are intact; an evaluation must also have all metrics that the current code computes. If a file is
-deleted, the state of its cells is `todo`. Packed results have the rows of many cells in one file.
+When a cell of a grid has been computed, its row is written to `RESULTS/cells/TASK-PRESET/RUN.KIND-HASH.cells.parquet`.
+A cell is done if all files that its row names are intact. An evaluation must also have all metrics that the current
+code computes. If a file is deleted, the state of its cells becomes `todo`. In packed results, one file has the rows of
+many cells.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class CellStore:
     """The cells of a results folder.
 
     Args:
-        results: results folder, whose tables are read once.
+        results: results folder. Its tables are read only once, so later changes are not seen.
     """
 
     def __init__(self, results: Path) -> None:
@@ -45,28 +46,28 @@ class CellStore:
 
     @cached_property
     def rows(self) -> pd.DataFrame:
-        """The rows of the table `cells`, by cell. If a cell has several rows, a finished row with intact files
-        replaces a failed row, and an unpacked row replaces a packed row."""
-        # Folders are read one by one, since each may have a row for the same cell. Unpacked rows come first.
+        """The rows of the table `cells`, one for each cell. If a cell has several rows, a finished row with intact
+        files is preferred to a failed row, and an unpacked row is preferred to a packed row."""
+        # Folders are read one by one, since several may have a row for the same cell. Unpacked rows come first.
         folders = [path for path in self.results.glob("*") if path.is_dir()]
         folders.sort(key=lambda path: (path.name not in tables.COMMAND_FOLDERS, path))
         frame = pd.concat([tables.read_all("cells", folder) for folder in folders] or [tables.frame("cells", [])])
         intact = [self._are_intact(cell, files) for cell, files in zip(frame["cell"], frame["files"], strict=True)]
         frame = frame.assign(is_intact=intact).astype({"is_intact": bool})
-        # A failed row has no files, so it is always intact.
+        # A failed row has no files that could be missing, so it is always intact.
         rank = frame["status"].eq("failed").astype(int).where(frame["is_intact"], 2)
         frame = frame.assign(rank=rank).sort_values("rank", kind="stable").drop(columns="rank")
         return frame.drop_duplicates("cell").sort_values("cell").set_index("cell")
 
     @cached_property
     def _states(self) -> dict[str, State]:
-        """The states of the cells that have a row and all its files."""
+        """The states of the cells that have a row and all files that it names."""
         intact = self.rows[self.rows["is_intact"]]
         return dict(zip(intact.index, intact["status"], strict=True))
 
     @cached_property
     def _incomplete_cells(self) -> frozenset[str]:
-        """Cells that were done and have missing or damaged files."""
+        """The cells that were done but whose files are missing or damaged."""
         return frozenset(self.rows.index[self.rows["status"].eq("done") & ~self.rows["is_intact"]])
 
     @cached_property
@@ -75,14 +76,14 @@ class CellStore:
         return {str(cell): _file_names(files) for cell, files in intact["files"].items()}
 
     def state(self, cell: GridCell) -> State:
-        """The state of a cell, which is `todo` if files or metrics are missing."""
+        """Return the state of a cell. It is `todo` if files or metrics are missing."""
         if cell.reason:
             return "skipped"
         state = self._states.get(cell.hash, "todo")
         return "todo" if state == "done" and self.missing_metrics(cell) else state
 
     def missing_metrics(self, cell: GridCell) -> set[str]:
-        """The metrics that the current code computes and that a finished evaluation lacks."""
+        """Return the metrics that the current code computes but a finished evaluation lacks."""
         from iclbench.core.expected_metrics import missing_metrics  # needs torch
 
         if cell.hash not in self._missing_metrics:
@@ -92,8 +93,8 @@ class CellStore:
         return self._missing_metrics[cell.hash]
 
     def metrics(self, cell: GridCell) -> set[str]:
-        """The metrics that a finished evaluation computed: those in its row, or those of the values in its files if the
-        row has none."""
+        """Return the metrics that a finished evaluation computed. They are read from its row or, if the row does not
+        list them, from the values in its files."""
         recorded_metrics = self.rows["metrics"].get(cell.hash)
         if not pd.isna(recorded_metrics):
             return set(str(recorded_metrics).split())
@@ -105,22 +106,22 @@ class CellStore:
         return metric_names
 
     def _measured_metrics(self, file: str) -> pd.DataFrame:
-        """The combinations of run, evaluator and metric that have values in a file."""
+        """Return the combinations of run, evaluator and metric that have values in a file."""
         if file not in self._metrics:
             columns = ["run", "evaluator", "metric", "status"]
             try:
                 rows = tables.read_columns("values", self.results / file, columns)
-            except tables.TableError:  # readers of the values report it
+            except tables.TableError:  # reported by the code that reads the values
                 rows = tables.frame("values", [])[columns]
             self._metrics[file] = rows[rows["status"].eq("ok")].drop_duplicates()
         return self._metrics[file]
 
     def has_row(self, cell: GridCell) -> bool:
-        """Whether the cell has a row and all its files."""
+        """Whether the cell has a row and all files that it names."""
         return cell.hash in self._states
 
     def files(self, cell: GridCell) -> tuple[Path, ...]:
-        """The files with the results of a finished cell, including failed rows."""
+        """Return the files with the results of a finished, diverged or failed cell; empty for other cells."""
         is_finished = self.state(cell) in ("done", "diverged", "failed")
         return tuple(self.results / file for file in self._files[cell.hash]) if is_finished else ()
 
@@ -129,8 +130,11 @@ class CellStore:
         return any(tables.is_packed(self.results / file, self.results) for file in self._files.get(cell, ()))
 
     def has_episode_scores(self, cell: GridCell) -> bool:
-        """Whether an evaluation has the scores of single episodes for the comparison with an oracle: its likelihoods on
-        every prompt set where an oracle has likelihoods, or squared errors if it has no likelihoods."""
+        """Whether an evaluation has the scores of single episodes that a comparison with an oracle needs.
+
+        These are the likelihoods on all prompt sets on which an oracle has likelihoods, or the squared errors if the
+        contestant has no likelihoods.
+        """
         values = self._rows_of("values", cell)
         values = values[
             values["status"].eq("ok") & values["axis"].isna() & ~values["metric"].isin(tables.COMPARISON_METRICS)
@@ -148,7 +152,7 @@ class CellStore:
         return len(required_keys) > 0 and bool(required_keys.isin(keys).all())
 
     def _rows_of(self, table: tables.TableName, cell: GridCell) -> pd.DataFrame:
-        """The rows of all files of a cell."""
+        """Return the rows of one table from all files of a cell."""
         paths = [path for path in self.files(cell) if path.name.endswith(f"{table}.parquet")]
         return tables.union(table, [self._read(table, path) for path in paths])
 
@@ -173,7 +177,7 @@ class CellStore:
         return self._readable[file]
 
     def damaged_file(self, cell: GridCell) -> Path | None:
-        """The first damaged file of a finished cell. Missing files are not damaged."""
+        """Return the first damaged file of a finished cell, or None. A missing file does not count as damaged."""
         if cell.hash not in self._incomplete_cells:
             return None
         try:
@@ -189,14 +193,14 @@ class CellStore:
 
 
 def record(results: Path, cell: GridCell, outcome: Outcome, context: Context) -> None:
-    """Write the row of a cell to its own file, so that several processes can write at the same time."""
+    """Write the row of a cell. Each row has its own file, so that several processes can write at the same time."""
     path = results / "cells" / cell.group / f"{cell.run}.{cell.kind}-{cell.hash}.cells.parquet"
     with write_errors(results):
         tables.write("cells", [cell_row(cell, outcome, context)], path, {})
 
 
 def cell_row(cell: GridCell, outcome: Outcome, context: Context) -> dict[str, object]:
-    """The row of a cell in the tables."""
+    """Return the row of a cell in the table `cells`."""
     columns: dict[str, object] = {
         "cell": cell.hash,
         "kind": cell.kind,
@@ -229,7 +233,7 @@ def computes_scores(cell: GridCell) -> bool:
 
 
 def _metrics(results: Path, files: Sequence[str]) -> str | None:
-    """The metrics in the metadata of the tables of an evaluation; None if there is no such metadata."""
+    """Return the metrics that the metadata of an evaluation's tables list; None if they list none."""
     metric_lists = [
         tables.metadata(results / file).get("metrics", "") for file in files if file.endswith("values.parquet")
     ]
@@ -237,7 +241,7 @@ def _metrics(results: Path, files: Sequence[str]) -> str | None:
 
 
 def _file_names(files: Any) -> tuple[str, ...]:
-    """The files of a row.
+    """Return the file names in the column `files` of a row.
 
     Raises:
         ValueError: the value is not a JSON list.
@@ -249,5 +253,5 @@ def _file_names(files: Any) -> tuple[str, ...]:
 
 
 def relative_paths(results: Path, files: Sequence[Path]) -> tuple[str, ...]:
-    """Files relative to the results folder, as in rows."""
+    """Return the paths of files relative to the results folder, as rows store them."""
     return tuple(path.relative_to(results).as_posix() for path in files)

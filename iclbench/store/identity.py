@@ -1,9 +1,10 @@
 """Identities: the hashes of runs, prompt sets, scores and cells of a grid.
 
-All hashes cover the same kinds of contents: resolved settings (after card, preset, learning rates and overrides) that
-differ from their defaults, the codes (`iclbench.config.codes`) of the classes that compute the result, and fingerprints
-of data. Defaults are frozen: `tests/golden/defaults.json` lists them, and a changed default needs a raised code. Hashes
-depend on the contents of files. Only the hashes of cells, which are planned without the files, depend on their paths.
+All hashes cover the same kinds of contents: resolved settings (from card, preset, learning rates and overrides) that
+differ from their defaults, the version codes (`iclbench.config.codes`) of the classes that compute the result, and
+fingerprints of data. Defaults are frozen: `tests/golden/defaults.json` lists them, and a change of a default requires a
+new version code. Hashes depend on the contents of files, not on their paths. The only exception is the hash of a cell,
+which depends on the paths because cells are planned without the files.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def without_defaults(settings: BaseSettings) -> dict[str, Any]:
-    """The settings that differ from their defaults, in plain values."""
+    """Return the settings that differ from their defaults, as plain values."""
     return settings.model_dump(mode="json", exclude_defaults=True)
 
 
 def training_settings(config: RunConfig) -> dict[str, Any]:
-    """Settings that the weights of a run depend on."""
+    """Return the settings on which the weights of a run depend."""
     backbone = config.backbone
     return {
         "preset": config.preset,
@@ -45,19 +46,22 @@ def training_settings(config: RunConfig) -> dict[str, Any]:
 
 
 def run_id(config: RunConfig) -> str:
-    """The identity of a run."""
+    """Return the identity of a run."""
     return content_hash(training_settings(config))
 
 
 def weights_id(config: RunConfig) -> str:
-    """The identity of the settings of trained weights, without monitoring settings and without facts learned from data,
-    which the configuration of a grid does not have."""
+    """Return the identity of the settings with which weights were trained.
+
+    It covers neither monitoring settings nor facts that were learned from data, which the configuration of a grid does
+    not have.
+    """
     task = config.task.model_copy(update={"learned": {}})
     return content_hash(_without_monitoring(config.model_copy(update={"task": task})))
 
 
 def variant_id(config: RunConfig) -> str:
-    """The identity of the weights of a run without its seed."""
+    """Return the identity of a run's settings without its seed. It is the same for all seeds of a variant."""
     contents = _without_monitoring(config)
     del contents["seed"]
     return content_hash(contents, 8)
@@ -70,7 +74,8 @@ def _without_monitoring(config: RunConfig) -> dict[str, Any]:
 
 
 def prompts_id(prompts: PromptSet, **sizes: Any) -> str:
-    """The identity of frozen episodes: the family, its data, the shift or the test, the seed, and numbers of points."""
+    """Return the identity of frozen episodes. It covers the family, its data, the shift or test, the seed, and the
+    `sizes`, such as numbers of points."""
     task, family = prompts.task, prompts.family
     contents = {
         "family": task.family,
@@ -86,54 +91,55 @@ def prompts_id(prompts: PromptSet, **sizes: Any) -> str:
 
 
 def model_id(run: str, weights: str | None, branches: Mapping[str, str | None]) -> str:
-    """The identity of a trained model: its run and the digests of its weights and branches."""
+    """Return the identity of a trained model. It covers the run and the digests of the weights and branches."""
     contents: dict[str, Any] = {"config": run, "weights": weights}
     return content_hash(contents | {"branches": branches} if branches else contents)
 
 
 def untrained_id(run: str) -> str:
-    """The identity of the untrained model that a run starts from."""
+    """Return the identity of the untrained model with which a run starts."""
     return content_hash({"config": run, "untrained": True})
 
 
 def unweighted_id(config: RunConfig) -> str:
-    """The identity of a model for results that do not depend on its weights, like costs."""
+    """Return the identity of a model for results that do not depend on its weights, such as costs."""
     return content_hash({"config": training_settings(config)})
 
 
 def in_memory_id(**contents: Any) -> str:
-    """The identity of a model without a run, by its class, settings, shape and training, without its seed."""
+    """Return the identity of a model without a run. It covers the class, settings, shape and training, but not the
+    seed."""
     return content_hash(contents, 8)
 
 
 def method_id(model: str | None, method: str, length: int = 12) -> str:
-    """The identity of a model, or of its variant, to which a method is applied."""
+    """Return the identity of a model, or of its variant, with a method that is applied to it."""
     return content_hash({"run": model, "method": method}, length)
 
 
 def baseline_id(
     card: BaselineCard, facts: Sequence[float | None], libraries: Mapping[str, str], loses_oracle_status: bool
 ) -> str:
-    """The identity of a baseline on a task.
+    """Return the identity of a baseline on a task.
 
     Args:
         card: the card, with the estimator and its settings.
-        facts: numbers of the task that the baseline is given.
+        facts: properties of the task that are passed to the baseline.
         libraries: versions of the libraries that the baseline uses.
-        loses_oracle_status: whether it is an oracle of the task, but not under the shift of the prompts.
+        loses_oracle_status: whether the baseline is an oracle of the task, but not under the shift of the prompts.
     """
     contents = {**baseline_settings(card), "facts": list(facts), "libraries": dict(libraries)}
     return content_hash(contents | {"oracle": False} if loses_oracle_status else contents)
 
 
 def descent_id(steps: int, step_size: str | None, search: Sequence[object]) -> str:
-    """The identity of gradient descent (`step_size` None) or GD++ in the evaluation of a probe."""
+    """Return the identity of gradient descent (`step_size` None) or GD++ in a probe."""
     contents = {"estimator": "gradient-descent", "steps": steps, "step_size": step_size, "search": list(search)}
     return content_hash(contents | {"code": codes.of_estimator("gradient-descent")})
 
 
 def costs_id(contestant: Contestant, task: TaskConfig, data: str | None) -> str:
-    """The identity of the costs of a contestant on a task, which do not depend on its weights."""
+    """Return the identity of the costs of a contestant on a task. Costs do not depend on the weights."""
     contents = {
         "contestant": contestant.variant or contestant.identity,
         "family": task.family,
@@ -145,19 +151,19 @@ def costs_id(contestant: Contestant, task: TaskConfig, data: str | None) -> str:
 
 
 def score_id(contestant: Contestant, prompt_set: str, family: str | None) -> str:
-    """The identity of the scores of a contestant on a prompt set.
+    """Return the identity of the scores of a contestant on a prompt set.
 
     Args:
         contestant: the contestant.
         prompt_set: identity of the prompts.
-        family: family of the normaliser of errors; None for language tasks.
+        family: the family whose normaliser divides the errors; None for language tasks.
     """
     contents = {"contestant": contestant.identity, "prompts": prompt_set}
     return content_hash(contents if family is None else contents | {"normaliser": codes.of_normaliser(family)})
 
 
 def baseline_settings(card: BaselineCard) -> dict[str, Any]:
-    """Settings that the predictions of a baseline depend on, apart from the task."""
+    """Return the settings on which the predictions of a baseline depend, apart from the task."""
     cls = ESTIMATORS.get(card.estimator)
     settings = validate(cls.Settings, card.settings, f"estimator '{card.estimator}'")
     # The version of an installed library identifies its code (`baseline_id`).
@@ -170,9 +176,9 @@ def baseline_settings(card: BaselineCard) -> dict[str, Any]:
 
 
 def cell_id(cell: GridCell) -> str:
-    """The identity of a cell of a grid: everything that its rows depend on or contain.
+    """Return the identity of a cell of a grid. It covers everything that the rows of the cell depend on or contain.
 
-    It contains the paths of data sets and not their contents, since a grid is planned without the files.
+    For data sets, it covers the paths but not the contents, since a grid is planned without the files.
     """
     task = cell.task_config
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "reason": cell.reason}
@@ -193,7 +199,7 @@ def cell_id(cell: GridCell) -> str:
             contents["baseline"] = baseline_settings(load_baseline(cell.baseline)[1])
             contents["oracle"] = cell.run in task.oracles
         elif cell.is_summary:
-            # The codes of the contestants are in the identities of their cells.
+            # The identities of the needed cells cover the version codes of the contestants.
             published = [number.model_dump(mode="json", exclude_defaults=True) for number in task.published]
             contents |= {
                 "needs": sorted(cell.needs),
@@ -211,7 +217,7 @@ def cell_id(cell: GridCell) -> str:
 
 
 def episodes_id(task: TaskConfig, seed: int) -> str:
-    """The identity of the episodes that cells of a grid share: the sampled task and the seed."""
+    """Return the identity of the episodes that cells of a grid share. It covers the sampled task and the seed."""
     contents = {
         "parameters": task.parameters,
         "points": task.points,
@@ -223,72 +229,78 @@ def episodes_id(task: TaskConfig, seed: int) -> str:
 
 
 def language_cell_id(cell: LanguageCell, versions: Sequence[int]) -> str:
-    """The identity of a cell of a language model. `versions` are the versions of the code for prompts and answers."""
+    """Return the identity of a cell of a language model. `versions` are the versions of the code for prompts and
+    answers."""
     contents: dict[str, Any] = {"kind": cell.kind, "run": cell.run, "preset": cell.preset, "asked": cell.options}
     contents |= {"task": [cell.task, cell.task_config.subset, cell.task_config.hash], "model": cell.identity}
     return content_hash(contents | {"versions": list(versions)}, 16)
 
 
 def language_weights_id(**contents: Any) -> str:
-    """The identity of the weights of a language model, by its files or its commit on a hub, and their precision."""
+    """Return the identity of the weights of a language model, from its files or its commit on a hub, and its
+    precision."""
     return content_hash(contents)
 
 
 def context_method_id(name: str, settings: BaseSettings, version: int) -> str:
-    """The identity of a method that reads demonstrations. `version` is the version of its code."""
+    """Return the identity of a method of reading demonstrations. `version` is the version of its code."""
     return content_hash({"method": name, "settings": settings.model_dump(), "version": version})
 
 
 def language_model_id(
     model: str, method: str, version: int, overlength: str, demonstration_limits: Sequence[Any]
 ) -> str:
-    """The identity of a language model under a method.
+    """Return the identity of a language model with a method.
 
     Args:
         model: identity of the weights.
         method: identity of the method.
-        version: version of the code of answers.
+        version: version of the code that computes and judges answers.
         overlength: treatment of prompts that are too long.
-        demonstration_limits: limits of the demonstrations from the methods that this one is compared with.
+        demonstration_limits: properties of the compared methods that limit the number of demonstrations.
     """
     contents: dict[str, Any] = {"model": model, "method": method, "version": version, "overlength": overlength}
     return content_hash(contents | {"room": list(demonstration_limits)} if demonstration_limits else contents)
 
 
 def language_variant_id(model: str, method: str) -> str:
-    """The identity of a language model under a method, for all treatments of its prompts."""
+    """Return the identity of a language model with a method. It is the same for all treatments of long prompts."""
     return content_hash({"model": model, "method": method}, 8)
 
 
 def majority_id(version: int) -> str:
-    """The identity of the baseline of the most frequent answer."""
+    """Return the identity of the majority baseline."""
     return content_hash({"majority": version})
 
 
 def language_prompts_id(**contents: Any) -> str:
-    """The identity of the prompts of a language task, or of prompts that differ only in their demonstrations."""
+    """Return the identity of the prompts of a language task, or of all prompts that differ only in their
+    demonstrations."""
     return content_hash(contents, 8)
 
 
 def validation_id(prompt_sets: Sequence[str]) -> str:
-    """The identity of a list of validation prompt sets."""
+    """Return the identity of a list of validation prompt sets."""
     return content_hash({"sets": list(prompt_sets)}, 8)
 
 
 def bundle_id(cells: Sequence[str]) -> str:
-    """The identity of the cells of one job."""
+    """Return the identity of the cells of one job."""
     return content_hash({"cells": list(cells)}, 12)
 
 
 def _task(task: TaskConfig, role: Role) -> dict[str, Any]:
-    """The keys of a task with a role."""
+    """Return the settings of a task that have a role, and the parameters of its family."""
     plain = task.model_dump(mode="json", exclude_defaults=True, include=set(TaskConfig.with_role(role)))
     return plain | {"parameters": _parameters(task)}
 
 
 def _parameters(task: TaskConfig) -> dict[str, Any]:
-    """The parameters of a family that differ from their defaults, without paths of files; all parameters of a family
-    from outside iclbench, which is not imported."""
+    """Return the parameters of a family that differ from their defaults, without paths of files.
+
+    For a family of another package, return all parameters that are set. The defaults are unknown, since the family is
+    not imported.
+    """
     if not codes.is_ours(FAMILIES, task.family):
         return task.parameters
     checked = task.family_parameters
@@ -296,7 +308,8 @@ def _parameters(task: TaskConfig) -> dict[str, Any]:
 
 
 def _settings(backbone: BackboneConfig) -> dict[str, Any]:
-    """The settings of a backbone that differ from their defaults; all settings of a class from outside iclbench."""
+    """Return the settings of a backbone that differ from their defaults. For a class of another package, return all
+    settings that are set."""
     if not codes.is_ours(BACKBONES, BACKBONES.variant(backbone.name).backbone):
         return backbone.settings
     model = backbone_class(backbone.name).Settings

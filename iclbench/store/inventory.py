@@ -1,4 +1,5 @@
-"""Size, date and score of runs, for `iclbench list runs`. This module needs neither torch nor pandas."""
+"""Size, date and score of runs, for `iclbench list runs`. This module does not import torch or pandas, so that the
+command is fast."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from typing import Any
 from iclbench.core import digests
 from iclbench.store.runs import Run
 
-# Evaluators in the order in which the score of a run is chosen: the trained question before tests of the family.
+# Evaluators whose score is shown for a run, in order of preference: the trained question comes before the tests of the
+# family.
 _EVALUATORS = ("next", "targets", "icl")
 
 
 def size(run: Run) -> int:
-    """Bytes of all files in the folder of a run."""
+    """Return the total size of all files in the folder of a run, in bytes."""
     return _folder_size(run.path)
 
 
@@ -31,13 +33,14 @@ def _folder_size(folder: str | Path) -> int:
 
 
 def date(run: Run) -> str | None:
-    """The day on which the weights or the last checkpoint were written."""
+    """Return the day on which the weights or, before the end of training, the last checkpoint were written."""
     path = run.weights if run.finished else next(iter(run.checkpoints[-1:]), None)
     return None if path is None else time.strftime("%Y-%m-%d", time.localtime(path.stat().st_mtime))
 
 
 def scores(results: Path) -> dict[tuple[str, str], float]:
-    """The scores of runs without a shift, by run and task. Runs may also have scores on tables of the user."""
+    """Return the scores of runs without a shift, by run and task. A run may have scores on several tasks, such as the
+    user's own tables."""
     columns = ("run", "task", "shift", "evaluator", "axis", "n_context", "n_related", "metric", "value", "trained_on")
     best: dict[tuple[str, str], tuple[tuple[int, str, int], float]] = {}
     for path in sorted((results / "tables").glob("*/summary/scores.values.parquet")):
@@ -55,14 +58,15 @@ def scores(results: Path) -> dict[tuple[str, str], float]:
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of a table with these columns (None if the file lacks a column). A damaged file has no rows."""
+    """Yield the rows of a table with these columns. A column that the file lacks is None. A damaged file has no
+    rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         content = path.read_bytes()
         digests.check(content)
-        # read_table would import pandas, and its threads and buffers take longer than reading the few rows.
+        # read_table would import pandas, and starting its threads takes longer than reading these few rows.
         with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
             file_rows = file.read(columns=list(columns), use_threads=False).to_pylist()
             yield from (dict.fromkeys(columns) | row for row in file_rows)

@@ -1,4 +1,4 @@
-"""The outcome of a cell."""
+"""The outcome of computing a cell."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from iclbench.store.state import State
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a cell.
+    """The outcome of computing a cell.
 
     Attributes:
         status: done, failed, diverged or skipped.
-        reason: why the cell failed or is not applicable.
-        files: the files with its rows and weights, relative to the results folder.
-        seconds: the duration in this process.
-        warnings: lines for the terminal of the sweep, which a worker does not have.
+        reason: why the cell failed, diverged or is not applicable.
+        files: the files with the cell's rows and weights, relative to the results folder.
+        seconds: the duration of the computation; for training, including earlier processes.
+        warnings: warnings that the sweep prints, because a worker has no terminal.
     """
 
     status: State

@@ -2,11 +2,11 @@
 
 config.toml                      the configuration of the run
 checkpoints/step-N.safetensors   the last two checkpoints during training; those of a branch are in checkpoints/branch-N
-model.safetensors                the trained weights, with a file of their digest (.sha256)
-branch-N.safetensors             the weights of a branch of N steps, with a file of their digest
-values.parquet, costs.parquet    training curve and cost of training
-diverged.json                    step and reason of the divergence of a training run with this configuration
-unpacked.txt                     path of the archive of an unpacked run, which has no branches and no tables
+model.safetensors                the trained weights, with a file for their digest (.sha256)
+branch-N.safetensors             the weights of the branch of N steps, with a file for their digest
+values.parquet, costs.parquet    the training curve and the cost of training
+diverged.json                    if training with this configuration diverged: the step and the reason
+unpacked.txt                     if the run is from an archive: the path of the archive; it has no branches or tables
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ log = logging.getLogger("iclbench")
 
 
 def recorded_digest(weights: Path) -> str | None:
-    """The SHA-256 in the digest file of weights; None if there is no such file.
+    """Return the SHA-256 in the digest file of weights; None if the file does not exist.
 
-    A process that is killed while it writes the weights can leave several digests in the file. The one that matches
-    the weights is returned."""
+    If a process was killed while it wrote the weights, the file may contain several digests. The digest that matches
+    the weights is then returned.
+    """
     path = digest_path(weights)
     if not path.is_file():
         return None
@@ -56,14 +57,14 @@ def recorded_digest(weights: Path) -> str | None:
 
 
 def run_name(config: RunConfig) -> str:
-    """The default name of a run: task, backbone, preset and seed."""
+    """Return the default name of a run, which consists of task, backbone, preset and seed."""
     backbone = re.sub(r"[^a-z0-9]+", "-", config.backbone.name.lower()).strip("-")
     return f"{config.task.name}-{backbone}-{config.preset}-s{config.seed}"
 
 
 def trained_and_current_codes(config: RunConfig) -> Iterator[tuple[str, codes.Code, codes.Code]]:
-    """The names of the family and the backbone of a configuration, each with two versions of its code: the one that
-    trained the run and the current one."""
+    """Yield the names of the family and the backbone of a configuration, each with the code (`iclbench.config.codes`)
+    with which the run was trained and the current code."""
     task, backbone = config.task, config.backbone
     yield task.family, task.code, codes.of_family(task.family)
     yield backbone.name, backbone.code, codes.of_backbone(backbone.name, backbone.settings)
@@ -84,14 +85,14 @@ class Run:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration; raises `UsageError` if the file cannot be read or is not valid."""
+        """The configuration. `UsageError` is raised if its file cannot be read or is not valid."""
         path = self.path / "config.toml"
         with self._with_advice():
             return validate(RunConfig, read_similar_toml(path), str(path))
 
     @contextmanager
     def _with_advice(self) -> Iterator[None]:
-        """Add advice to the error of a configuration that cannot be read."""
+        """Add advice to an error about a configuration that cannot be read."""
         try:
             yield
         except UsageError as error:
@@ -113,7 +114,7 @@ class Run:
         return self.weights.is_file()
 
     def branch(self, steps: int) -> Path:
-        """The weights file of the branch with this number of steps."""
+        """Return the path of the weights of the branch with this number of steps."""
         return self.path / f"branch-{steps:09d}.safetensors"
 
     def has_branch(self, steps: int) -> bool:
@@ -121,7 +122,7 @@ class Run:
         return self.verified_metadata(self.branch(steps), steps) is not None
 
     def verified_metadata(self, path: Path, branch: int | None) -> dict[str, str] | None:
-        """Metadata of weights; None if they are missing, damaged or not those of this run."""
+        """Return the metadata of a weights file; None if it is missing, damaged or not from this run or branch."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -134,7 +135,7 @@ class Run:
 
     @property
     def recorded_divergence(self) -> DivergedError | None:
-        """The recorded divergence of a training run with this configuration; None if there is none."""
+        """The recorded divergence of a training with this configuration; None if none is recorded."""
         try:
             record = json.loads((self.path / self.DIVERGED).read_bytes())
             if record["config"] == self.hash:
@@ -144,14 +145,16 @@ class Run:
         return None
 
     def forget_divergence(self) -> None:
-        """Remove the files of a training run that diverged with another configuration."""
+        """Remove the record and the curve of an earlier training that diverged. It had another configuration, since the
+        same configuration is not trained again."""
         if (self.path / self.DIVERGED).is_file():
             for name in ("values.parquet", self.DIVERGED):
                 (self.path / name).unlink(missing_ok=True)
 
     @property
     def is_started(self) -> bool:
-        """Whether weights or checkpoints exist. If so, only the evaluation part of the configuration can change."""
+        """Whether weights or checkpoints exist. In a started run, only the evaluation part of the configuration may
+        change."""
         return self.finished or self.checkpoint_step > 0
 
     @property
@@ -161,22 +164,22 @@ class Run:
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether the run is from an archive of weights."""
+        """Whether the run was unpacked from an archive of weights."""
         return (self.path / self.UNPACKED).is_file()
 
     @property
     def branch_steps(self) -> list[int]:
-        """The last steps of the branches with weights."""
+        """The numbers of steps of the branches. An unpacked run has no branches."""
         return [] if self.is_unpacked else self.config.train.branch_steps
 
     @property
     def branch_digests(self) -> dict[str, str | None]:
-        """The recorded digests of the weights of the branches, by number of steps."""
+        """The recorded digest of the weights of each branch, by number of steps."""
         return {str(steps): recorded_digest(self.branch(steps)) for steps in self.branch_steps}
 
     @property
     def training_files(self) -> list[Path]:
-        """The files of a finished training run."""
+        """The files that training writes: configuration, weights, tables and branches."""
         try:
             branches = [self.branch(steps).name for steps in self.config.train.branch_steps]
         except UsageError:  # no configuration
@@ -191,15 +194,15 @@ class Run:
 
     @property
     def signature(self) -> dict[str, str]:
-        """Metadata of the weights and checkpoints."""
+        """The metadata of the weights and checkpoints that identify the run."""
         return {"config": self.hash}
 
     def branch_signature(self, steps: int) -> dict[str, str]:
-        """Metadata of the weights of a branch."""
+        """Return the metadata of a branch's weights that identify the run and the branch."""
         return self.signature | {"branch": str(steps)}
 
     def check_signature(self, metadata: Mapping[str, str] | None) -> None:
-        """Raise `ValueError` if this is the metadata of another configuration or of other code."""
+        """Raise `ValueError` if this metadata is from another configuration or other code."""
         if (metadata or {}).get("config") != self.hash:
             raise ValueError("another configuration or another version of a plug-in")
 
@@ -215,24 +218,27 @@ class Run:
         return self.checkpoints_of(None)
 
     def checkpoint_folder(self, branch: int | None) -> Path:
-        """The folder with the checkpoints of the training run (None) or of a branch."""
+        """Return the folder with the checkpoints of the training run (`branch` None) or of a branch."""
         folder = self.path / "checkpoints"
         return folder if branch is None else folder / f"branch-{branch:09d}"
 
     def checkpoints_of(self, branch: int | None) -> list[Path]:
-        """The checkpoints of the training run (None) or of a branch, oldest first."""
+        """Return the checkpoints of the training run (`branch` None) or of a branch, oldest first."""
         paths = self.checkpoint_folder(branch).glob("step-*.safetensors")
         return sorted(path for path in paths if re.fullmatch(r"step-\d{9}", path.stem))
 
     @property
     def checkpoint_step(self) -> int:
-        """The step of the last checkpoint; 0 if there is none."""
+        """The step of the last checkpoint of the training run; 0 without checkpoints."""
         return int(self.checkpoints[-1].stem.removeprefix("step-")) if self.checkpoints else 0
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[RunLock]:
-        """Lock the run while the block runs, and remove incomplete files of killed processes. If another process has
-        the lock, wait or raise `IclbenchError`. The system releases the lock of a process that ends."""
+        """Within the block, lock the run. Incomplete files of killed processes are removed first.
+
+        If another process has the lock, wait for it, or raise `IclbenchError` if `wait` is False. If a process ends
+        without releasing the lock, the system releases it.
+        """
         run_lock = RunLock(self)
         with run_lock.hold(wait):
             checkpoints = self.checkpoint_folder(None)
@@ -241,7 +247,7 @@ class Run:
             yield run_lock
 
     def load(self, device: str = "cpu", data_dir: Path | None = None) -> Backbone:
-        """The trained backbone, in eval mode.
+        """Load the trained backbone, in eval mode.
 
         Raises:
             UsageError: the run is not finished, or the weights are damaged or do not fit the code.
@@ -270,8 +276,11 @@ class Run:
         return backbone.to(device).eval()
 
     def load_branch(self, steps: int, backbone: Backbone) -> Backbone:
-        """A backbone from `load`, with the weights of the branch with this number of steps; raises `UsageError` if they
-        are damaged or do not fit the code."""
+        """Load the weights of a branch into a backbone that `load` returned, and return the backbone.
+
+        Raises:
+            UsageError: the weights are damaged or do not fit the code.
+        """
         from safetensors import SafetensorError
 
         path = self.branch(steps)
@@ -287,7 +296,7 @@ class Run:
         return backbone
 
     def _read(self, path: Path, backbone: Backbone, branch: int | None = None) -> None:
-        """Load the weights of a file into the backbone, after checks of their digest and their run."""
+        """Check that weights have their recorded digest and belong to this run, and load them into the backbone."""
         from safetensors import safe_open
 
         with memory_advice(EVALUATION_REMEDY), safe_open(path, framework="pt") as file:
@@ -309,7 +318,7 @@ class Run:
             raise ValueError(f"their digest is not the one in {name}")
 
     def log_notes(self, backbone: Backbone, device: str) -> None:
-        """Log which implementation computes the outputs of a backbone that has several."""
+        """Log which implementation computes the outputs, if the backbone has several."""
         for line in backbone.notes(device):
             _log_once(f"run '{self.name}': {line}")
 
@@ -320,8 +329,8 @@ class DivergedError(IclbenchError):
     Args:
         run: the run.
         step: number of finished steps.
-        problem: description of the value that is not finite.
-        is_recorded: whether the divergence was recorded earlier; if so, the run was not trained again.
+        problem: which value is not finite, as a clause.
+        is_recorded: whether an earlier training recorded the divergence, so that the run was not trained again.
     """
 
     code = "diverged"
@@ -341,12 +350,12 @@ class DivergedError(IclbenchError):
 
     @property
     def failure_files(self) -> list[Path]:
-        """Files of the diverged training run: its curve and the record of the divergence."""
+        """The files that record the divergence: the training curve and `diverged.json`."""
         return [self.run.path / "values.parquet", self.run.path / self.run.DIVERGED]
 
 
 class RunLock:
-    """The lock of a run folder. During training, it also restores the folder if that was deleted or moved.
+    """The lock of a run folder. It can also restore the folder if it was deleted or moved during training.
 
     Args:
         run: the run.
@@ -359,7 +368,8 @@ class RunLock:
 
     @contextmanager
     def hold(self, wait: bool) -> Iterator[None]:
-        """Lock the folder while the block runs. If another process has the lock, wait or raise `IclbenchError`."""
+        """Within the block, lock the folder. If another process has the lock, wait for it, or raise `IclbenchError` if
+        `wait` is False."""
         self._acquire(wait)
         try:
             yield
@@ -374,12 +384,12 @@ class RunLock:
                 )
 
     def store_config(self) -> None:
-        """Store the configuration for `restore`."""
+        """Read the configuration file and store its text for `restore`."""
         self._config = (self._run.path / "config.toml").read_text(encoding="utf-8")
         _ = self._run.hash  # cached now, since the file may change
 
     def restore(self) -> None:
-        """Restore the folder and its configuration, if it was deleted or moved.
+        """Restore the folder and its configuration file if they were deleted or moved.
 
         Raises:
             IclbenchError: another process is training a run of this name, or the folder holds another run.
@@ -412,8 +422,8 @@ class SettingsChangedError(UsageError):
     """The run in a folder was trained with different settings.
 
     Attributes:
-        run: the run.
-        difference: one line with the differences.
+        run: the run in the folder.
+        difference: a clause that lists the differences.
     """
 
     code = "settings-changed"
@@ -450,17 +460,17 @@ def _log_once(line: str) -> None:
 def create(
     results: Path, config: RunConfig, name: str | None = None, data_dir: Path | None = None, wait: bool = False
 ) -> Run:
-    """Return the run with this configuration, and create its folder if it does not exist.
+    """Return a run with this configuration. Create its folder if it does not exist.
 
     Args:
         results: results folder.
         config: configuration of the run.
         name: name of the run (default: `run_name`).
-        data_dir: folder of the data of the task.
-        wait: whether to wait for another process that has locked the run.
+        data_dir: folder of the task's data.
+        wait: whether to wait if another process has locked the run.
 
     Raises:
-        UsageError: the folder holds another run, or the backbone cannot be built, in which case no folder is created.
+        UsageError: the folder holds a run with other settings, or the backbone cannot be built. No folder is created.
         IclbenchError: another process has locked the run, and `wait` is False.
     """
     name = check_name(name) if name else run_name(config)
@@ -488,14 +498,16 @@ def create(
 def with_rates_of_started_run(
     results: Path, config: RunConfig, name: str | None = None, user_keys: Collection[str] = ()
 ) -> RunConfig:
-    """The configuration of a run that starts or continues. A started run continues with the settings that were in the
-    results folder's table of learning rates when it started, even if the table has changed.
+    """Return the configuration with which a run starts or continues.
+
+    If the run has already started, settings from the results folder's table of learning rates are replaced by the
+    settings with which it started, even if the table has changed since.
 
     Args:
         results: results folder.
-        config: configuration of a new run.
+        config: the configuration that a new run would have.
         name: name of the run (default: `run_name`).
-        user_keys: keys of `train` that the user sets, which are not replaced.
+        user_keys: keys of `train` that are set by the user and therefore not replaced.
     """
     table_settings = Rates.of_results(results, config.preset, config.task.name).settings(config.backbone.name)
     run = Run(results / "runs" / (check_name(name) if name else run_name(config)))
@@ -503,7 +515,7 @@ def with_rates_of_started_run(
         return config
     try:
         trained = run.config.train.model_dump(mode="json")
-    except UsageError:  # `create` reports it
+    except UsageError:  # `create` reports the error
         return config
     started_settings = {key: trained[key] for key in table_settings if key not in user_keys}
     train = validate(TrainSettings, config.train.model_dump(mode="json") | started_settings, "run")
@@ -511,7 +523,8 @@ def with_rates_of_started_run(
 
 
 def _check_weights_of(run: Run) -> None:
-    """Remove the new configuration and raise `UsageError` if the weights in the folder are not those of the run."""
+    """Raise `UsageError` if the weights in the folder belong to another run. In this case, remove the configuration
+    file that was just written."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -529,14 +542,15 @@ def _check_weights_of(run: Run) -> None:
 
 
 def check_same_run(run: Run, config: RunConfig) -> None:
-    """Raise `UsageError` if the run in the folder was trained with other settings, code or data."""
+    """Raise `UsageError` if the run in a folder was trained with other settings, code or data than this
+    configuration."""
     if (run.path / "config.toml").is_file():
         _config_to_write(run, config)
 
 
 def _config_to_write(run: Run, config: RunConfig) -> str | None:
-    """The text of a new or changed configuration; None if the file does not change. In a started run, only the
-    evaluation part may change.
+    """Return the text of a new or changed configuration file; None if the file need not change. In a started run, only
+    the evaluation part may change.
 
     Raises:
         UsageError: the run was trained with other settings, code or data.
@@ -547,7 +561,7 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
         if without_learned(without_codes(trained)) != without_learned(without_codes(current)):
             raise SettingsChangedError(run, differences(without_learned(trained), without_learned(current)))
         run.check_codes()
-        # A configuration that a grid plans has no fingerprint of the data.
+        # The configuration of a planned grid has no fingerprint of the data, so the data are not compared.
         if config.task.learned and config.task.learned != run.config.task.learned:
             trained_data = run.config.task.learned.get("fingerprint", "unknown")
             raise DataChangedError(trained_data, config.task.learned["fingerprint"])
@@ -559,7 +573,7 @@ def _config_to_write(run: Run, config: RunConfig) -> str | None:
 
 
 def _check_buildable(config: RunConfig, data_dir: Path | None) -> None:
-    """Raise `UsageError` if the backbone of a configuration cannot be built, or its episodes are too large."""
+    """Raise `UsageError` if a configuration has a backbone that cannot be built, or episodes that are too large."""
     from iclbench.core.bounds import check_task
 
     family = config.task.build(data_dir)
@@ -574,7 +588,7 @@ def _toml_text(content: Mapping[str, Any]) -> str:
 
 
 def find(results: Path, name: str) -> Run:
-    """The run with this name; raises `UnknownNameError` if it does not exist."""
+    """Return the run with this name. Raise `UnknownNameError` if it does not exist."""
     run = Run(results / "runs" / check_name(name))
     if not (run.path / "config.toml").is_file():
         raise UnknownNameError("run", name, [run.name for run in all_runs(results)], hint=f"(in {results})")
@@ -582,7 +596,7 @@ def find(results: Path, name: str) -> Run:
 
 
 def all_runs(results: Path) -> list[Run]:
-    """All runs in a results folder, sorted by name."""
+    """Return all runs in a results folder, sorted by name."""
     return [Run(path.parent) for path in sorted(results.glob("runs/*/config.toml"))]
 
 
@@ -594,21 +608,21 @@ def check_name(name: str, noun: str = "a run name") -> str:
 
 
 def check_not_reserved(name: str, advice: str) -> None:
-    """Raise `UsageError` with advice if a name belongs to a baseline or a published row."""
+    """Raise `UsageError`, with advice, if a name is reserved for a baseline or a published row."""
     if name in card_names("baselines") or name.startswith("published-"):
         raise UsageError(
             f"'{name}' is the name of a baseline or published row in the tables; choose {advice}", code="exists"
         )
 
 
-# Errors of a full disk. With free space, the same command continues its work.
+# Errors that mean that the disk is full. After space is freed, the same command continues its work.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def write_errors(results: Path) -> Iterator[None]:
-    """Within the block, convert errors of the file system: to `IclbenchError` if the disk is full, and otherwise to
-    `UsageError` with the advice to choose another results folder."""
+    """Within the block, convert errors of the file system. An error due to a full disk becomes an `IclbenchError`; any
+    other error becomes a `UsageError` with the advice to choose another results folder."""
     try:
         yield
     except OSError as error:

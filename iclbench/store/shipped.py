@@ -1,6 +1,8 @@
-"""Runs in the package: `iclbench/reference/NAME`, a folder with the configuration and the weights of a finished run.
+"""Runs that are part of the package. Each is a folder `iclbench/reference/NAME` with the configuration and the weights
+of a finished run.
 
-They are named `reference/NAME`, like the runs of packed results, and are read where they are.
+They are named `reference/NAME`, like runs in packed results. They are read from the package and not copied to the
+results folder.
 """
 
 from __future__ import annotations
@@ -13,22 +15,22 @@ from iclbench.core.files import digest_path
 from iclbench.store.runs import Run
 
 FOLDER = "reference"
-# The runs for users' tables, by the kind of the target.
+# The runs that predict users' tables, by kind of target.
 TABLE_RUNS = {"class": f"{FOLDER}/cells-classification", "number": f"{FOLDER}/cells-regression"}
 
 
 def shipped_folder() -> Path:
-    """The folder of runs in the package."""
+    """Return the folder of runs in the package."""
     return Path(__file__).resolve().parents[1] / FOLDER
 
 
 def shipped_names() -> list[str]:
-    """The names of all runs in the package, such as `reference/cells-regression`."""
+    """Return the names of all runs in the package, such as `reference/cells-regression`."""
     return sorted(f"{FOLDER}/{path.parent.name}" for path in shipped_folder().glob("*/config.toml"))
 
 
 def shipped_run(name: str) -> Run | None:
-    """The run of the package with this name, with or without `reference/`; None if there is none."""
+    """Return the run of the package with this name, which may omit `reference/`; None if no run has this name."""
     full_name = name if "/" in name else f"{FOLDER}/{name}"
     return Run(shipped_folder() / full_name.removeprefix(f"{FOLDER}/")) if full_name in shipped_names() else None
 
@@ -47,6 +49,6 @@ def ship(run: Run, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for path in (run.path / "config.toml", run.weights, digest_path(run.weights)):
         shutil.copyfile(path, folder / path.name)
-    # Like an unpacked run, it has neither branches nor tables.
+    # Mark the run as unpacked, because it has neither branches nor tables.
     (folder / Run.UNPACKED).write_text(f"{FOLDER}/{name}\n", encoding="utf-8")
     return folder

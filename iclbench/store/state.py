@@ -1,17 +1,17 @@
-"""The states of a cell, and the check of its files."""
+"""The states of a cell, and a function that checks its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
-# A `failed` cell is tried again. Cells that are `diverged` (a training run without finite weights, or a cell that needs
-# it) or `skipped` (not applicable) are not.
+# A `failed` cell is tried again. A cell is not tried again if it is `diverged` (a training run that diverged, or a cell
+# that needs such a run) or `skipped` (not applicable).
 State = Literal["todo", "done", "failed", "diverged", "skipped"]
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file exists and is complete. Weights also need the file with their digest."""
+    """Whether a file exists and is complete. Weights must also have a file with their digest."""
     from iclbench import tables  # imports pandas
 
     check = {".parquet": tables.is_intact, ".safetensors": _has_tensors_and_digest}.get(path.suffix, Path.is_file)
@@ -25,5 +25,5 @@ def _has_tensors_and_digest(path: Path) -> bool:
 
 
 def state_label(state: State) -> str:
-    """The state in words, for printed tables."""
+    """Return the state in words, for printed tables."""
     return "to do" if state == "todo" else state
