@@ -74,7 +74,9 @@ def probe(
     }
     if family_class(run.config.task.family).is_stream:
         if tasks is not None:
-            raise NotProbedError(f"run '{run.name}' reads a stream; set its numbers of episodes, --fit and --test")
+            raise NotProbedError(
+                f"run '{run.name}' reads a stream; set the numbers of episodes with --fit and --test instead of --tasks"
+            )
         yield from probe_hidden_states(context, run, model, sizes, shift=shift, seed=seed, **numbers)
         return
     if not (isinstance(model.predictor, Backbone) and model.predictor.has_layers):

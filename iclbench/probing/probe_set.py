@@ -17,8 +17,8 @@ from iclbench.store import identity
 POINTS_PER_PASS = 64 * 41
 # Why some shifts cannot be probed: each of their queries depends on a prefix of the context.
 _REASONS_NOT_PROBED = {
-    "orthogonal-query": "its queries are orthogonal to one prefix each",
-    "repeated-query": "its queries repeat points of one prefix each",
+    "orthogonal-query": "each of its queries is orthogonal to a prefix of the context",
+    "repeated-query": "each of its queries repeats a point from a prefix of the context",
 }
 
 

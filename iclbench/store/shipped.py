@@ -43,7 +43,7 @@ def ship(run: Run, name: str) -> Path:
     """
     if run.verified_metadata(run.weights, None) is None:
         raise UsageError(
-            f"run '{run.name}' has no weights, or they are damaged; train it to its end", code="not-finished"
+            f"run '{run.name}' has no weights, or they are damaged; finish its training", code="not-finished"
         )
     folder = shipped_folder() / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -64,7 +64,8 @@ class Bundle:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["schema"] != SCHEMA_VERSION:
                 raise _mismatch(
-                    f"tables have schema {SCHEMA_VERSION} here and {content['schema']} where", content["code"]
+                    f"the table schema is {SCHEMA_VERSION} on this machine and {content['schema']} where",
+                    content["code"],
                 )
             context = content["context"]
             folder = context["data_dir"]
@@ -76,7 +77,9 @@ class Bundle:
                 submitted_hash = cell_fields.pop("hash")
                 cells.append(_cell(cell_fields))
                 if (name := _changed_component(cells[-1], submitted_hash)) is not None:
-                    raise _mismatch(f"the code of '{name}' here differs from that where", content["code"])
+                    raise _mismatch(
+                        f"the code of '{name}' on this machine differs from the code where", content["code"]
+                    )
             return cls(tuple(cells), job_context)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise IclbenchError(f"{path} is damaged ({one_line(error)}): remove it", code="unreadable-file") from error

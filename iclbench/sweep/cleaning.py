@@ -59,7 +59,7 @@ def parts_of(results: Path, name: str) -> list[Part]:
     folder = results / "runs" / check_name(name)
     parts = [Part(folder, "run")] if folder.is_dir() or folder.is_symlink() else []
     parts += [Part(path, "table") for path in _table_files(results) if _owner(path) == name]
-    parts += [Part(path, "row of a sweep") for path in _cell_files(results) if _owner(path) == name]
+    parts += [Part(path, "sweep row") for path in _cell_files(results) if _owner(path) == name]
     if not parts:
         raise UnknownNameError("run", name, [run.name for run in all_runs(results)], hint=f"(in {results})")
     return parts
@@ -99,7 +99,7 @@ def leftovers(results: Path) -> list[Part]:
         removed_runs = {name for name in _evaluated_runs(results) if name not in runs}
         parts += [Part(path, _TABLE_OF_REMOVED) for path in _table_files(results) if _owner(path) in removed_runs]
         parts += [
-            Part(path, "row of a sweep of a removed run")
+            Part(path, "sweep row of a removed run")
             for path in _cell_files(results)
             if _owner(path) in removed_runs and ".cost-" not in path.name
         ]

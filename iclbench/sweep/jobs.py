@@ -191,7 +191,7 @@ class ClockCheck:
             if skew > _MAX_SKEW and not self._has_warned:
                 self._has_warned = True
                 self._print_line(
-                    f"the clock of node {content['node']} differs by {skew:.0f} s from that of the file system"
+                    f"the clock of node {content['node']} differs by {skew:.0f} s from the clock of the file system"
                 )
 
 

@@ -141,7 +141,7 @@ class RayExecutor(JobExecutor[_RayBundle]):
         for name, needed in (("CPU", self._settings.cpus), ("GPU", self._settings.gpus)):
             largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
             if needed > largest:
-                return f"no node of the Ray cluster has {needed} {name}, the largest has {largest:g}"
+                return f"no node of the Ray cluster has {needed} {name}; the largest node has {largest:g}"
         return None
 
     def _check_nodes(self, waiting_count: int) -> None:

@@ -30,7 +30,7 @@ _ADAPTER = "adapter_config.json"
 _GENERATION = "generation_config.json"
 # Tokenizer classes that tokenizer.json defines completely.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_NOT_CACHED = "offline, and the local cache does not have all its files; give a folder, or leave out --offline"
+_NOT_CACHED = "offline, and the local cache lacks some of its files; give a folder, or leave out --offline"
 
 
 class DoesNotFitError(UsageError):
