@@ -130,7 +130,7 @@ def write_report(
     )
     lines = [f"section '{title}' could not be created: {reason}" for title, reason in report.failed_sections.items()]
     lines += [f"picture '{name}' is missing: {reason}" for name, reason in report.missing_pictures.items()]
-    lines += [f"the report has tables and no figures: {report.script_error}"] * bool(report.script_error)
+    lines += [f"the report has tables but no figures: {report.script_error}"] * bool(report.script_error)
     for line in lines:
         warnings.warn(line, stacklevel=2)
     return report.page
