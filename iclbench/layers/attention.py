@@ -1,11 +1,12 @@
-"""The attention layer of pseudo-token neural processes, with masks.
+"""The attention layer of Transformer neural processes; it supports masks.
 
-Pre-norm with residuals: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)), with one LN for queries and keys
-(ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that code; appendix G describes two
-hidden layers. Keys and values can be computed separately (`keys`), so that they are projected once for many queries.
+The layer is pre-norm with residual connections: q = q + Attention(LN(q), LN(kv)), then q = q + FF(LN'(q)). The same LN
+is applied to queries and keys (ICICL-TNP paper, appendix G; cambridge-mlg's code). FF has one hidden layer, as in that
+code; appendix G describes two. The method `keys` computes keys and values separately, so that many queries can share
+them.
 
-The layer returns queries without any valid key unchanged, so an absent dataset has no effect. The authors' layer
-adds the output bias and the feed-forward network to them.
+If a query has no valid key, the layer returns it unchanged, so an absent dataset has no effect. The authors' layer
+still adds the output bias and the feed-forward network to such a query.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from iclbench.layers.perceptron import perceptron
 
 @dataclass(frozen=True)
 class KeysAndValues(TensorRecord):
-    """Keys and values per head. The leading axes are episodes, or episodes and samples.
+    """Keys and values of each attention head. The leading axes are episodes, or episodes and samples.
 
     Attributes:
         keys, values: one vector per head and token.
@@ -42,7 +43,7 @@ def check_heads(width: int, heads: int, setting: str = "width") -> None:
     Args:
         width: width D of a token.
         heads: number of attention heads.
-        setting: name of the setting of the width.
+        setting: name of the setting that holds the width, for the error message.
 
     Raises:
         UsageError: the width is not a multiple of the number of heads.
@@ -55,12 +56,13 @@ def check_heads(width: int, heads: int, setting: str = "width") -> None:
 
 
 class AttentionLayer(nn.Module):
-    """Cross- or self-attention and a feed-forward network; 6 D² + 7 D parameters if its hidden width is D.
+    """Cross-attention or self-attention, followed by a feed-forward network. The layer has 6 D² + 7 D parameters if the
+    hidden width of the network is D.
 
     Args:
-        width: D of a token.
+        width: width D of a token.
         heads: number of attention heads.
-        feedforward: hidden width of the feed-forward network; None: D.
+        feedforward: hidden width of the feed-forward network; None means D.
 
     Raises:
         UsageError: the width is not a multiple of the number of heads.
@@ -72,13 +74,13 @@ class AttentionLayer(nn.Module):
         self.heads = heads
         self.norm = nn.LayerNorm(width)
         self.q = nn.Linear(width, width, bias=False)
-        self.kv = nn.Linear(width, 2 * width, bias=False)  # initialised like two matrices: the bound is 1 / sqrt(D)
+        self.kv = nn.Linear(width, 2 * width, bias=False)  # initialised as two separate matrices: bound 1 / sqrt(D)
         self.out = nn.Linear(width, width)
         self.norm_inner = nn.LayerNorm(width)
         self.feed_forward = perceptron(width, feedforward or width, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysAndValues:
-        """Keys and values of the tokens."""
+        """Compute the keys and values of the tokens."""
         return self._project(self.norm(tokens), mask)
 
     def attend(self, queries: Float[Tensor, "B Q D"], memory: KeysAndValues) -> Float[Tensor, "B Q D"]:
@@ -94,8 +96,8 @@ class AttentionLayer(nn.Module):
         """The queries after attention to the tokens.
 
         Args:
-            queries: rows that are updated.
-            tokens: rows that the queries attend to; None means the queries (self-attention).
+            queries: tokens to update.
+            tokens: tokens that the queries attend to; None means the queries themselves (self-attention).
             mask: valid tokens; None means all.
         """
         if tokens is not None:

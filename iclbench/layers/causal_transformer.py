@@ -1,9 +1,10 @@
-"""The causal Transformer over interleaved pairs x_1, y_1, ..., x_N, y_N: GPT-2's blocks, and their continuation from a
+"""A causal Transformer over interleaved pairs x_1, y_1, ..., x_N, y_N, with GPT-2's blocks. It can continue from a
 state.
 
-Layers, initial weights and outputs are those of `transformers.GPT2Model` (checked by a test). The forward pass is
-leaner: it has no token embedding (12.9 M unused parameters with the default vocabulary) and uses fused attention and
-fused GELU, and the last layer computes only keys and values of tokens whose output is not read.
+Layers, initial weights and outputs are those of `transformers.GPT2Model` (checked by a test), but this implementation
+is leaner. It has no token embedding, which would add 12.9 M unused parameters with the default vocabulary and width
+256. It uses fused attention and fused GELU. For tokens whose output is not read, the last layer computes only keys and
+values.
 """
 
 from __future__ import annotations
@@ -39,17 +40,19 @@ from iclbench.layers.positions import (
 )
 from iclbench.layers.prompt import SEPARATOR
 
-# The tokens whose output is read after the last layer: all, those of inputs, or those of outputs.
+# Tokens whose hidden vectors are read after the last layer: all tokens, those of the inputs x, or those of the outputs
+# y.
 ALL_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = slice(None), slice(0, None, 2), slice(1, None, 2)
 
-# From the number of a layer, its queries, keys and values to its attention output; None if no later layer is needed.
+# Maps a layer's number, queries, keys and values to its attention output; None if this output is not needed.
 _Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor | None]
 
 
 class CausalTransformer(nn.Module):
-    """Blocks, final norm and positions. A subclass calls `build` in its constructor.
+    """The blocks, final norm and positions of a causal Transformer. A subclass calls `build` in its constructor.
 
-    In a subclass that also derives from `SequenceBackbone`, listed after this class, this Transformer is the trunk.
+    If a subclass also derives from `SequenceBackbone`, which must be listed after this class, the Transformer is its
+    trunk.
     """
 
     padding: ClassVar[Literal["left", "right"]] = "right"
@@ -65,20 +68,20 @@ class CausalTransformer(nn.Module):
         init_std: float = 0.02,
         feedforward: int | None = None,
     ) -> None:
-        """Make the layers.
+        """Create the layers.
 
         Args:
             layers: number of blocks.
-            width: D of the tokens.
+            width: width D of a token.
             heads: number of attention heads.
             points: number of pairs that have learned positions.
-            positions: the encoding of positions.
+            positions: position encoding.
             init_std: standard deviation of the initial weights.
             feedforward: hidden width of each block's MLP; None means four times the width.
 
         Raises:
-            UsageError: the width is not a multiple of the heads, or it is odd with sinusoidal positions, or the width
-                of a head is odd with rotary positions.
+            UsageError: the width is not a multiple of the number of heads, positions are sinusoidal and the width is
+                odd, or positions are rotary and the width of a head is odd.
         """
         check_heads(width, heads)
         self.heads_count, self.layers = heads, layers
@@ -94,7 +97,7 @@ class CausalTransformer(nn.Module):
             self.positions = RotaryPositions(width, heads)
 
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
-        """Hidden vectors at the tokens `read` of a complete sequence, in one pass."""
+        """Return the hidden vectors at the tokens `read` of a complete sequence, computed in one pass."""
         length = tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -151,7 +154,7 @@ class CausalTransformer(nn.Module):
         mask: Bool[Tensor, "B T"] | None = None,
         roles: Int[Tensor, "B N"] | None = None,
     ) -> KeyValueCache:
-        """`mask` has the valid tokens first, so a causal mask is sufficient."""
+        """Implement `CausalTrunk.absorb`. Valid tokens come first in `mask`, so a causal mask is sufficient."""
         past, new = state.mask.shape[1], tokens.shape[1]
         mask = tokens.new_ones(len(tokens), new, dtype=torch.bool) if mask is None else mask
         visible = causal_mask(new, past, tokens.device) if past else None
@@ -172,14 +175,14 @@ class CausalTransformer(nn.Module):
         read: slice | None = None,
         start: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
-        """`resume` that also returns hidden vectors at the further tokens.
+        """Like `resume`, but also return the hidden vectors at the further tokens.
 
         Args:
             state: the cache so far.
             tokens: the further tokens.
-            mask: valid tokens; None means all, without a synchronisation with the device.
+            mask: valid tokens; None means all, which avoids a synchronisation with the device.
             read: the tokens whose hidden vectors are returned; None means no tokens.
-            start: position of the first further token; None means after all tokens of the state.
+            start: position of the first further token; None means the position after all tokens of the state.
         """
         past, new = state.mask.shape[1], tokens.shape[1]
         masks = [m for m in (state.mask if past else None, mask) if m is not None]
@@ -187,7 +190,7 @@ class CausalTransformer(nn.Module):
         if start is None and state.before is None and all(bool(m.all()) for m in masks):
             visible = causal_mask(new, past, tokens.device) if past else None
             return self._extend(state, tokens, range(past, past + new), mask, visible, read)
-        # An invalid token has position 0, which every table has.
+        # Invalid tokens get position 0, which exists in every table of learned positions.
         token_positions = ((state.next if start is None else start) + mask.cumsum(1) - 1) * mask
         return self._extend(state, tokens, token_positions, mask, valid_causal_mask_after(state, mask), read)
 
@@ -201,8 +204,9 @@ class CausalTransformer(nn.Module):
         read: slice | None = None,
         before: Int[Tensor, "B 1"] | None = None,
     ) -> tuple[Float[Tensor, "B N D"] | None, KeyValueCache]:
-        """Hidden vectors at the tokens `read`, and the longer cache. Further tokens see what is `visible` (None means
-        the tokens before them). If `read` is None, the last layer computes only keys and values."""
+        """Return the hidden vectors at the tokens `read`, and the extended cache. The further tokens attend to the
+        `visible` slots; if the cache is empty, None means causal attention. If `read` is None, the last layer computes
+        only keys and values."""
         cache, new = GrowingCache(state), tokens.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor | None:
@@ -235,8 +239,8 @@ class CausalTransformer(nn.Module):
         attend: _Attend,
         read: slice = ALL_TOKENS,
     ) -> Iterator[Float[Tensor, "B T_out D"]]:
-        """Hidden vectors after each block; after the last block only those of the tokens `read`. `token_positions` are
-        the positions of consecutive groups of tokens."""
+        """Yield the hidden vectors after each block; after the last block, only those at the tokens `read`.
+        `token_positions` holds the positions of consecutive groups of tokens."""
         hidden, rotation = self._with_positions(tokens, token_positions)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, GPT2Block)
@@ -257,7 +261,8 @@ class CausalTransformer(nn.Module):
     def _with_positions(
         self, tokens: Float[Tensor, "B T D"], token_positions: Sequence[TokenPositions]
     ) -> tuple[Float[Tensor, "B T D"], Rotation | None]:
-        """Tokens with position vectors added, or unchanged with the rotation of their queries and keys."""
+        """Return the tokens, with added position vectors if the encoding uses them, and the rotation of queries and
+        keys if positions are rotary."""
         if isinstance(self.positions, AddedPositions):
             vectors = [self.positions(span, tokens.device) for span in token_positions]
             return tokens + (vectors[0] if len(vectors) == 1 else torch.cat(vectors, -2)).to(tokens), None
@@ -267,7 +272,7 @@ class CausalTransformer(nn.Module):
         return tokens, None
 
     def _positions_after(self, state: KeyValueCache | None, count: int, by: int = 1) -> TokenPositions:
-        """Positions of `count` tokens at distances `by` after a state, without other gaps."""
+        """Return the positions of `count` tokens after a state, with a distance of `by` between consecutive tokens."""
         if self.positions is None or state is None or (state.before is None and bool(state.mask.all())):
             first = 0 if state is None else state.mask.shape[1]
             return range(first, first + by * count, by)
@@ -277,8 +282,8 @@ class CausalTransformer(nn.Module):
 def _restarting_positions(
     state: KeyValueCache, mask: Bool[Tensor, "B T"], roles: Int[Tensor, "B N"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B 1"]]:
-    """Positions of further tokens within their datasets, each of which ends with a separator, and the number of tokens
-    before the dataset that is read next."""
+    """Return the positions of further tokens within their datasets, and the number of tokens before the dataset of the
+    next token. Each dataset ends with a separator."""
     token_index = state.mask.sum(1, keepdim=True) + mask.cumsum(1) - mask.long()
     separator = roles == SEPARATOR
     ends = torch.stack([torch.zeros_like(separator), separator], 2).flatten(1) & mask

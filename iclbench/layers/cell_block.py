@@ -1,12 +1,12 @@
-"""The block of `cells`: attention among the columns of a row, then among the rows of a column, and a feed-forward
-network.
+"""The block of the backbone `cells`: attention between the columns of a row, attention between the rows of a column,
+and a feed-forward network.
 
     x <- LN(x + Attention(x, columns of the row))
     x <- LN'(x + Attention(x, rows of the context in the column))
     x <- LN''(x + MLP(x))
 
-Each row of each column attends only to the context, so targets do not change the context, and keys and values of the
-context are computed once.
+In each column, all rows attend only to the rows of the context. Targets therefore do not affect the context, and keys
+and values of the context are computed only once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from iclbench.layers.encoder_layer import attention
 
 
 class CellAttention(nn.Module):
-    """Attention with biases and the initial weights of `nn.MultiheadAttention`; 4 D² + 4 D parameters.
+    """Attention with the biases and initial weights of `nn.MultiheadAttention`; it has 4 D² + 4 D parameters.
 
     Args:
-        width: D of a token.
+        width: width D of a token.
         heads: number of attention heads.
 
     Raises:
-        UsageError: the width is not a multiple of the heads.
+        UsageError: the width is not a multiple of the number of heads.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -35,7 +35,7 @@ class CellAttention(nn.Module):
         check_heads(width, heads)
         self.heads = heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
-        bound = (6 / (4 * width)) ** 0.5  # PyTorch's queries, keys and values are one matrix of 3 D rows
+        bound = (6 / (4 * width)) ** 0.5  # as in PyTorch, where one matrix with 3 D rows gives queries, keys and values
         for linear in (self.q, self.k, self.v):
             nn.init.uniform_(linear.weight, -bound, bound)
         for linear in (self.q, self.k, self.v, self.out):
@@ -44,7 +44,7 @@ class CellAttention(nn.Module):
     def among_columns(
         self, rows: Float[Tensor, "B R C D"], used: Bool[Tensor, "B C"], first: int = 0
     ) -> Float[Tensor, "B R C2 D"]:
-        """The output for the columns from `first` on, which attend to the used columns of their row."""
+        """Return the output for the columns from `first` on. Each cell attends to the used columns of its row."""
         batch, count = rows.shape[:2]
         cells = rows.flatten(0, 1)
         q, k, v = (
@@ -56,12 +56,12 @@ class CellAttention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2)).unflatten(0, (batch, count))
 
     def keys(self, rows: Float[Tensor, "B N C D"], mask: Bool[Tensor, "B N"]) -> KeysAndValues:
-        """Keys and values of the context, with the heads of all columns as C H heads."""
+        """Return keys and values of the context, with C H heads: H heads for each of the C columns."""
         return KeysAndValues(self._by_column(self.k(rows)), self._by_column(self.v(rows)), mask)
 
     def to_context(self, rows: Float[Tensor, "B R C D"], memory: KeysAndValues) -> Float[Tensor, "B R C D"]:
-        """The output for all cells, which attend to the context in their column; without a valid row of the context,
-        the bias of the output."""
+        """Return the output for all cells. Each cell attends to the context rows of its column. If no context row is
+        valid, the output is the bias of the output layer."""
         visible = None if memory.mask is None else memory.mask[:, None, None]
         mixed = attention(self._by_column(self.q(rows)), memory, visible)
         return self.out(mixed.transpose(1, 2).unflatten(2, (rows.shape[2], -1)).flatten(3))
@@ -71,10 +71,10 @@ class CellAttention(nn.Module):
 
 
 class CellBlock(nn.Module):
-    """One block: 8 D² + 2 D M + 15 D + M parameters.
+    """One block, with 8 D² + 2 D M + 15 D + M parameters.
 
     Args:
-        width: D of a token.
+        width: width D of a token.
         heads: number of heads of both attentions.
         hidden: M, the hidden width of the feed-forward network.
     """
@@ -92,6 +92,7 @@ class CellBlock(nn.Module):
         return self.norm_columns(cells[:, :, first:] + self.columns.among_columns(cells, used, first))
 
     def mix_rows(self, cells: Float[Tensor, "B R C D"], memory: KeysAndValues) -> Float[Tensor, "B R C D"]:
-        """The cells after `mix_columns`, after attention to the context and the feed-forward network."""
+        """Return the cells after attention to the context and the feed-forward network. `cells` is the output of
+        `mix_columns`."""
         cells = self.norm_rows(cells + self.rows.to_context(cells, memory))
         return self.norm_feed(cells + self.down(F.gelu(self.up(cells))))

@@ -1,4 +1,4 @@
-"""The channel MLP of a layer of a sequence model."""
+"""The channel MLP in a layer of a sequence model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _EXPANSION = {"gelu": 4.0, "relu2": 4.0, "swiglu": 8 / 3}
 
 
 class ChannelMLP(nn.Module):
-    """Two linear layers with a nonlinearity: tanh-GELU with biases (GPT-2), relu² (RWKV), or SwiGLU, a gate on the
-    hidden layer (Llama), both without biases.
+    """Two linear layers with a nonlinearity between them: tanh-GELU (with biases, as in GPT-2), relu² (without biases,
+    as in RWKV) or SwiGLU (a gated hidden layer without biases, as in Llama).
 
     Args:
         nonlinearity: name of the nonlinearity.
         width: number of channels D.
         hidden: width of the hidden layer; None means 4 D, or 8/3 D for SwiGLU.
-        residuals: number of residual layers of the model; initial output weights are divided by its square root.
+        residuals: number of terms that the model adds to the residual stream; the initial output weights are divided by
+            its square root.
     """
 
     def __init__(self, nonlinearity: Mlp, width: int, hidden: int | None, residuals: int) -> None:

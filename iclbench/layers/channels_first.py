@@ -1,6 +1,6 @@
 """Layer normalisation for tensors with channels first, `(D, K)`: a row is one channel.
 
-A sequence that is convolved per channel and mixed across channels stays in this layout, because on a CPU a
+Sequences that are convolved per channel and then mixed across channels stay in this layout, because on a CPU a
 transposition takes longer than either operation.
 """
 
@@ -22,7 +22,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class _ChannelNormFunction(torch.autograd.Function):
-    """Computes sums over channels as products with a vector, each in one pass over memory."""
+    """Layer normalisation that computes each sum over channels as a product with a vector, in one pass over memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -2,10 +2,10 @@
 
     D <- SA(CA(B, data))        I <- SA(CA(I, D))
 
-where every SA and CA is a layer of `latent_layers` (pre-norm, residual, feed-forward), B are M learned latents of the
-block and I are the output latents of the previous block. Only the first cross-attention reads the data, and its
-queries do not depend on any input. So each block has a running state (`running_softmax`), and all blocks of a stack
-update theirs in one pass: `StreamedAttention`.
+Every self-attention SA and cross-attention CA is a layer of `latent_layers` (pre-norm, residual, feed-forward). B are
+the M learned latents of the block, and I are the output latents of the previous block. Only the first cross-attention
+reads the data, and its queries do not depend on the data. Each block therefore has a running state (`running_softmax`),
+and `StreamedAttention` updates the states of all blocks of a stack in one pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from iclbench.layers.running_softmax import RunningSoftmax, fold
 
 
 class CMAB(nn.Module):
-    """One block. `forward` is given the output of the first cross-attention, which reads the data."""
+    """One constant-memory attention block. `forward` receives the output of the first cross-attention, which reads the
+    data."""
 
     def __init__(self, sizes: LatentSizes) -> None:
         super().__init__()
@@ -41,8 +42,8 @@ class CMAB(nn.Module):
 
         Args:
             latents: output of the previous block.
-            attended: the heads' outputs of CA(B, data).
-            has_data: episodes that have data; in the others B is used unchanged.
+            attended: outputs of the heads of CA(B, data).
+            has_data: episodes that have data; in other episodes B is used unchanged.
         """
         rows, normed = (t.expand(len(latents), -1, -1) for t in (self.latents, self.read.norm(self.latents)))
         summary = self.mix_read(self.read.finish(rows, normed, attended, has_data))
@@ -50,16 +51,16 @@ class CMAB(nn.Module):
 
 
 class StreamedAttention:
-    """The first cross-attentions of all blocks of a stack in one computation.
+    """The first cross-attentions of all blocks of a stack, computed in one pass.
 
-    The constructor computes its tensors from the current weights of the blocks, and gradients flow back to them, so
-    each forward pass needs a new instance. The scale and shift of a norm are merged into the projections after it: all
-    blocks then share one normalisation of the data and one matrix product.
+    The constructor computes tensors from the current weights of the blocks, and gradients flow back to these weights.
+    Each forward pass therefore needs a new instance. The scale and shift of a norm are merged into the projections
+    after it, so that all blocks share one normalisation of the data and one matrix product.
 
     Args:
         blocks: the stack.
         weights: weights and biases of the network that embeds a point.
-        embed: this network as a function of its weights and the points.
+        embed: function that applies this network, given its weights and the points.
         dtype: data type of the computation from points to state.
     """
 
@@ -82,12 +83,12 @@ class StreamedAttention:
         return RunningSoftmax.empty(batch, self.queries)
 
     def fold(self, points: Points, chunk: int) -> RunningSoftmax:
-        """The state after all points, with at most `chunk` of them in memory."""
+        """Return the state after all points, with at most `chunk` points in memory at a time."""
         return fold(self.queries, self.weights, self._keys_values, points, chunk)
 
     def prefixes(self, before: RunningSoftmax, points: Points) -> tuple[RunningSoftmax, RunningSoftmax]:
-        """The states after `before` and the first 0, 1, ..., N - 1 points, in the layout of `prefix_states`, and the
-        state after all points."""
+        """Return the states after the first 0, 1, ..., N - 1 points that follow the state `before`, in the layout of
+        `prefix_states`, and the state after all points."""
         keys, values = self._keys_values(self.weights, points)
         return prefix_states(before, self.queries, keys, values, points.mask)
 
@@ -103,8 +104,8 @@ class StreamedAttention:
 
 
 def _projections(reads: Sequence[CrossLayer]) -> tuple[Float[Tensor, "rows D"], Float[Tensor, " rows"]]:
-    """Weights and biases of the keys of all layers, then of their values, for data normalised without scale and
-    shift."""
+    """Return the weights and biases of the keys of all layers, followed by those of the values. They apply to data that
+    are normalised without scale and shift."""
     projection = torch.stack([t for name in ("k", "v") for t in (getattr(read, name).weight for read in reads)])
     scale = torch.stack([read.norm_data.weight for read in reads]).repeat(2, 1)
     shift = torch.stack([read.norm_data.bias for read in reads]).repeat(2, 1)

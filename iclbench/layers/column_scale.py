@@ -1,4 +1,4 @@
-"""Standardisation of the columns of a table by the rows of its context."""
+"""Standardisation of the columns of a table, with the mean and standard deviation of the context rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from iclbench.core.episodes import Points
 
-# Bound of standardised values.
+# Bound on the absolute value of standardised values.
 _CLIP = 100.0
 
 
@@ -19,14 +19,14 @@ _CLIP = 100.0
 class ColumnScale:
     """Mean and standard deviation (with n - 1) of each column over the valid rows of a context.
 
-    Values are first mapped to [0, 1] over the context, so that squares neither overflow nor lose the spread of a column
-    far from 0.
+    Values are first mapped linearly from their range in the context to [0, 1]. Otherwise, squares could overflow, or
+    lose the spread of a column whose values are far from 0.
 
     Attributes:
-        low: smallest value of a column.
-        span: its largest minus its smallest value; 1 if they are equal.
-        mean, std: moments of the column after this map.
-        varies: whether the column has more than one value in the context.
+        low: smallest value of a column; 0 if all its values are equal.
+        span: largest minus smallest value of a column; 1 if all its values are equal.
+        mean, std: mean and standard deviation of the column after this map.
+        varies: whether the column has more than one distinct value in the context.
     """
 
     low: Float[Tensor, "B 1 Dx"]
@@ -51,10 +51,11 @@ class ColumnScale:
         return cls(low, span, mean, torch.where(varies, variance, 1.0).sqrt(), varies.squeeze(1))
 
     def apply(self, x: Float[Tensor, "B R Dx"]) -> Float[Tensor, "B R Dx"]:
-        """Standardised and clipped values; 0 in columns that are constant in the context."""
+        """Return the standardised and clipped values; they are 0 in columns that are constant in the context."""
         standardised = (((x - self.low) / self.span - self.mean) / self.std).clamp(-_CLIP, _CLIP)
         return torch.where(self.varies.unsqueeze(1), standardised, 0.0)
 
     def with_outputs(self) -> Bool[Tensor, "B C"]:
-        """The columns that carry information: those that vary, and the outputs as a further column."""
+        """Return which columns carry information: the columns that vary, and the column of outputs, which is
+        appended."""
         return F.pad(self.varies, (0, 1), value=True)

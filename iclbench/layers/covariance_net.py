@@ -1,14 +1,16 @@
-"""The covariance of all targets of an episode in TNP-ND (Nguyen and Grover 2022, section 3.3) and CMANP-AND.
+"""The network for the covariance of all targets of an episode, in TNP-ND (Nguyen and Grover 2022, section 3.3) and
+CMANP-AND.
 
-Two more Transformer layers let the targets attend to one another, and a perceptron maps each to P, 20 numbers per
-output. The rows of P of all targets and outputs, in the order of the targets, give one of
+In two further Transformer layers, the targets attend to one another. A perceptron then maps each target to 20 numbers
+per output. Each group of 20 numbers is a row of a matrix P; the rows are in the order of the targets. P determines the
+covariance in one of two forms:
 
     tril        L = tril(P P^T), used as the Cholesky factor of the covariance;
     low-rank    covariance P P^T + D, with a diagonal D from another perceptron.
 
-`tril` is the default of the released code. L is the lower triangle of P P^T, not its Cholesky factor: the covariance
-L L^T depends on the order of the targets. If P of a target is small, so is its element on the diagonal of L, which is
-its standard deviation given the targets before it.
+`tril` is the default of the released code. L is the lower triangle of P P^T and not its Cholesky factor, so the
+covariance L L^T depends on the order of the targets. If the row of a target in P is small, so is its element on the
+diagonal of L, which is the standard deviation of the target given the targets before it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from iclbench.layers.perceptron import perceptron
 
 Covariance = Literal["tril", "low-rank"]
 LAYERS, COLUMNS = 2, 20
-# Lower bound of the diagonal of L if the head sets none.
+# Lower bound on the diagonal of L, in addition to the floor of the head.
 _MIN_DIAGONAL = 1e-6
 
 
@@ -35,14 +37,14 @@ class CovarianceNet(nn.Module):
     """Maps vectors of targets to a joint Gaussian over all targets.
 
     Args:
-        width: D of the targets' vectors.
+        width: width D of the targets' vectors.
         heads: number of attention heads.
         feedforward: hidden width of layers and perceptrons.
         outputs: number of outputs dy.
         form: `tril` or `low-rank`.
-        head: settings of the head. With spread `floor` the diagonal of L is sqrt(L_ii² + floor²), with `bounded-m` it
-            is m + (1 - m) tanh(L_ii), with `exp` it is unchanged. With `exp`, D is exp(r), as in the released code;
-            with the others, sqrt(D) is the standard deviation that a Gaussian head gives.
+        head: settings of the head. Its spread determines the diagonal of L: `floor` gives sqrt(L_ii² + floor²),
+            `bounded-m` gives m + (1 - m) tanh(L_ii), and `exp` leaves it unchanged. With `exp`, D is exp(r), as in the
+            released code; with other spreads, sqrt(D) is the standard deviation of a Gaussian head.
     """
 
     def __init__(
@@ -60,12 +62,12 @@ class CovarianceNet(nn.Module):
         mean: Float[Tensor, "B Q dy"],
         mask: Bool[Tensor, "B Q"] | None = None,
     ) -> JointGaussian:
-        """The Gaussian with this mean.
+        """Return the joint Gaussian with this mean.
 
         Args:
             hidden: the targets' vectors.
-            mean: their means.
-            mask: valid targets; only these are attended to; None means all.
+            mean: means of the targets.
+            mask: valid targets, the only ones to which targets attend; None means all.
         """
         mixed = hidden
         for layer in self.layers:
@@ -85,12 +87,13 @@ class CovarianceNet(nn.Module):
     def log_likelihood(
         self, answer: JointGaussian, y: Float[Tensor, "B Q dy"], mask: Bool[Tensor, "B Q"]
     ) -> Float[Tensor, " B"]:
-        """Joint log-density in double precision. `tril` uses L directly, because L L^T may have no Cholesky factor in
-        finite precision. If the diagonal of L is tiny, z = L⁻¹ (y - mean) and the loss are huge but finite.
+        """Return the joint log-density, computed in double precision. `tril` uses L directly, because L L^T may have no
+        Cholesky factor in finite precision. If the diagonal of L is tiny, z = L⁻¹ (y - mean) and the loss are huge but
+        finite.
 
         Args:
             answer: output of `forward` with the same mask.
-            y: the outputs.
+            y: true outputs.
             mask: targets that are scored; only their rows and columns of L are used.
         """
         if self.diagonal is not None:

@@ -11,15 +11,15 @@ from iclbench.layers.projected_attention import ProjectedAttention
 
 
 class CrossAttentionEncoder(nn.Module):
-    """Cross-attention from targets to points. Values are points after self-attention; one network maps inputs to
-    queries and keys.
+    """Cross-attention from targets to points. The values are representations of the points after self-attention. One
+    network maps inputs to queries and keys.
 
     Args:
         x_dim: width of an input's features.
         inputs: width of a point's features.
         width: width D of a token.
-        pre_depth: linear layers of the values, self-attention counting as two.
-        post_depth: linear layers of queries and keys.
+        pre_depth: number of layers that compute the values; self-attention counts as two.
+        post_depth: number of linear layers that compute queries and keys.
         heads: number of heads of both attentions.
     """
 

@@ -1,7 +1,7 @@
-"""A short causal depthwise convolution with channels last, as one step of autograd.
+"""A short causal depthwise convolution with channels last, as one autograd function.
 
-Four taps are four multiplications with shifted views. Transposing to the layout of `F.conv1d` takes longer than the
-convolution.
+A convolution with four taps consists of four multiplications with shifted views. Transposing the tokens to the layout
+of `F.conv1d` would take longer than the convolution itself.
 """
 
 from __future__ import annotations
@@ -39,5 +39,5 @@ class _DepthwiseConvolution(torch.autograd.Function):
 def depthwise_convolution(
     padded: Float[Tensor, "B KT E"], weight: Float[Tensor, "E K"], bias: Float[Tensor, " E"]
 ) -> Float[Tensor, "B T E"]:
-    """out[:, t] = bias + sum over k of weight[:, k] padded[:, t + k], with T = KT - K + 1."""
+    """Compute out[:, t] = bias + sum over k of weight[:, k] padded[:, t + k], with T = KT - K + 1."""
     return _DepthwiseConvolution.apply(padded, weight, bias)

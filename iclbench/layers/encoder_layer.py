@@ -3,7 +3,7 @@
     x <- LN(x + Attention(x, memory))        x <- LN'(x + FF(x))
 
 The computation and initialisation are those of `nn.TransformerEncoderLayer` (norms after the residuals, ReLU, no
-dropout). The attention output of rows that see no token is 0; PyTorch's layer returns NaN.
+dropout). For rows that see no token, the attention output is 0; PyTorch's layer returns NaN.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from iclbench.layers.perceptron import perceptron
 
 
 class EncoderLayer(nn.Module):
-    """A post-norm layer: 4 D² + 8 D parameters of attention and norms, 2 D F + D + F of the feed-forward network.
+    """A post-norm layer. Attention and norms have 4 D² + 8 D parameters, and the feed-forward network has 2 D F + D +
+    F.
 
     Args:
-        width: D of a token.
+        width: width D of a token.
         heads: number of attention heads.
         feedforward: F, the hidden width of the feed-forward network.
 
     Raises:
-        UsageError: the width is not a multiple of the heads.
+        UsageError: the width is not a multiple of the number of heads.
     """
 
     def __init__(self, width: int, heads: int, feedforward: int) -> None:
@@ -34,7 +35,7 @@ class EncoderLayer(nn.Module):
         check_heads(width, heads)
         self.heads = heads
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
-        bound = (6 / (4 * width)) ** 0.5  # PyTorch's queries, keys and values are one matrix of 3 D rows
+        bound = (6 / (4 * width)) ** 0.5  # as in PyTorch, where one matrix with 3 D rows gives queries, keys and values
         for linear in (self.q, self.kv):
             nn.init.uniform_(linear.weight, -bound, bound)
         for linear in (self.q, self.kv, self.out):
@@ -43,12 +44,12 @@ class EncoderLayer(nn.Module):
         self.feed = perceptron(width, feedforward, width)
 
     def keys(self, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None) -> KeysAndValues:
-        """Keys and values of the tokens."""
+        """Compute the keys and values of the tokens."""
         k, v = self.kv(tokens).chunk(2, -1)
         return KeysAndValues(self._by_head(k), self._by_head(v), mask)
 
     def queries(self, rows: Float[Tensor, "B Q D"]) -> Float[Tensor, "B H Q C"]:
-        """Queries of the rows."""
+        """Compute the queries of the rows."""
         return self._by_head(self.q(rows))
 
     def attend(
@@ -60,8 +61,8 @@ class EncoderLayer(nn.Module):
         """The rows after attention to `memory`.
 
         Args:
-            rows: tokens that are updated.
-            memory: keys and values that they attend to.
+            rows: tokens to update.
+            memory: keys and values that the rows attend to.
             visible: the tokens of the memory that each row sees; None means all valid ones.
         """
         if visible is None and memory.mask is not None:
@@ -81,12 +82,12 @@ class EncoderLayer(nn.Module):
 def attention(
     q: Float[Tensor, "B H Q C"], memory: KeysAndValues, visible: Bool[Tensor, "*any Q2 T"] | None
 ) -> Float[Tensor, "B H Q C"]:
-    """Outputs of the heads; 0 for rows without a visible token."""
+    """Return the outputs of the heads; they are 0 for rows without a visible token."""
     if not memory.keys.shape[2]:
         return torch.zeros_like(q)
     if visible is None:
         return F.scaled_dot_product_attention(q, memory.keys, memory.values)
     has_keys = visible.any(-1, keepdim=True)
-    # Rows that see no token attend to all, so that no kernel divides by zero, and are set to 0 afterwards.
+    # Rows that see no token attend to all tokens, so that no kernel divides by zero; their output is set to 0 below.
     output = F.scaled_dot_product_attention(q, memory.keys, memory.values, attn_mask=visible | ~has_keys)
     return torch.where(has_keys, output, 0.0)

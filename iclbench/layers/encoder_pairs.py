@@ -1,7 +1,7 @@
-"""Pairs of encoders in the neural processes of the BNP and TNP releases.
+"""Pairs of encoders of the neural processes in the code releases of BNP and TNP.
 
-A pair first summarises the points, and then gives the representations of both encoders at Q inputs. A representation
-that is the same at all inputs has one row: P is Q or 1.
+A pair first summarises the points and then returns the representations of both encoders at Q inputs, in P rows. P is 1
+if the representation is the same at all inputs, and Q otherwise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class AttentivePairSizes(PairSizes, Protocol):
 
 @dataclass(frozen=True)
 class RunningSums(State):
-    """Sums of both encoders' representations of points, and the number of points: of a set, or of its prefixes."""
+    """Sums of the representations of points by both encoders, and the number of these points, for a set or for each of
+    its prefixes."""
 
     total: Float[Tensor, "*sets D2"]
     count: Int[Tensor, " *sets"]
@@ -70,7 +71,7 @@ class PooledPair(nn.Module):
         self.second = PoolingEncoder(inputs, sizes.width, second_width, *depths)
 
     def represent(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B N D2"]:
-        """Representations of each point by both encoders; 0 for invalid points."""
+        """Return the representations of each point by both encoders; they are 0 for invalid points."""
         return torch.cat([self.first.represent(features, mask), self.second.represent(features, mask)], -1)
 
     def summarise(
@@ -79,7 +80,8 @@ class PooledPair(nn.Module):
         return RunningSums(self.represent(features, mask).sum(1), mask.sum(1))
 
     def forward(self, x: Float[Tensor, "B Q Fx"], summary: RunningSums) -> Representations:
-        """Representations at inputs, of one set or of one prefix per input; the mean of an empty set is 0."""
+        """Return the representations at the inputs, of one set or of one prefix per input. The mean over an empty set
+        is 0."""
         mean = summary.total / summary.count.clamp(min=1).unsqueeze(-1)
         first, second = (mean.unsqueeze(1) if mean.dim() == 2 else mean).chunk(2, -1)
         return self.first.post(first), self.second.post(second)
@@ -87,15 +89,15 @@ class PooledPair(nn.Module):
 
 @dataclass(frozen=True)
 class KeysAndMean(TensorRecord):
-    """Keys and values of the points, and the second encoder's representation of the set."""
+    """The first encoder's keys and values of the points, and the second encoder's representation of the set."""
 
     data: KeysAndValues
     second: Float[Tensor, "*batch E"]
 
 
 class AttentivePair(nn.Module):
-    """Cross-attention of targets to points, and a pooling encoder with self-attention among the points. The arguments
-    are those of `PooledPair`."""
+    """An encoder with cross-attention from targets to points, and a pooling encoder with self-attention between the
+    points. The arguments are those of `PooledPair`."""
 
     def __init__(self, x_dim: int, inputs: int, sizes: AttentivePairSizes, second_width: int) -> None:
         super().__init__()

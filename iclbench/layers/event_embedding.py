@@ -18,12 +18,12 @@ _COLUMNS = 1 + max(GAP, MARK, TIME)
 
 
 class EventEmbedding(nn.Module):
-    """An embedding of marks, and an encoding of the gap before each event or of its absolute time. The embedding starts
-    with PyTorch's standard normal weights, as in the released code.
+    """An embedding of marks, and an encoding of the gap before each event or of its absolute time. The initial
+    embedding is standard normal, as in the released code.
 
     Args:
         marks: number of marks K.
-        width: D of a token.
+        width: width D of a token.
         encode: the time that is encoded: the gap or the absolute time.
     """
 
@@ -42,8 +42,8 @@ class EventEmbedding(nn.Module):
             weight: the vectors of all marks; None means those of this embedding.
 
         Raises:
-            UsageError: `y` are not events, or a mark is not in 0 to K - 1 (checked on a CPU only, because the check
-                synchronises with an accelerator).
+            UsageError: `y` does not have the columns of events, or a mark is greater than K - 1. Marks are checked only
+                on a CPU, because the check would synchronise with an accelerator.
         """
         weight = self.marks.weight if weight is None else weight
         if y.shape[-1] != _COLUMNS:

@@ -1,4 +1,4 @@
-"""Events to tokens: one token per event, and a learned token before the first event."""
+"""The read-in of events: one token per event, and a learned token before the first event."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def event_features_dim(marks: int) -> int:
 
 
 def timed_features(y: Float[Tensor, "*shape 3"], marks: int) -> Float[Tensor, "*shape K_and_3"]:
-    """Event features and the absolute time, the only source of order for a set model."""
+    """Return the event features and the absolute time, from which alone a set model knows the order of the events."""
     return torch.cat([event_features(y, marks), y[..., TIME : TIME + 1]], -1)
 
 
 class EventReadIn(StreamReadIn):
-    """Tokens of a sequence model: a linear map of the gap and its logarithm, plus an embedding of the mark. The
-    absolute time is not read, so a stream may have any length.
+    """The tokens of events for a sequence model: a linear map of the gap and its logarithm, plus an embedding of the
+    mark. The absolute time is not used, so a stream may have any length.
 
     Attributes:
-        start: the token before the first event, at the start of the observation (time 0).
+        start: the token before the first event, which represents the start of the observation (time 0).
     """
 
     def __init__(self, marks: int, width: int) -> None:

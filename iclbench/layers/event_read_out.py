@@ -1,4 +1,4 @@
-"""The read-out of the next event from a hidden vector (Bae et al. 2023, Meta TPP)."""
+"""The read-out that predicts the next event from a hidden vector (Bae et al. 2023, Meta TPP)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from iclbench.core.task import TaskShape
 
 
 class EventReadOut(nn.Module):
-    """A mixture of log-normals from a network with one hidden layer of tanh, and marks from a separate linear map.
+    """The parameters of a mixture of log-normals for the gap, from a network with one hidden layer of tanh units, and
+    the logits of the marks, from a separate linear layer.
 
     Args:
         width: width of the hidden vectors that are decoded.
         hidden: width of the hidden layer.
-        shape: a task of events.
+        shape: a task with events.
     """
 
     def __init__(self, width: int, hidden: int, shape: TaskShape) -> None:

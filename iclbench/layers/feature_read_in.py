@@ -1,8 +1,8 @@
 """Tokens of encoded images and labels, as in Chan et al. 2022 and CoQE.
 
-Image features and label embeddings have the same width E, and the same linear layers map both: first to the width of
-the model if E differs from it, then the read-in. So features and labels share the space of the image encoder, not only
-that of the model.
+Image features and label embeddings have the same width E, and the same linear layers are applied to both: a layer from
+E to the width D of the model, if E and D differ, and the read-in. Labels are therefore embedded in the space of the
+image features, and not only in that of the model's tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GPT-2's block: layers, parameter names and initial weights of `transformers.GPT2Model`.
 
 The initial weights are bit for bit those of transformers 5.15 and later; earlier versions did not scale down the layers
-that add to the residual stream. Stored weights use the parameter names, and the weights of a seed depend on the order
-of the draws. A test compares both with transformers, which is not needed for training.
+that add to the residual stream. The parameter names are part of stored weights, and the order of the random draws
+determines the weights for a seed. A test compares both with transformers, which is not needed for training.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-# Standard deviation in the constructors of transformers, which then draw again with `init_std`.
+# Standard deviation of the first draw of weights, in the constructors of transformers; the second draw uses `init_std`.
 _CONSTRUCTOR_STD = 0.02
 
 
 class Affine(nn.Module):
-    """x W + b with W of shape `(inputs, outputs)`, as GPT-2 stores its weights; b starts at zero."""
+    """The map x W + b, with W of shape `(inputs, outputs)` as in the stored weights of GPT-2. The initial b is zero."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _Attention(nn.Module):
 
 
 class _FeedForward(nn.Module):
-    """One hidden layer, which is four times as wide in GPT-2."""
+    """A network with one hidden layer, which is four times as wide as a token in GPT-2."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -71,8 +71,8 @@ class GPT2Layers:
 
 
 def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforward: int | None = None) -> GPT2Layers:
-    """Layers with initial weights. Weights of layers that add to the residual stream are divided by the square root of
-    the number of these layers (Radford et al. 2019, section 2.3).
+    """Create the layers with their initial weights. The weights of layers that add to the residual stream are divided
+    by the square root of the number of these layers (Radford et al. 2019, section 2.3).
 
     Args:
         layers: number of blocks.
@@ -81,7 +81,7 @@ def gpt2_layers(layers: int, width: int, tokens: int, init_std: float, feedforwa
         init_std: standard deviation of the initial weights.
         feedforward: hidden width of each block's MLP; None means four times the width.
     """
-    # GPT-2's token embedding is drawn only to keep the order of the draws.
+    # GPT-2's token embedding is not used; it is drawn only to keep the order of the random draws.
     token_embedding, positions = nn.Embedding(1, width), nn.Embedding(tokens, width)
     blocks = [GPT2Block(width, feedforward) for _ in range(layers)]
     for embedding in (token_embedding, positions):

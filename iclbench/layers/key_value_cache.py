@@ -19,8 +19,8 @@ class KeyValueCache(State):
     Attributes:
         keys, values: `(B, H, T, D/H)` for each layer.
         mask: slots that hold a token.
-        before: number of tokens before the dataset that is read, if positions restart in every dataset; None if they do
-            not restart.
+        before: number of tokens before the dataset that is currently read, if positions restart in every dataset; None
+            if positions do not restart.
     """
 
     keys: tuple[Tensor, ...]
@@ -43,12 +43,13 @@ class GrowingCache:
         self.layers: list[tuple[Tensor, Tensor]] = []
 
     def add(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of the layer, the cached ones first."""
+        """Add new keys and values to the layer, and return all keys and values of the layer, with the cached ones
+        first."""
         self.layers.append((torch.cat([self.state.keys[layer], k], 2), torch.cat([self.state.values[layer], v], 2)))
         return self.layers[-1]
 
     def to_state(self, mask: Bool[Tensor, "B T"], before: Int[Tensor, "B 1"] | None = None) -> KeyValueCache:
-        """The state with the new tokens.
+        """Return the state that includes the new tokens.
 
         Args:
             mask: valid new tokens.
@@ -60,13 +61,14 @@ class GrowingCache:
 
 
 def causal_mask(new: int, past: int, device: torch.device) -> Bool[Tensor, "T held_and_T"]:
-    """The tokens that each new token sees: all cached tokens, the new ones before it, and itself."""
+    """Return the mask of tokens that each new token sees: all cached tokens, the new tokens before it, and the token
+    itself."""
     return torch.ones(new, past + new, dtype=torch.bool, device=device).tril(past)
 
 
 def causal_mask_after(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T held_and_T"]:
-    """The slots that each new token sees, without empty slots of the cache; `(B, 1, T, held + T)` if it has empty
-    slots."""
+    """Return the mask of slots that each new token sees, excluding empty slots of the cache. If the cache has empty
+    slots, the shape is `(B, 1, T, held + T)`."""
     visible = causal_mask(new, state.mask.shape[1], state.mask.device)
     if bool(state.mask.all()):
         return visible
@@ -74,13 +76,13 @@ def causal_mask_after(state: KeyValueCache, new: int) -> Bool[Tensor, "*any T he
 
 
 def valid_causal_mask_after(state: KeyValueCache, mask: Bool[Tensor, "B T"]) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """The slots that each new token sees, without empty slots and without invalid new tokens."""
+    """Return the mask of slots that each new token sees, excluding empty slots and invalid new tokens."""
     return valid_causal_mask(torch.cat([state.mask, mask], 1), mask.shape[1])
 
 
 def valid_causal_mask(valid: Bool[Tensor, "B held_and_T"], new: int) -> Bool[Tensor, "B 1 T held_and_T"]:
-    """The slots that each new token sees, without invalid ones. The last `new` slots are the new tokens. An invalid
-    token still sees itself, so that the softmax of its (unused) row has one element."""
+    """Return the mask of valid slots that each new token sees. The last `new` slots hold the new tokens. An invalid
+    token still sees itself, so that the softmax of its (unused) row is defined."""
     past = valid.shape[1] - new
     itself = torch.eye(new, past + new, dtype=torch.bool, device=valid.device).roll(past, 1)
     return causal_mask(new, past, valid.device) & valid[:, None, None] | itself
@@ -94,8 +96,8 @@ def attend_past_and_self(
     k: Float[Tensor, "B H Q C"],
     v: Float[Tensor, "B H Q C"],
 ) -> Float[Tensor, "B H Q C"]:
-    """Attention of each query to the visible past and to itself, not to other queries. Its own key is always the last,
-    so that outputs do not depend on the order of the queries, not even in the last digit."""
+    """Compute the attention of each query to the visible past and to itself, but not to other queries. The query's own
+    key always comes last, so that outputs do not depend on the order of the queries, not even in the last digit."""
     q = q * q.shape[-1] ** -0.5
     past_scores = (q @ k_past.transpose(-1, -2)).masked_fill(~visible, -torch.inf)
     self_score = (q * k).sum(-1, keepdim=True)

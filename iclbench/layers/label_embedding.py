@@ -10,7 +10,8 @@ INITIAL_STD = 0.02
 
 
 def label_embedding(classes: int, width: int) -> nn.Embedding:
-    """One vector per class, from a normal distribution truncated at two standard deviations `INITIAL_STD`."""
+    """Create an embedding with one vector per class, drawn from a normal distribution with standard deviation
+    `INITIAL_STD` that is truncated at two standard deviations."""
     embedding = nn.Embedding(classes, width)
     nn.init.trunc_normal_(embedding.weight, std=INITIAL_STD, a=-2 * INITIAL_STD, b=2 * INITIAL_STD)
     return embedding

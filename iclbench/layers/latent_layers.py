@@ -1,4 +1,4 @@
-"""Layers of the models with a latent bottleneck (LBANP: Feng et al. 2022; CMANP: Feng et al. 2023).
+"""The layers of models with a latent bottleneck (LBANP: Feng et al. 2022; CMANP: Feng et al. 2023).
 
 Pre-norm attention with separate norms for queries and data, then a pre-norm feed-forward block with GEGLU (Shazeer
 2020):
@@ -27,7 +27,7 @@ class LayerSizes(Protocol):
     """Settings of a layer.
 
     Attributes:
-        width: D of a token.
+        width: width D of a token.
         heads: number of attention heads.
         hidden: width of the feed-forward block after the gate.
         residual: whether the residual branch is x (`standard`) or LN(x) (`normed`).
@@ -56,7 +56,8 @@ class LatentSizes(LayerSizes, Protocol):
 
 
 class FeedForward(nn.Module):
-    """A linear layer to two halves, one of which is multiplied by the GELU of the other, and a linear layer back."""
+    """A linear layer whose output has two halves, one of which is multiplied by the GELU of the other, and a linear
+    layer back to the width of a token."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -107,7 +108,8 @@ class _LatentLayer(nn.Module):
             x: the rows.
             normed: the rows after their norm.
             attended: outputs of the heads.
-            has_data: episodes that have valid tokens; in the others the rows are unchanged. None means all.
+            has_data: episodes that have valid tokens; in other episodes the rows are unchanged. None means all
+                episodes.
         """
         y = (normed if self.normed_residual else x) + self.out(attended.transpose(1, 2).flatten(2))
         normed_output = self.norm_feed(y)
@@ -116,17 +118,17 @@ class _LatentLayer(nn.Module):
 
 
 class SelfLayer(_LatentLayer):
-    """Self-attention of the rows."""
+    """Self-attention between the rows."""
 
     def forward(self, x: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None = None) -> Float[Tensor, "B M D"]:
-        """The rows after attention to the rows in the mask."""
+        """Return the rows after attention to the valid rows in the mask."""
         allowed, has_data = _attention_mask(mask)
         normed = self.norm(x)
         return self.finish(x, normed, self.attend(normed, normed, allowed), has_data)
 
 
 class CrossLayer(_LatentLayer):
-    """Cross-attention of the rows to data, which have a separate norm."""
+    """Cross-attention from the rows to data, which have a separate norm."""
 
     def __init__(self, sizes: LayerSizes) -> None:
         super().__init__(sizes)
@@ -135,7 +137,7 @@ class CrossLayer(_LatentLayer):
     def forward(
         self, x: Float[Tensor, "B M D"], tokens: Float[Tensor, "B N D"], mask: Bool[Tensor, "B N"] | None = None
     ) -> Float[Tensor, "B M D"]:
-        """The rows after attention to the data; unchanged in episodes without valid data."""
+        """Return the rows after attention to the data. Rows are unchanged in episodes without valid data."""
         if tokens.shape[1] == 0:
             return x
         allowed, has_data = _attention_mask(mask)
@@ -144,7 +146,7 @@ class CrossLayer(_LatentLayer):
 
 
 def _attention_mask(mask: Bool[Tensor, "B N"] | None) -> tuple[Tensor | None, Tensor | None]:
-    """The attention mask, `(B, 1, 1, N)`, and the episodes that have data, `(B,)`; None means all."""
+    """Return the attention mask, `(B, 1, 1, N)`, and the mask of episodes that have data, `(B,)`; None means all."""
     if mask is None:
         return None, None
     has_data = mask.any(1)

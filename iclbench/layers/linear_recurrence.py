@@ -4,35 +4,39 @@ The state S of a head is a K x V matrix. A token multiplies it, adds to it, and 
 
     S_t = (diag(e^g_t) + b_t a_t^T) S_{t-1} + k_t v_t^T,        o_t = S_t^T q_t.
 
-g <= 0 is one number per head or one per row of S; without a and b the state only decays. The tokens are processed in
-chunks of C, each with a few matrix products (Yang et al. 2024, "Parallelizing linear transformers with the delta
-rule"; Dao and Gu 2024, section 6). With c = cumsum(g), p_t = c_{t-1} and the scores
+The log decay g <= 0 is one number per head, or one number per row of S. Without a and b, the state only decays. The
+tokens are processed in chunks of C, each with a few matrix products (Yang et al. 2024, "Parallelizing linear
+transformers with the delta rule"; Dao and Gu 2024, section 6). Let c = cumsum(g) and p_t = c_{t-1}, and let E be the
+matrix of scores
 
     E(x, d, y)_ij = sum over channels of x_i e^(d_i - c_j) y_j
 
-of rows i and columns j, the corrections u, the outputs o and the state are
+of rows i and columns j. With tril(E, -1), the part of E strictly below the diagonal, and tril(E), which includes the
+diagonal, the corrections u, the outputs o and the state are
 
-    u = (I - E(a, p, b) below the diagonal)^-1 [(a e^p) S + (E(a, p, k) below the diagonal) V],
-    o = (q e^c) S + (E(q, c, k) to the diagonal) V + (E(q, c, b) to the diagonal) u,
+    u = (I - tril(E(a, p, b), -1))^-1 [(a e^p) S + tril(E(a, p, k), -1) V],
+    o = (q e^c) S + tril(E(q, c, k)) V + tril(E(q, c, b)) u,
     S <- e^(c_C) S + (k e^(c_C - c))^T V + (b e^(c_C - c))^T u.
 
-Decays are measured from the middle of a span of a few chunks: factors before the middle are greater than 1, factors
-after it are smaller. So scores are plain matrix products, without a decay for each pair of tokens. If a head has one
-decay, it multiplies values and outputs of a token, and the scores do not contain it.
+Decay factors are relative to the middle of a span of a few chunks: they are greater than 1 before the middle, and
+smaller than 1 after it. Scores are therefore plain matrix products, without a separate decay for each pair of tokens.
+If a head has only one decay per token, the factors multiply values and outputs instead, and do not appear in the
+scores.
 
-Range of the factors. Half a span may decay to e^-36 in single and to e^-320 in double precision, which leaves an equal
-range for small or large values. If decays are stronger, each chunk is a span, and a decay below the precision of 1
-(e^-16, e^-40) is raised to this bound. If half a chunk still decays too much, chunks are halved, down to 8 tokens (16
-in double precision), each half of which then decays to no less than e^-64 (e^-320). If the decay of every token is
-almost 0, contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some
-processors.
+Range of the factors. Half a span may decay to e^-36 in single precision and to e^-320 in double precision, which leaves
+an equal range for small or large values. If decays are stronger, each chunk is a separate span, and decays of a token
+below the precision of 1 (e^-16 in single precision, e^-40 in double precision) are raised to this bound. If half a
+chunk still decays too much, chunks are halved repeatedly, down to 8 tokens (16 in double precision). Half of such a
+chunk cannot decay to less than e^-64 (e^-320 in double precision). If the decay factor of every token is almost 0,
+contributions below 1e-10 may be lost. Subnormal numbers are set to 0, because they are slow on some processors.
 
-The backward pass is explicit (not autograd), from the last chunk to the first; each chunk is recomputed from its tokens
-and the state before it. The output of a row is linear in the row, in the values and in the state, so all gradients are
-products with the same scores; u is the output of the rows a. Its gradient follows from one more triangular system,
-after which a is treated like q. A decay occurs only in x e^d, y e^-c and e^(c_C): the gradients of these exponents are
-x dx, -y dy and S dS (Yang et al. 2024, "Gated linear attention transformers", appendix C); for one decay per head they
-are the sums of o do, -v dv and S dS. Their rounding error is relative to the largest of these in a chunk.
+The backward pass is written explicitly, without autograd. It runs from the last chunk to the first, and recomputes each
+chunk of a long sequence from its tokens and the state before it. The output of a row is linear in the row, in the
+values and in the state, so all gradients are products with the same scores. The corrections u are the outputs of the
+rows a. Their gradient follows from one more triangular system, after which a is treated like q. A decay occurs only in
+x e^d, y e^-c and e^(c_C). The gradients with respect to these exponents are x dx, -y dy and S dS (Yang et al. 2024,
+"Gated linear attention transformers", appendix C); with one decay per head, they are the sums of o do, -v dv and S dS.
+The rounding error of the gradient of a decay is relative to the largest of these terms in a chunk.
 """
 
 from __future__ import annotations
@@ -50,15 +54,16 @@ from torch.autograd.function import once_differentiable
 from iclbench.core.denormals import flush_denormals
 from iclbench.core.records import TensorRecord
 
-# Tokens per chunk. A constant, so that outputs do not depend on the machine.
+# Tokens per chunk. This is a constant, so that outputs do not depend on the machine.
 CHUNK = 32
 # Chunks per span, unless decays are too strong.
 _SPAN = 2
-# Sequences of at most this many tokens save the intermediate results of their chunks for the backward pass. Longer ones
-# recompute them chunk by chunk, so that only one chunk needs memory beyond tokens and states.
+# For sequences of at most this many tokens, the intermediate results of all chunks are saved for the backward pass. For
+# longer sequences they are recomputed chunk by chunk, so that only one chunk at a time needs memory beyond tokens and
+# states.
 _MAX_SAVED_TOKENS = 8 * CHUNK
-# In double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1), the
-# smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
+# Limits in double and in single precision: the lower bound of log decays (a smaller decay is below the precision of 1),
+# the smallest number of tokens per chunk, and the lowest sum of log decays over half a span.
 _DOUBLE_LIMITS, _SINGLE_LIMITS = (-40.0, 16, -320.0), (-16.0, 8, -36.0)
 # With at least this many numbers per token, a loop over tokens is faster than `cumprod`, which is not vectorised over
 # channels.
@@ -68,13 +73,14 @@ _TENSOR_NAMES = ("q", "k", "v", "g", "a", "b", "rows")
 
 @dataclass(frozen=True)
 class Terms(TensorRecord):
-    """The recurrence's terms of T tokens and H heads. Queries and keys may be shared by all heads (one entry).
+    """The terms of the recurrence for T tokens and H heads. If all heads share queries or keys, their head axis has
+    size 1.
 
     Attributes:
         q: queries.
-        k, v: keys and values that are written.
+        k, v: keys and values that are written to the state.
         g: log decays, one per head or one per row of its state; None means no decay.
-        a, b: a b^T is the rank-one term of the transition; None means no such term.
+        a, b: b a^T is the rank-one term of the transition; None means no such term.
     """
 
     q: Float[Tensor, "B _ T K"]
@@ -88,7 +94,7 @@ class Terms(TensorRecord):
 def linear_recurrence(
     terms: Terms, state: Float[Tensor, "B H K V"], chunk: int = CHUNK
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H K V"]]:
-    """The outputs o at all tokens after a state, and the state after them.
+    """Return the outputs o at all tokens that follow a state, and the state after these tokens.
 
     Args:
         terms: terms of at least one token.
@@ -101,21 +107,21 @@ def linear_recurrence(
 
 
 def full_pass(terms: Terms, chunk: int = CHUNK) -> Float[Tensor, "B H T V"]:
-    """The outputs at all tokens of a complete sequence, without the state after it."""
+    """Return the outputs at all tokens of a complete sequence, but not the state after it."""
     return _run(terms, None, None, chunk, keep_state=False)[0]
 
 
 def peek(terms: Terms, state: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H Q V"]:
-    """The outputs of tokens, each read as the first one after the state: o = S^T r + (k.q) v with r = e^g q + a
-    (b.q)."""
+    """Return the outputs of tokens, each read as the first token after the state: o = S^T r + (k.q) v with r = e^g q +
+    a (b.q)."""
     return _query_rows(terms) @ state + _self_answers(terms)
 
 
 def fork(
     terms: Terms, queries: Terms, state: Float[Tensor, "B H K V"], chunk: int = CHUNK
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H N V"], Float[Tensor, "B H K V"]]:
-    """The outputs at N pairs of tokens, the outputs of N queries, one before each pair, and the state after all pairs.
-    Queries do not change the state.
+    """Return the outputs at N pairs of tokens, the outputs of N queries (one before each pair), and the state after all
+    pairs. Queries do not change the state.
 
     Args:
         terms: terms of the T = 2N tokens of the pairs.
@@ -132,7 +138,7 @@ def fork(
 
 
 def _query_rows(terms: Terms) -> Float[Tensor, "B _ Q K"]:
-    """r of `peek`."""
+    """Return the rows r of `peek`."""
     rows = terms.q if terms.g is None else terms.q * terms.g.exp()
     if terms.a is None or terms.b is None:
         return rows
@@ -146,8 +152,8 @@ def _self_answers(terms: Terms) -> Float[Tensor, "B H Q V"]:
 def _run(
     terms: Terms, rows: Tensor | None, state: Tensor | None, chunk: int, keep_state: bool = True
 ) -> tuple[Float[Tensor, "B H T V"], Float[Tensor, "B H T V"] | None, Float[Tensor, "B H K V"] | None]:
-    """Outputs of the queries, outputs of `rows`, which read the state before each token, and the state after all tokens
-    if `keep_state`. A state of None is zero."""
+    """Return the outputs of the queries, the outputs of `rows`, which read the state before each token, and the state
+    after all tokens if `keep_state`. A `state` of None means zero."""
     tensors = {"rows": rows} | {name: getattr(terms, name) for name in ("q", "k", "v", "g", "a", "b")}
     needs_grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (state, *tensors.values()))
     return _Recurrence.apply(chunk, keep_state, needs_grad, state, *map(tensors.get, _TENSOR_NAMES))
@@ -232,11 +238,11 @@ class _Recurrence(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """A chunk of a sequence.
+    """The plan of one chunk of a sequence.
 
     Attributes:
         tokens: number of tokens.
-        span: number of tokens of the span that starts with this chunk; 0: the chunk continues a span.
+        span: number of tokens of the span that starts with this chunk; 0 means that the chunk continues a span.
         floor: lower bound of its log decays; None means no bound.
     """
 
@@ -246,8 +252,9 @@ class ChunkPlan:
 
 
 def plan(g: Float[Tensor, "B H T _"] | None, v: Float[Tensor, "B H T V"], size: int = CHUNK) -> list[ChunkPlan]:
-    """The chunks: `size` tokens each, or repeated halves of it if decays are strong. All sequences of a batch have the
-    same chunks, so the last digits of a sequence can depend on the other sequences."""
+    """Divide a sequence into chunks of `size` tokens, which are halved repeatedly where decays are strong. All
+    sequences of a batch have the same chunks, so the last digits of the outputs of a sequence can depend on the other
+    sequences."""
     if g is None:
         return [ChunkPlan(tokens, 0) for tokens in _chunk_sizes(v.shape[2], size)]
     floor, shortest, lowest_sum = _limits(g, v)
@@ -275,7 +282,8 @@ def _clamp(g: Float[Tensor, "B H C _"], floor: float | None) -> Float[Tensor, "B
 def _factor_at_start(
     g: Float[Tensor, "B H T _"] | None, start: int, chunk: ChunkPlan
 ) -> Float[Tensor, "B H 1 _"] | None:
-    """The factor of the start of a span relative to its middle: the inverse of the decay between them."""
+    """Return the factor at the start of a span, relative to the middle of the span: the inverse of the decay between
+    them."""
     if g is None:
         return None
     return _clamp(g.narrow(2, start, chunk.span // 2), chunk.floor).sum(2, keepdim=True).neg_().exp_()
@@ -286,12 +294,12 @@ def _limits(*tensors: Tensor) -> tuple[float, int, float]:
 
 
 def _chunk_sizes(tokens: int, size: int) -> list[int]:
-    """Sizes of chunks of `size` tokens; the last one may be smaller."""
+    """Return the sizes of chunks of `size` tokens; the last chunk may be smaller."""
     return [min(size, tokens - start) for start in range(0, tokens, size)]
 
 
 def _split(tensors: Mapping[str, Tensor | None], sizes: list[int]) -> list[dict[str, Tensor]]:
-    """The tensors that are not None, chunk by chunk."""
+    """Split the tensors that are not None into chunks."""
     pieces = {name: t.split(sizes, 2) for name, t in tensors.items() if t is not None}
     return [{name: chunks[n] for name, chunks in pieces.items()} for n in range(len(sizes))]
 
@@ -309,14 +317,14 @@ def _is_batched(t: Float[Tensor, "B H C K"]) -> bool:
 
 
 class _Chunk:
-    """A chunk whose tokens do not decay. Subclasses add decays.
+    """A chunk without decays. Subclasses add decays.
 
-    Within a span, the state is in the unit of the span: relative to the decay at the middle of the span. Factors
-    convert it from unit to unit.
+    Within a span, the state is stored in the unit of the span, that is, relative to the decay at the middle of the
+    span. Factors convert the state from the unit of one span to that of the next.
 
     Args:
-        tensors: q, k, v, and optionally g, a, b and rows; `rows` and `a` read before their token (a lag of 1), q after
-            it.
+        tensors: q, k, v, and optionally g, a, b and rows; `rows` and `a` read the state before their token (a lag of
+            1), and q reads the state after it.
         floor: lower bound of log decays; None means no bound.
         before: factor before the first token, relative to the middle of the span; None means no decay.
     """
@@ -333,12 +341,12 @@ class _Chunk:
         self.values = {"k": self.scale_values(tensors["v"])}
 
     def to_unit_of_chunk(self, state: Tensor | None) -> Tensor | None:
-        """Convert the state before all chunks to the unit of this chunk, or a gradient with respect to the state in
-        this unit back."""
+        """Convert the state before all chunks to the unit of this chunk, or convert the gradient with respect to the
+        state in this unit back."""
         return state
 
     def start_from(self, state: Float[Tensor, "B H K V"] | None) -> _Chunk:
-        """Set the state before the chunk, in its unit; None means zero."""
+        """Set the state before the chunk, in the chunk's unit; None means zero."""
         self.state = state
         if "a" in self.lags:
             self.system = -_masked_scores(self.rows["a"] @ self.columns["b"].mT, 1)
@@ -347,7 +355,7 @@ class _Chunk:
         return self
 
     def factor_at_end(self) -> Float[Tensor, "B H 1 _"] | None:
-        """Factor before the next chunk of the span; None means no decay."""
+        """Return the factor before the next chunk of the span; None means no decay."""
         return None
 
     def answer(self, name: str, out: Float[Tensor, "B H C V"]) -> None:
@@ -364,10 +372,10 @@ class _Chunk:
         return out
 
     def state_after(self, unit_factors: list[Tensor], in_place: bool) -> Float[Tensor, "B H K V"]:
-        """The state after the chunk, in the unit of the next one, or without a unit after the last.
+        """Return the state after the chunk, in the unit of the next chunk, or unscaled after the last chunk.
 
         Args:
-            unit_factors: factors from the unit of this chunk.
+            unit_factors: factors that convert a state from the unit of this chunk.
             in_place: whether the state before the chunk may be overwritten.
         """
         state = self.state if in_place or self.state is None else self.state.clone()
@@ -379,8 +387,9 @@ class _Chunk:
         return state
 
     def unit_factors(self, next_plan: ChunkPlan | None, before: Tensor | None) -> list[Float[Tensor, "B H _ 1"]]:
-        """Factors of a state from the unit of this chunk to that of the next: one to the end of a span, and one to the
-        middle of the next span. Their product could underflow.
+        """Return the factors that convert a state from the unit of this chunk to that of the next chunk: a factor to
+        the end of the span, and a factor to the middle of the next span. They are separate because their product could
+        underflow.
 
         Args:
             next_plan: the next chunk; None if this is the last one.
@@ -397,14 +406,15 @@ class _Chunk:
         grad_after: Tensor | None,
         with_decays: bool,
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Gradients of the chunk's tensors and of the state before it, in its unit.
+        """Return the gradients with respect to the chunk's tensors and to the state before the chunk, in the chunk's
+        unit.
 
         Args:
             outs: outputs of `q` and `rows`.
             grad_outs: gradients of these outputs.
-            unit_factors: factors to the unit of the next chunk.
+            unit_factors: factors that convert a state to the unit of the next chunk.
             after: the state after the chunk; None if it was not computed.
-            grad_after: gradient of this state; overwritten.
+            grad_after: gradient with respect to this state; it is overwritten.
             with_decays: whether gradients of the decays are computed.
         """
         scaled_grads = {
@@ -450,7 +460,7 @@ class _Chunk:
             for key in self.columns:
                 self.add_slope(slope, -1, self.tensors[key], grads[key], self.values[key], value_grads[key])
             for name in self.lags:
-                if name != "q":  # these rows read before their token
+                if name != "q":  # these rows read the state before their token
                     shifted_tensors = (self.tensors[name], grads[name], outs[name], grad_outs[name])
                     self.add_slope(slope[:, :, :-1], 1, *(t[:, :, 1:] for t in shifted_tensors))
             if end_slope is not None:
@@ -463,44 +473,44 @@ class _Chunk:
     # Decays multiply rows, keys, values and outputs by a factor, and their gradients by the same factor.
 
     def set_factors(self, before: Float[Tensor, "B H 1 _"]) -> None:
-        """Compute the factors."""
+        """Compute the factors of the decays."""
         raise NotImplementedError
 
     def scale_rows(self, name: str, x: Tensor) -> Tensor:
-        """Rows, or their gradients, with the factor."""
+        """Multiply rows, or their gradients, by the factor."""
         return x
 
     def scale_columns(self, y: Tensor) -> Tensor:
-        """Keys, or their gradients, with the factor."""
+        """Multiply keys, or their gradients, by the factor."""
         return y
 
     def scale_values(self, value: Tensor) -> Tensor:
-        """Values, or their gradients, with the factor."""
+        """Multiply values, or their gradients, by the factor."""
         return value
 
     def scale_gradients(self, name: str, out: Tensor) -> Tensor:
-        """Gradients of outputs with the factor."""
+        """Multiply the gradients of outputs by the factor."""
         return out
 
     def add_slope(
         self, slope: Float[Tensor, "B H C _"], sign: int, x: Tensor, dx: Tensor, out: Tensor, dout: Tensor
     ) -> None:
-        """Add the gradient of the log factors of x (rows or columns), or of the values that x reads or writes, to
-        `slope`."""
+        """Add to `slope` the gradient with respect to the log factors of x (rows or columns), or of the values that x
+        reads or writes."""
         raise NotImplementedError
 
     def last_slope(self, product: Float[Tensor, "B H K V"]) -> Float[Tensor, "B H 1 _"]:
-        """The gradient of the exponent of the state after the chunk, from S dS."""
+        """Return the gradient with respect to the exponent of the state after the chunk, from S dS."""
         raise NotImplementedError
 
     def zero_below_floor(self, gradient: Float[Tensor, "B H C _"]) -> Float[Tensor, "B H C _"]:
-        """The gradient of log decays; 0 for those below the lower bound."""
+        """Set the gradients of log decays below the lower bound to 0."""
         raise NotImplementedError
 
 
 class _DecayingChunk(_Chunk):
-    """A chunk with decays. `factors` are the factors after each token, relative to the middle of the span;
-    `factors_before` are those before each token."""
+    """A chunk with decays. `factors` holds the factors after each token, relative to the middle of the span;
+    `factors_before` holds the factors before each token."""
 
     def set_factors(self, before: Tensor) -> None:
         g, dtype = self.tensors["g"], self.tensors["v"].dtype
@@ -524,7 +534,7 @@ class _DecayingChunk(_Chunk):
         return [end, _factor_to_middle(before, end.dtype)] if next_plan.span else []
 
     def factor_at(self, name: str) -> Float[Tensor, "B H C _"]:
-        """The factor where rows of this name read: after their token (q), or before it."""
+        """Return the factor at the point where rows of this name read the state: after their token (q) or before it."""
         return self.factors if name == "q" else self.factors_before
 
     def zero_below_floor(self, gradient: Tensor) -> Tensor:
@@ -535,7 +545,8 @@ class _HeadDecays(_DecayingChunk):
     """One decay per head, which multiplies values and outputs."""
 
     def scale_rows(self, name: str, x: Tensor) -> Tensor:
-        # The outputs of `a` are values of their token (divided by `factors`), but `a` reads before it.
+        # The outputs of `a` are values of their token (divided by `factors`), but `a` reads the state before this
+        # token.
         return x * (self.factors_before / self.factors) if name == "a" else x
 
     def scale_values(self, value: Tensor) -> Tensor:
@@ -571,12 +582,12 @@ class _RowDecays(_DecayingChunk):
 
 
 def _factor_to_middle(before: Float[Tensor, "B H 1 _"], dtype: torch.dtype) -> Float[Tensor, "B H _ 1"]:
-    """The factor of a state from the start of a span to its middle."""
+    """Return the factor that converts a state from the start of a span to its middle."""
     return before.reciprocal().mT.to(dtype)
 
 
 def _cumulative_product_(x: Float[Tensor, "B H C K"]) -> None:
-    """Cumulative products over tokens, in place."""
+    """Compute cumulative products over the tokens, in place."""
     if x.numel() < _LOOP_SIZE * x.shape[2]:
         x.cumprod_(2)
         return
@@ -585,19 +596,19 @@ def _cumulative_product_(x: Float[Tensor, "B H C K"]) -> None:
 
 
 def _masked_scores(scores: Float[Tensor, "B _ C C"], lag: int) -> Float[Tensor, "B _ C C"]:
-    """Scores of columns that are written before the row reads; overwrites its argument."""
+    """Set the scores of columns that are written after the row reads the state to 0, in place."""
     return scores.tril_(-lag)
 
 
 def _product(x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B H K J"]) -> Float[Tensor, "B H I J"]:
-    """x y. An x that all heads share is multiplied once, by the columns of all heads."""
+    """Return x y. If all heads share x, it is multiplied once by the columns of all heads."""
     if x.shape[1] == y.shape[1]:
         return x @ y
     return (x.squeeze(1) @ y.transpose(1, 2).flatten(2)).unflatten(2, (y.shape[1], -1)).transpose(1, 2)
 
 
 def _add(out: Float[Tensor, "B _ I J"] | None, x: Float[Tensor, "B _ I K"], y: Float[Tensor, "B _ K J"]) -> Tensor:
-    """out + x y, in place if the layout of `out` allows it; `out` of None is 0."""
+    """Return out + x y, computed in place if the layout of `out` allows it. An `out` of None means 0."""
     if out is None:
         return x @ y if y.shape[1] in (1, x.shape[1]) else _product(x, y)
     if out.shape[1] == x.shape[1] == y.shape[1] and out.is_contiguous():
@@ -610,12 +621,12 @@ def _add(out: Float[Tensor, "B _ I J"] | None, x: Float[Tensor, "B _ I K"], y: F
 def _outer_product(
     x: Float[Tensor, "B H I V"], y: Float[Tensor, "B H K V"], target: Tensor
 ) -> Float[Tensor, "B _ I K"]:
-    """x y^T; summed over heads if `target`, of which it is a gradient, is shared by all heads."""
+    """Return x y^T, a gradient with respect to `target`, summed over heads if all heads share `target`."""
     if target.shape[1] == x.shape[1]:
         return x @ y.mT
     return torch.einsum("bhiv,bhkv->bik", x, y).unsqueeze(1)
 
 
 def _sum_shared_heads(gradient: Tensor, t: Tensor) -> Tensor:
-    """The gradient, summed over heads if all heads share t."""
+    """Return the gradient with respect to t, summed over heads if all heads share t."""
     return gradient if gradient.shape == t.shape else gradient.sum(1, keepdim=True)

@@ -13,29 +13,30 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-# Maximum number of tokens of the matrix product.
+# Maximum number of tokens for the matrix product.
 _MAX_TOEPLITZ = 400
 
 
 def long_convolution(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
-    """y[t] = sum over s <= t of kernel[t - s] u[s], per channel."""
+    """Compute y[t] = sum over s <= t of kernel[t - s] u[s] for each channel."""
     return convolve_by_toeplitz(u, kernel) if u.shape[-1] <= _MAX_TOEPLITZ else convolve_by_fft(u, kernel)
 
 
 def convolve_by_toeplitz(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
-    """The convolution as one batched matrix product: O(T²) per channel and episode."""
+    """Compute the convolution as one batched matrix product, in O(T²) per channel and episode."""
     return _Toeplitz.apply(u, kernel)
 
 
 def convolve_by_fft(u: Float[Tensor, "D B T"], kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D B T"]:
-    """The convolution by FFT, O(T log T); padding to twice the length prevents wrap-around."""
+    """Compute the convolution by FFT, in O(T log T). Padding to twice the length prevents wrap-around."""
     length = u.shape[-1]
     product = torch.fft.rfft(u, n=2 * length) * torch.fft.rfft(kernel, n=2 * length).unsqueeze(1)
     return torch.fft.irfft(product, n=2 * length)[..., :length]
 
 
 class _Toeplitz(torch.autograd.Function):
-    """Saves only the inputs; the matrices, T times larger than the kernels, are recomputed in the backward pass."""
+    """A convolution that saves only its inputs. The backward pass recomputes the matrices, which are T times larger
+    than the kernels."""
 
     @staticmethod
     def forward(ctx: Any, u: Tensor, kernel: Tensor) -> Tensor:
@@ -55,13 +56,14 @@ class _Toeplitz(torch.autograd.Function):
 
 
 def _toeplitz(kernel: Float[Tensor, "D T"]) -> Float[Tensor, "D T T"]:
-    """matrix[s, t] = kernel[t - s], zero below the diagonal."""
+    """Return the matrix with the elements matrix[s, t] = kernel[t - s], which are zero below the diagonal."""
     length = kernel.shape[-1]
     return F.pad(kernel, (length - 1, 0)).unfold(-1, length, 1).flip(-2)
 
 
 def _diagonal_sums(matrix: Float[Tensor, "D T T"]) -> Float[Tensor, "D T"]:
-    """Sums over s of matrix[s, s + t]. A view of rows padded to 2 T, with row stride 2 T + 1, aligns the diagonals."""
+    """Return the sums over s of matrix[s, s + t]. A view of rows padded to length 2 T, with row stride 2 T + 1, aligns
+    the diagonals."""
     channels, length = matrix.shape[:2]
     padded = F.pad(matrix, (0, length)).flatten(1)
     return padded.as_strided((channels, length, length), (2 * length * length, 2 * length + 1, 1)).sum(1)

@@ -14,9 +14,10 @@ from iclbench.layers.label_embedding import label_embedding
 
 
 class PairReadIn(nn.Module):
-    """One linear read-in for inputs and outputs: y is read as (y, 0, ..., 0), that is, by the first columns.
+    """One linear layer for inputs and outputs. An output y is read as (y, 0, ..., 0), that is, with the first columns
+    of the weight matrix.
 
-    Labels of a classification task have a separate embedding; for events, y is their features.
+    Labels of a classification task have a separate embedding. For events, y is replaced by the features of the event.
     """
 
     def __init__(self, shape: TaskShape, width: int) -> None:

@@ -1,4 +1,4 @@
-"""Tools for sampling one target after another: draws from predictions with given random numbers, and a memory for
+"""Tools for sampling targets one after another: draws from predictions with given random numbers, and a memory for
 attention. All paths share the context; each path also attends to its own earlier draws."""
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from iclbench.layers.attention import KeysAndValues
 
 @singledispatch
 def draw(answer: Prediction, uniform: Float[Tensor, " S"], normal: Float[Tensor, "S dy"]) -> Tensor:
-    """One sample of each prediction `(B, S)`: `(B, S, dy)`, or labels `(B, S)`. All episodes share the random numbers.
+    """Draw one sample from each of the predictions, `(B, S)`. Samples have shape `(B, S, dy)`, or `(B, S)` for labels.
+    All episodes share the random numbers.
 
     Args:
         answer: the predictions.
-        uniform: numbers from 0 to 1, for labels and components.
+        uniform: numbers from 0 to 1, for labels and for the components of mixtures.
         normal: standard normal numbers, for real outputs.
 
     Raises:
@@ -57,7 +58,7 @@ def _(answer: Categorical, uniform: Tensor, normal: Tensor) -> Tensor:
 
 
 def _sample_class(logits: Float[Tensor, "B S K"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "B S"]:
-    """The class at which the cumulative probability exceeds the uniform number."""
+    """Return the first class at which the cumulative probability exceeds the uniform number."""
     is_below = logits.softmax(-1).cumsum(-1) <= uniform.unsqueeze(-1)
     return is_below[..., :-1].sum(-1)
 
@@ -84,8 +85,8 @@ class PathMemory:
         self.length += 1
 
     def read(self, q: Float[Tensor, "B H SR C"]) -> Float[Tensor, "B H SR C"]:
-        """Attention of R rows of each path to the context and to the tokens of the path, of which there is at least
-        one."""
+        """Compute the attention of R rows of each path to the context and to the tokens of the path. Each path must
+        have at least one token."""
         q = q * q.shape[-1] ** -0.5
         context_scores, (paths, size) = q @ self.context.keys.mT, (self.keys.shape[2], self.context.keys.shape[2])
         if self.context.mask is not None:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 
 def perceptron(*widths: int) -> nn.Sequential:
-    """Linear layers between consecutive widths, with ReLUs between the layers; PyTorch's default initialisation."""
+    """Create linear layers between consecutive widths, with ReLUs between the layers and PyTorch's default
+    initialisation."""
     layers: list[nn.Module] = []
     for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
@@ -18,8 +19,8 @@ def perceptron(*widths: int) -> nn.Sequential:
 
 
 def apply_to_parts(linear: nn.Linear, *parts: Float[Tensor, "... _"]) -> Float[Tensor, "... _"]:
-    """A linear layer applied to `parts`, concatenated along their last axis. Other axes are broadcast afterwards, so
-    that a part that many rows share is mapped once."""
+    """Apply a linear layer to the concatenation of `parts` along their last axis. Other axes are broadcast after the
+    layer, so that a part that many rows share is mapped only once."""
     weights = linear.weight.split([t.shape[-1] for t in parts], 1)
     head, *tail = (F.linear(t, weight) for t, weight in zip(parts, weights, strict=True))
     hidden = sum(tail, head)

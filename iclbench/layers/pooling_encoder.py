@@ -1,4 +1,4 @@
-"""An encoder of sets: a network for each point, the mean over points, and a network after it."""
+"""An encoder of sets: a network is applied to each point, and a second network to the mean over points."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class PoolingEncoder(nn.Module):
 
     Args:
         inputs: width of a point's features.
-        width: D of a representation.
+        width: width D of a representation.
         out: width of a set's representation.
         pre_depth: number of layers before the mean; self-attention counts as two.
-        post_depth: number of linear layers after it.
+        post_depth: number of linear layers after the mean.
         heads: number of heads of self-attention; None means no self-attention, so that a state can hold running sums.
     """
 
@@ -43,6 +43,6 @@ class PoolingEncoder(nn.Module):
         return vectors * mask.unsqueeze(-1)
 
     def forward(self, features: Float[Tensor, "B N F"], mask: Bool[Tensor, "B N"]) -> Float[Tensor, "B out"]:
-        """Representations of the sets; the mean of an empty set is 0."""
+        """Return the representations of the sets. The mean over an empty set is 0."""
         total = self.represent(features, mask).sum(-2)
         return self.post(total / mask.sum(-1, keepdim=True).clamp(min=1))

@@ -1,6 +1,6 @@
 """Position encodings of a Transformer: a vector that is added to the token, or a rotation of queries and keys.
 
-Positions are a `range`, the same for all episodes, or a tensor of shape `(B, T)` or `(T,)`.
+Positions are given as a `range`, which applies to all episodes, or as a tensor of shape `(B, T)` or `(T,)`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ PositionEncoding = Literal["none", "learned", "sinusoidal", "rotary"]
 TokenPositions: TypeAlias = range | Tensor
 Rotation = tuple[Tensor, Tensor]
 
-# Bases of the wavelengths: the longest is about 2 pi times this number of tokens. 30 in Chan et al. 2022
-# (emergent_in_context_learning, modules/embedding.py), 10,000 in Vaswani et al. 2017 and for rotary positions.
+# Bases of the wavelengths: the longest wavelength is about 2 pi times the base, in tokens. The base is 30 in Chan et
+# al. 2022 (emergent_in_context_learning, modules/embedding.py), and 10,000 in Vaswani et al. 2017 and for rotary
+# positions.
 SINUSOIDAL_BASE, ROTARY_BASE = 30.0, 10_000.0
 
 
@@ -37,7 +38,7 @@ class AddedPositions(nn.Module):
 
 
 class LearnedPositions(AddedPositions):
-    """A table with two rows per point, which limits the number of positions."""
+    """A table of position vectors with two rows per point. Its size limits the number of positions."""
 
     restarts = True
 
@@ -46,7 +47,7 @@ class LearnedPositions(AddedPositions):
         self.weight = nn.Parameter(weight)
 
     def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Float[Tensor, "*B T D"]:
-        """The vectors, on the device of the table; `device` is ignored.
+        """Return the vectors of the positions, on the device of the table; `device` is ignored.
 
         Raises:
             UsageError: a position is beyond the table.
@@ -69,8 +70,8 @@ class LearnedPositions(AddedPositions):
 
 
 class SinusoidalPositions(AddedPositions):
-    """Sines, followed by cosines, with wavelengths in geometric progression (Vaswani et al. 2017, section 3.5). They
-    have no limit and no parameters.
+    """Sines, followed by cosines, with wavelengths in geometric progression (Vaswani et al. 2017, section 3.5). Their
+    number is not limited, and they have no parameters.
 
     Raises:
         UsageError: the width is odd.
@@ -88,9 +89,10 @@ class SinusoidalPositions(AddedPositions):
 
 
 class RotaryPositions(nn.Module):
-    """Rotations of queries and keys by angles proportional to their positions, so attention depends only on the
-    distance of two tokens (Su et al. 2021, equations 14 and 15). They have no limit and no parameters. A rotation acts
-    on the i-th channel of a head and the i-th channel of its second half, as in GPT-NeoX and Llama.
+    """Rotations of queries and keys by angles proportional to their positions, so that attention depends on positions
+    only through the distance between two tokens (Su et al. 2021, equations 14 and 15). Their number is not limited, and
+    they have no parameters. A rotation acts on channel i of the first half of a head and channel i of the second half,
+    as in GPT-NeoX and Llama.
 
     Raises:
         UsageError: a head has an odd width.
@@ -107,7 +109,7 @@ class RotaryPositions(nn.Module):
             )
 
     def forward(self, token_positions: TokenPositions, device: torch.device | None = None) -> Rotation:
-        """Cosines and sines, `(*B, 1, T, C / 2)`: the same for all heads."""
+        """Return cosines and sines, `(*B, 1, T, C / 2)`, which are the same for all heads."""
         angles = _angles(token_positions, self.width, ROTARY_BASE, device).unsqueeze(-3)
         return angles.cos(), angles.sin()
 
@@ -124,8 +126,8 @@ def rotate(t: Float[Tensor, "B H T C"], rotation: Rotation | None) -> Float[Tens
 def _angles(
     token_positions: TokenPositions, width: int, base: float, device: torch.device | None
 ) -> Float[Tensor, "*B T half"]:
-    """Angles for width / 2 frequencies in geometric progression, from 1 down to almost 1 / base. They are computed
-    on the device, because a copy would synchronise with it in every step."""
+    """Return the angles for width / 2 frequencies in geometric progression, from 1 down to almost 1 / base. They are
+    computed on the device, because copying them to the device would require a synchronisation in every step."""
     if isinstance(token_positions, range):
         first, end, step = token_positions.start, token_positions.stop, token_positions.step
         index = torch.arange(first, end, step, device=device)

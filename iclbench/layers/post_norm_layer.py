@@ -1,4 +1,5 @@
-"""The layer of the Transformer Hawkes process: attention, then a feed-forward network, a norm after each residual.
+"""The layer of the Transformer Hawkes process: attention and a feed-forward network, with a norm after each residual
+connection.
 
     x <- LN(x + Attention(x))        x <- LN(x + FF(x))
 
@@ -19,17 +20,17 @@ _EPS = 1e-6
 
 
 class PostNormLayer(nn.Module):
-    """One layer: 4 D² + 3 D parameters of attention and its norm, 2 D F + 3 D + F of the feed-forward network and its
-    norm.
+    """One layer. Attention and its norm have 4 D² + 3 D parameters, and the feed-forward network and its norm have 2 D
+    F + 3 D + F.
 
     Args:
         width: width D of a token.
         heads: number of attention heads.
         feedforward: F, the hidden width of the feed-forward network.
-        dropout: rate in training, on attention weights, outputs of both sub-layers and hidden units.
+        dropout: dropout rate in training, for attention weights, outputs of both sub-layers and hidden units.
 
     Raises:
-        UsageError: the width is not a multiple of the heads.
+        UsageError: the width is not a multiple of the number of heads.
     """
 
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float) -> None:
@@ -62,9 +63,9 @@ class PostNormLayer(nn.Module):
 
         Args:
             x: the tokens.
-            q: their queries.
-            k, v: keys and values of the tokens that they see, including themselves.
-            visible: the keys that each token sees; None means those up to the token, in a complete sequence.
+            q: queries of the tokens.
+            k, v: keys and values of the tokens that `x` may attend to, including `x`.
+            visible: the keys that each token sees; None means causal attention in a complete sequence.
         """
         rate = self.dropout.p if self.training else 0.0
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, dropout_p=rate, is_causal=visible is None)

@@ -1,9 +1,9 @@
-"""The states of all prefixes of a sequence at once: a scan over the states of `running_softmax`.
+"""The states of all prefixes of a sequence, computed by a scan over the states of `running_softmax`.
 
-Merging states (log C, e) is associative; this module scans over it block by block. Within a block, the state of each
-prefix is one softmax over the state before the block and the points of the block; one matrix product computes all of
-them. The last one is the state before the next block. No term is subtracted again, so no prefix loses digits, and the
-memory beyond the states is N times the block size instead of N².
+Merging states (log C, e) is associative, so this module computes them by a scan, block by block. Within a block, the
+state of each prefix is one softmax over the state before the block and the points of the block. One matrix product
+computes all states of a block, and the last of them is the state before the next block. No terms are subtracted, so no
+prefix loses digits. Beyond the states, memory is proportional to N times the block size instead of N².
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def prefix_states(
     mask: Bool[Tensor, "B N"],
     block: int = BLOCK,
 ) -> tuple[RunningSoftmax, RunningSoftmax]:
-    """The states after `before` and the first 0, 1, ..., N - 1 points, and the state after all points.
+    """Return the states after the first 0, 1, ..., N - 1 points that follow the state `before`, and the state after all
+    points.
 
     Args:
         before: state after earlier points.
@@ -36,8 +37,8 @@ def prefix_states(
         block: points per block.
 
     Returns:
-        The states of the prefixes, as a batch of B N episodes: that of the first n points of episode b is number b N +
-            n.
+        The states of the prefixes, as a batch of B N episodes. The state after the first n points of episode b has the
+            index b N + n.
         The state after all points.
     """
     log_cs, es = [], []

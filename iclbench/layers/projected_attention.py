@@ -3,8 +3,8 @@
 
     h = LN(W q + attention(W q, K k, V v));    h <- LN(h + relu(O h + b))
 
-Scores are scaled by 1 / sqrt(D), with the width D of the layer instead of that of a head, as in the released code.
-Without valid keys the attention output is 0.
+As in the released code, scores are divided by sqrt(D), where D is the width of the layer and not that of a head.
+Without valid keys, the attention output is 0.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class ProjectedAttention(nn.Module):
     """Attention with projected keys and values; 4 D² + 5 D parameters.
 
     Args:
-        width: D of a token.
+        width: width D of a token.
         heads: number of attention heads.
 
     Raises:
-        UsageError: the width is not a multiple of the heads.
+        UsageError: the width is not a multiple of the number of heads.
     """
 
     def __init__(self, width: int, heads: int) -> None:
@@ -38,7 +38,7 @@ class ProjectedAttention(nn.Module):
     def keys(
         self, keys: Float[Tensor, "B T D"], values: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"] | None = None
     ) -> KeysAndValues:
-        """Projected keys and values of tokens, of which those in `mask` are valid."""
+        """Project the keys and values of tokens; the tokens in `mask` are valid."""
         k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.k(keys), self.v(values)))
         return KeysAndValues(k, v, mask)
 

@@ -23,7 +23,7 @@ CONTEXT, RELATED, SEPARATOR = range(3)
 
 @dataclass(frozen=True)
 class Prompt(TensorRecord):
-    """Points in reading order, and the role of each.
+    """Points in reading order, and the role of each point.
 
     Attributes:
         points: related datasets, with one extra point for the separator after each, and the context.
@@ -38,7 +38,7 @@ class Prompt(TensorRecord):
         """The prompt of a context, `(B, N, .)`, and its related datasets, `(B, J, N, .)`.
 
         Raises:
-            UsageError: inputs or outputs of related datasets have another dimension.
+            UsageError: inputs or outputs of related datasets have another dimension than those of the context.
         """
         if related is None:
             return cls(context)
@@ -61,7 +61,8 @@ class Prompt(TensorRecord):
         return cls(points, torch.cat([roles.flatten(1), context_roles], 1))
 
     def align(self, padding: Literal["left", "right"]) -> Prompt:
-        """The prompt without gaps, as long as the longest one of the batch. Masked points are first (left) or last."""
+        """Return the prompt without gaps, as long as the longest prompt of the batch. Masked points come first if
+        `padding` is "left", and last if it is "right"."""
         mask = self.points.mask
         longest = int(mask.sum(1).max())
         if padding == "right":
@@ -77,7 +78,7 @@ class Prompt(TensorRecord):
 
 
 class DatasetMarkers(nn.Module):
-    """Learned markers of related datasets: a vector that is added to their tokens, and the pair of tokens of a
+    """Learned markers of related datasets: a vector that is added to their tokens, and the pair of tokens that forms a
     separator."""
 
     def __init__(self, width: int) -> None:
@@ -97,5 +98,5 @@ def _dimension(t: Tensor, axis: int) -> int:
 
 
 def _with_extra_point(t: Tensor) -> Tensor:
-    """The tensor with a further point of zeros at the end of every related dataset, `(B, J, N + 1, ...)`."""
+    """Append a point of zeros to every related dataset; the result has shape `(B, J, N + 1, ...)`."""
     return torch.cat([t, t.new_zeros(*t.shape[:2], 1, *t.shape[3:])], 2)

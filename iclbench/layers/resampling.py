@@ -1,7 +1,7 @@
 """Bootstrap samples of points (Efron 1979) for bootstrapping neural processes: samples of pairs and of residuals.
 
-In evaluation they are drawn with fixed uniform numbers: the i-th number of a sample belongs to the i-th point in the
-canonical order, which depends only on the values of the points, not on their order or on padding.
+In evaluation, samples are drawn with fixed uniform numbers. The i-th number of a sample belongs to the i-th point in
+the canonical order, which depends only on the values of the points, and not on their original order or on padding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK = 256
 
 
 def sort_canonically(points: Points) -> Points:
-    """The points in canonical order: valid points first, by a fixed random projection of (x, y)."""
+    """Sort the points canonically: valid points come first, ordered by a fixed random projection of (x, y)."""
     y = points.y if points.y.dim() == points.x.dim() else points.y.unsqueeze(-1)
     values = torch.cat([points.x, y.to(points.x.dtype)], -1)
     projection = (values * _projection_direction(values.shape[-1]).to(values)).sum(-1)
@@ -45,13 +45,13 @@ def _uniform_block(samples: int, number: int) -> Float[Tensor, "2 S block"]:
 
 
 def draw_indices(uniforms: Float[Tensor, "#B S N"], counts: Int[Tensor, " B"]) -> Int[Tensor, "B S N"]:
-    """Indices of points among the first `counts` of each episode, one for each uniform number."""
+    """Draw indices among the first `counts` points of each episode, one for each uniform number."""
     limits = counts[:, None, None]
     return (uniforms * limits).long().clamp(max=limits - 1).clamp(min=0)
 
 
 def select_points(points: Points, indices: Int[Tensor, "B S N"]) -> Points:
-    """S sets of points, selected by index, each with the mask of the episode's points."""
+    """Select S sets of points by index, each with the mask of the episode's points."""
     samples = points.map(lambda t: take(t, indices.flatten(1)).unflatten(1, indices.shape[1:]))
     return Points(samples.x, samples.y, points.mask.unsqueeze(1).expand(indices.shape))
 

@@ -1,17 +1,18 @@
-"""Softmax attention over points that arrive in chunks: the update of CMAB (Feng et al. 2023, appendix B.1).
+"""Softmax attention over points that arrive in chunks, with the update of CMAB (Feng et al. 2023, appendix B.1).
 
-Fixed queries attend to a growing set of points. The state of the set is, per query, the running log-normaliser
-log C = log sum exp(s) and the attention output e = sum exp(s - log C) v. The states of two disjoint sets merge into the
-state of their union. An update merges the state of a chunk; removal is the inverse. Since merging is associative, a
-scan computes the states of all prefixes of a sequence.
+Fixed queries attend to a growing set of points. For each query, the state of the set consists of the running
+log-normaliser log C = log sum exp(s) and the attention output e = sum exp(s - log C) v, with the scores s and the
+values v of the points. The states of two disjoint sets can be merged into the state of their union. An update merges
+the state of a new chunk into the state, and removal is the inverse. Since merging is associative, a scan computes the
+states of all prefixes of a sequence.
 
-Memory in training does not grow with the number of points either: `fold` does not save the chunks for the backward
-pass, but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). If these
-are held constant, the gradients of
+In training, memory does not grow with the number of points either: `fold` does not save the chunks for the backward
+pass, but recomputes them one at a time from the final log C and e (as Dao et al. 2022 do within one kernel). The
+gradients of log C and e are the sums over all chunks of the gradients of
 
     log C:  sum exp(s - log C)             e:  sum exp(s - log C) (v - e)
 
-of all chunks add up to those of the complete softmax.
+in which log C and e on the right are held constant.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KeyValueProjection = Callable[[Sequence[Tensor], Points], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class RunningSoftmax(State):
-    """The state of attention, in L layers with H heads, of M queries to a set of points.
+    """The state of the attention of M queries to a set of points, for L layers with H heads.
 
     Attributes:
         log_c: log-normaliser, -inf before any point.
@@ -59,18 +60,18 @@ class RunningSoftmax(State):
         return self.log_c
 
     def merge(self, other: RunningSoftmax) -> RunningSoftmax:
-        """The state of the union of two disjoint sets of points. Merging with the empty state is exact."""
+        """Return the state of the union of two disjoint sets of points. Merging with the empty state is exact."""
         both_empty = self.log_c.isneginf() & other.log_c.isneginf()
         # The mask avoids inf - inf.
         other_share = torch.sigmoid((other.log_c - self.log_c.masked_fill(both_empty, 0.0)).unsqueeze(-1))
         return RunningSoftmax(torch.logaddexp(self.log_c, other.log_c), self.e + other_share * (other.e - self.e))
 
     def remove(self, other: RunningSoftmax) -> RunningSoftmax:
-        """The state without the points of `other`, the inverse of `merge`.
+        """Return the state without the points of `other`, which is the inverse of `merge`.
 
-        Rounding errors are divided by the share of the weight that remains. This share must be at least the square
-        root of the precision (1.5e-8 in float64, 3.5e-4 in float32); the error of the result is at most of the same
-        size.
+        Rounding errors are divided by the share of the attention weight that remains. This share must be at least the
+        square root of the precision (1.5e-8 in float64, 3.5e-4 in float32), so the error of the result is at most of
+        the same size.
 
         Raises:
             UsageError: the remaining share of a query is smaller, or the points are not in the state.
@@ -119,7 +120,7 @@ def fold(
     points: Points,
     chunk: int,
 ) -> RunningSoftmax:
-    """The state after all points, processed in chunks; memory does not grow with the number of points.
+    """Return the state after all points, which are processed in chunks, so that memory does not grow with their number.
 
     Args:
         queries: scaled queries.

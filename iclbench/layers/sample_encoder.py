@@ -1,4 +1,5 @@
-"""Read-ins that encode each sample separately, inputs and outputs by the same layers (CoQE, sections 4.1 and 4.2)."""
+"""Read-ins that encode each sample separately, with the same layers for inputs and outputs (CoQE, sections 4.1 and
+4.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class SampleEncoder(PairReadIn):
     Args:
         shape: the task.
         width: width of the hidden layer.
-        out: width of the encoding; None means that of the hidden layer.
+        out: width of the encoding; None means the width of the hidden layer.
     """
 
     def __init__(self, shape: TaskShape, width: int, out: int | None = None) -> None:

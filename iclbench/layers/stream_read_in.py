@@ -24,13 +24,13 @@ class StreamReadIn(nn.Module, ABC):
 
 
 def linear_start(width: int) -> nn.Parameter:
-    """A start token, initialised like the bias of a PyTorch linear layer with two inputs, since event tokens are a
-    linear map of the gap and its logarithm."""
+    """Create a start token, initialised like the bias of a PyTorch linear layer with two inputs, because event tokens
+    are a linear map of two inputs, the gap and its logarithm."""
     return nn.Parameter(torch.rand(width) * 2**0.5 - 2**-0.5)
 
 
 class TokenReadIn(StreamReadIn):
-    """One vector per token of the vocabulary. All vectors start with a norm of about 1."""
+    """One vector per token of the vocabulary. The initial vectors have a norm of about 1."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class TokenReadIn(StreamReadIn):
 
 
 class VectorReadIn(StreamReadIn):
-    """A linear map of the vector."""
+    """One linear layer, which maps each vector to a token."""
 
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()

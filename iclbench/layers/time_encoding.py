@@ -11,8 +11,8 @@ BASE = 10_000.0
 
 
 def time_encoding(times: Float[Tensor, "*shape"], width: int) -> Float[Tensor, "*shape D"]:
-    """Sines in the even channels and cosines in the odd ones; channels 2 i and 2 i + 1 have the angle
-    t / 10,000^(2 i / D).
+    """Return sines in the even channels and cosines in the odd channels; channels 2 i and 2 i + 1 have the angle t /
+    10,000^(2 i / D).
 
     Args:
         times: times in the data's unit, of any sign.

@@ -1,8 +1,8 @@
 """CoQE for classification (section 4.2): all classes have static vectors, and each class in the context also has a
 dynamic vector. A logit is the inner product of the vectors of a class with the representation of the query.
 
-The dynamic vector of a class is the mean of the outputs at its labels in this sequence. The released code averages over
-the batch; here no prediction depends on batch neighbours.
+The dynamic vector of a class is the mean of the task encoder's outputs at the labels of this class in the sequence. The
+released code averages over the batch; here, predictions do not depend on the other sequences of the batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ClassVectorVariant = Literal["released", "paper"]
 
 @dataclass(frozen=True)
 class LabelledOutputs(State):
-    """One vector per point so far, its label, and whether it is valid."""
+    """The vectors of the points so far, their labels, and the mask of valid points."""
 
     vectors: Float[Tensor, "B N S"]
     labels: Int[Tensor, "B N"]
@@ -79,8 +79,8 @@ class ClassVectors(TaskSpace):
     def _compose(
         self, memory: LabelledOutputs, features: Float[Tensor, "B Q S"], visible: Bool[Tensor, " B #Q N"]
     ) -> Float[Tensor, "B Q classes"]:
-        """Logits for features that see the visible points. The inner product with a mean of vectors is computed as the
-        mean of the inner products, without forming the mean for all classes."""
+        """Return the logits of queries with these features, which see the visible points. Inner products with the
+        vectors are averaged per class, so that the mean vectors of all classes need not be computed."""
         products = (features @ memory.vectors.mT) * visible
         counts = class_counts(memory.labels, visible, self.classes)
         sums = products @ F.one_hot(memory.labels, self.classes).to(products)
@@ -91,7 +91,7 @@ class ClassVectors(TaskSpace):
 def class_counts(
     labels: Int[Tensor, "B N"], visible: Bool[Tensor, " B #Q N"], classes: int
 ) -> Int[Tensor, " B #Q classes"]:
-    """The number of points with each label among those that each query sees."""
+    """Count the points with each label among the points that each query sees."""
     index = labels.unsqueeze(1).expand(visible.shape)
     zeros = torch.zeros(*visible.shape[:2], classes, dtype=torch.long, device=labels.device)
     return zeros.scatter_add(-1, index, visible.long())

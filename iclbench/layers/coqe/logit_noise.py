@@ -1,8 +1,8 @@
-"""Gaussian noise on logits in training, with growing mean and standard deviation (CoQE, section 4.2, appendix C.2).
+"""Gaussian noise on logits in training, whose mean and standard deviation grow (CoQE, section 4.2, appendix C.2).
 
-Without it, training converges to predictions that depend only on the static class vectors. An equal shift of all logits
-does not change their softmax, so the mean has an effect only if it is added to some of them: the lowest static logits
-(released code) or those of the classes in the context.
+Without this noise, training converges to predictions that depend only on the static class vectors. Adding the same
+number to all logits does not change their softmax, so the mean has an effect only if the noise is added to some of the
+logits: the lowest static logits (released code) or the logits of the classes in the context.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class LogitNoise:
         growth: increment of both at each step.
         every: fraction of training between two steps.
         first: fraction of training before the first step.
-        where: logits that get noise: `all`, those of classes `present` in the context, or the `lowest` static ones.
+        where: logits to which noise is added: `all`, those of classes `present` in the context, or the `lowest` static
+            logits.
         share: fraction of all classes that counts as lowest.
     """
 
@@ -44,7 +45,8 @@ class LogitNoise:
     share: float
 
     def at(self, progress: float) -> tuple[float, float]:
-        """Mean and standard deviation at `progress`, from 0 at the start of training to 1 at its end."""
+        """Return the mean and standard deviation at `progress`, which is 0 at the start of training and 1 at its
+        end."""
         steps = max(0, 1 + math.floor((progress - self.first) / self.every + _ROUNDING))
         return self.mean + self.growth * steps, self.std + self.growth * steps
 
@@ -55,7 +57,7 @@ class LogitNoise:
         progress: float,
         generator: torch.Generator,
     ) -> Float[Tensor, "B Q classes"]:
-        """The noise that is added to the logits; 0 for logits without noise."""
+        """Draw the noise that is added to the logits; it is 0 for logits without noise."""
         mean, std = self.at(progress)
         noise = mean + std * torch.randn(static.shape, generator=generator, device=static.device)
         if self.where == "all":

@@ -13,8 +13,8 @@ from iclbench.layers.positions import PositionEncoding
 
 
 class TaskEncoder(CausalTransformer):
-    """A causal Transformer whose tokens CoQE embeds. To read outputs at the labels, CoQE calls `follow` with
-    `OUTPUT_TOKENS`."""
+    """A causal Transformer over tokens that CoQE embeds. To read the outputs at the labels, CoQE calls
+    `resume_with_hidden` with `OUTPUT_TOKENS`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class TaskEncoder(CausalTransformer):
         )
 
     def outputs_by_layer(self, tokens: Float[Tensor, "B T D"]) -> Iterator[Float[Tensor, "B N D"]]:
-        """Outputs at the labels of a complete sequence after each layer, with the final norm."""
+        """Yield the outputs at the labels of a complete sequence after each layer, normalised by the final norm."""
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)

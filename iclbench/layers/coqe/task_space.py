@@ -1,4 +1,4 @@
-"""CoQE's representation of a task, and its products with samples. A state holds it with the task encoder's cache."""
+"""The interface of CoQE's task representations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from iclbench.core.predictor import State
 
 
 class TaskSpace(nn.Module):
-    """Task representations from the task encoder's outputs at the labels, and their products with features of samples.
-    A memory is a state; it does not depend on queries."""
+    """Task representations, and their products with the representations of queries.
+
+    A memory holds the task representation after the points so far, which is computed from the task encoder's outputs at
+    the labels. It does not depend on queries. A state of CoQE holds the memory and the task encoder's cache.
+    """
 
     @abstractmethod
     def start(self, batch: int) -> State:
@@ -22,14 +25,14 @@ class TaskSpace(nn.Module):
 
     @abstractmethod
     def extend(self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points) -> State:
-        """The memory after further points; `hidden` are the outputs at their labels."""
+        """Return the memory after further points; `hidden` holds the task encoder's outputs at their labels."""
 
     @abstractmethod
     def answer(self, memory: Any, features: Float[Tensor, "B Q S"]) -> Float[Tensor, "B Q raw"]:
-        """Raw outputs for queries after the points so far."""
+        """Return the raw outputs for queries with these features, after the points so far."""
 
     @abstractmethod
     def answer_prefixes(
         self, memory: Any, hidden: Float[Tensor, "B N D"], points: Points, features: Float[Tensor, "B N S"]
     ) -> Float[Tensor, "B N raw"]:
-        """Raw outputs for one query before each point; valid points are first."""
+        """Return the raw outputs for one query before each point. Valid points must come first."""

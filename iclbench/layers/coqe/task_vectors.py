@@ -1,9 +1,9 @@
-"""CoQE for regression (section 4.1): a context has one task vector per raw output, from the output at the last label. A
-prediction is the inner product of a task vector with the representation of the query (equation 11).
+"""CoQE for regression (section 4.1). The task encoder's output at the last label gives one task vector per raw output.
+A raw output is the inner product of its task vector with the representation of the query (equation 11).
 
-The vectors before any point are learned. They start at zero, or at different values if they belong to components of a
-mixture: equal components would have equal gradients and remain equal. The released code rolls the sequence instead, so
-that its first prediction sees every label.
+The task vectors before any point are learned. They are initialised with zero, or with different values if they belong
+to the components of a mixture, because equal components would have equal gradients and remain equal. The released code
+rolls the sequence instead, so that its first prediction sees every label.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TaskVectors(TaskSpace):
         outputs: number of raw outputs, each with its task vector.
         readout: map from a hidden vector to task vectors. `inner`: the identity, or a linear layer if sizes differ;
             `mlp`: two layers with a ReLU between them, as in the released code.
-        distinct_starts: whether the vectors before any point start at different values.
+        distinct_starts: whether the learned vectors before any point are initialised with different values.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TaskVectors(TaskSpace):
         out = outputs * sample_dim
         self.initial = nn.Parameter(torch.zeros(outputs, sample_dim))
         if distinct_starts:
-            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # like the biases of `project`
+            nn.init.uniform_(self.initial, -(width**-0.5), width**-0.5)  # as biases of a linear layer
         linear = nn.Identity() if out == width else nn.Linear(width, out)
         self.project: nn.Module = perceptron(width, width, out) if readout == "mlp" else linear
 
@@ -72,5 +72,5 @@ class TaskVectors(TaskSpace):
     def _vectors_after(
         self, memory: TaskVectorState, hidden: Float[Tensor, "B N D"]
     ) -> Float[Tensor, "B N_and_1 raw S"]:
-        """The vectors so far, and the vectors after each further point."""
+        """Return the task vectors so far, followed by the task vectors after each further point."""
         return torch.cat([memory.vectors.unsqueeze(1), self.project(hidden).unflatten(-1, self.initial.shape)], 1)

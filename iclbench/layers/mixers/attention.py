@@ -26,9 +26,9 @@ from iclbench.layers.mixers.window import Window
 
 
 class Attention(Mixer):
-    """softmax(q K^T / sqrt(C)) V over the tokens so far.
+    """softmax(q K^T / sqrt(C)) V over the tokens so far, with C channels per head.
 
-    GPT-2's layer, with 4 D² + 4 D parameters. The state holds all keys and values, and the mask of valid ones. Linear
+    GPT-2's layer, with 4 D² + 4 D parameters. The state holds all keys and values, and the mask of valid tokens. Linear
     layers use PyTorch's default initialisation; output weights are scaled down with depth. An optional convolution is
     applied to q, k and v, without an activation.
     """
@@ -84,7 +84,7 @@ class Attention(Mixer):
     def _extend(
         self, u: Tensor, cache: list[Tensor], mask: Bool[Tensor, "B T"] | None
     ) -> tuple[Tensor, Tensor, Tensor, Bool[Tensor, "B T"]]:
-        """Queries, all keys and values by head, and the mask of valid ones."""
+        """Return the queries, all keys and all values by head, and the mask of valid tokens."""
         keys, values, valid = cache
         q, k, v = self._by_head(u)
         new_valid = valid.new_ones(u.shape[:2]) if mask is None else mask

@@ -19,9 +19,9 @@ class Based(LinearAttention):
     s = q.k / sqrt(f); f = 16 channels per head.
 
     The features omit products x_i x_j with i > j and multiply those with i < j by sqrt(2), which gives the same
-    phi(q).phi(k) with (f + 1)(f + 2) / 2 rows of state instead of 1 + f + f². There are 2 D f H + 2 D² parameters. This
-    is the linear layer of the published hybrid, without its layers of sliding-window attention (64 tokens in the paper)
-    and gated convolution. `state` is f.
+    phi(q).phi(k) with (f + 1)(f + 2) / 2 rows of state instead of 1 + f + f². The mixer has 2 D f H + 2 D² parameters.
+    It is the linear-attention layer of the published hybrid model, without the layers of sliding-window attention (64
+    tokens in the paper) and of gated convolution. The setting `state` is f.
     """
 
     mlp: ClassVar[Mlp] = "swiglu"
@@ -30,7 +30,7 @@ class Based(LinearAttention):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__(sizes)
-        # Features are products of two entries of z = [1, x / f^(1/4)]; one-hot matrices select them faster than
+        # Features are products of two entries of z = [1, x / f^(1/4)]; one-hot matrices select the entries faster than
         # indices.
         i, j = torch.triu_indices(self.key_dim + 1, self.key_dim + 1)
         weights = torch.where(i == j, 0.5, 1.0)  # squares of the weights, which are exact in every precision
@@ -48,7 +48,8 @@ class Based(LinearAttention):
         return (key_dim + 1) * (key_dim + 2) // 2
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """If there are fewer tokens than rows of the state, scores take less time than features."""
+        """Return the outputs for a complete sequence. If it has at most as many tokens as the state has rows, the
+        outputs are computed from scores of pairs of tokens, which is faster than computing features."""
         if x.shape[1] > self.state_shape[1]:
             return super().full_pass(x)
         inputs, bypass = self.channels(x)

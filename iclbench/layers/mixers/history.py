@@ -1,4 +1,5 @@
-"""Any causal module as a mixer: the state is all past tokens, and a continuation recomputes them."""
+"""A base class that turns any causal module into a mixer. Its state holds all past tokens, which a continuation
+processes again."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from iclbench.layers.mixers.mixer import Mixer, MixerState, Sizes
 
 
 class HistoryMixer(Mixer):
-    """A mixer whose subclasses define only one causal map from (B, T, D) to (B, T, D), `mix`.
+    """A mixer whose subclasses define only `mix`, a causal map from (B, T, D) to (B, T, D).
 
-    The state is the past tokens and their mask. Training and the prediction after every prefix require one pass. A
-    continuation recomputes the past: n further tokens after a state of t tokens require a pass over t + n tokens, and n
-    queries between n pairs require n passes. A mixer with a smaller state defines `start`, `forward`, `peek` and
-    `fork`.
+    The state consists of the past tokens and their mask. Training and prediction after every prefix require one pass. A
+    continuation processes the past tokens again: n further tokens after a state of t tokens require a pass over t + n
+    tokens, and n queries between n pairs require n passes. A mixer with a smaller state overrides `start`, `forward`,
+    `peek` and `fork`.
     """
 
     uses = frozenset()
@@ -29,7 +30,7 @@ class HistoryMixer(Mixer):
 
     @abstractmethod
     def mix(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Outputs of complete sequences. Each output depends on its token and the tokens before it."""
+        """Return the outputs for complete sequences. Each output depends only on its token and the tokens before it."""
 
     def start(self, batch: int) -> MixerState:
         tokens = self._no_tokens.expand(batch, -1, -1)
@@ -65,7 +66,8 @@ class HistoryMixer(Mixer):
         return outputs, torch.cat(answers, 1) if answers else queries, after
 
     def _mix_valid(self, tokens: Float[Tensor, "B T D"], valid: Bool[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Outputs of sequences of unequal length that are padded on the left; 0 at the padding."""
+        """Return the outputs for sequences of unequal length that are padded on the left; outputs at the padding are
+        0."""
         lengths = valid.sum(1)
         outputs = torch.zeros_like(tokens)
         for length in filter(None, lengths.unique().tolist()):

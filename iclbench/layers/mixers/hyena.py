@@ -25,16 +25,17 @@ class Hyena(Mixer):
     """y = x0 (h * (x1 v) + d x1 v): the operator of order 2. The filter is h_t = e^(-t |delta|) MLP(t), and a
     convolution of 3 taps is applied to x0, x1 and v.
 
-    The filter network reads t, from 0 to 1 over the longest sequence, and the cosine and sine of t with 1e-4 and 1
-    cycles. It has three hidden layers of `filter_order` units (default 64) with sin(w .); w is learned for each unit
-    and starts at 10 (features and w of the released associative-recall experiments). Channels have deltas from
-    log(0.01) / 1.5 to log(0.01) / 0.3. The filter is as long as the longest sequence of pairs. Events have one token
-    instead of two, so their sequences use only the first half of the filter.
+    The filter network reads t, scaled to go from 0 to 1 over the longest sequence, and cosines and sines with 1e-4 and
+    1 cycles over the longest sequence. It has three hidden layers of `filter_order` units (default 64) with the
+    activation sin(w .), where w is learned for each unit and initialised with 10. Features and w are those of the
+    released associative-recall experiments. Over the channels, delta goes from log(0.01) / 1.5 to log(0.01) / 0.3. The
+    filter is as long as the longest sequence of pairs. Events have one token instead of two, so their sequences use
+    only the first half of the filter.
 
     With F units, the mixer has 4 D² + (F + 17) D + 2 F² + 9 F parameters. The last two terms belong to the filter
-    network and do not depend on D; in a small model, they are the largest ones for F = 64. Linear layers use PyTorch's
-    default initialisation; output weights are scaled down with depth. In the released code, the features are learned
-    too, and the filter has a separate learning rate. The state holds all past x1 v.
+    network and do not depend on D; in a small model with F = 64, they are the largest terms. Linear layers use
+    PyTorch's default initialisation; output weights are scaled down with depth. In the released code, the features are
+    learned too, and the filter has a separate learning rate. The state holds all past values of x1 v.
     """
 
     uses = frozenset({"conv", "longest", "filter_order"})
@@ -88,8 +89,8 @@ class Hyena(Mixer):
     def _convolve_past(
         self, values: Float[Tensor, "B T D"], past: Float[Tensor, "B P D"]
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B P+T D"]]:
-        """The convolution over the tokens before each token, without the token itself, and the past with the new values
-        appended."""
+        """Return the convolution over the tokens before each token, excluding the token itself, and the past values
+        with the new values appended."""
         all_values = torch.cat([past, values.to(past)], 1)
         kernel = self._kernel(all_values.shape[1])
         past_kernel = torch.cat([torch.zeros_like(kernel[:1]), kernel[1:]])
@@ -98,7 +99,8 @@ class Hyena(Mixer):
         return mixed[:, past.shape[1] :], all_values
 
     def _kernel(self, tokens: int) -> Float[Tensor, "T D"]:
-        """The first values of the filter, in the precision of the weights. The first value includes the skip d."""
+        """Return the first `tokens` values of the filter, in the precision of the weights. The first value includes the
+        skip weight d."""
         if tokens > self.longest:
             points = -(-tokens // 2)
             raise UsageError(

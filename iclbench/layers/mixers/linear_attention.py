@@ -50,7 +50,8 @@ class LinearAttention(LinearMixer):
 
     @staticmethod
     def default_key_dim(channels: int) -> int:
-        """Default number of channels of a head's keys, given the model's number of channels per head."""
+        """Return the default number of channels of a head's keys, given the number of channels per head of the
+        model."""
         return channels
 
     @staticmethod
@@ -59,7 +60,7 @@ class LinearAttention(LinearMixer):
         return key_dim
 
     def feature(self, x: Tensor) -> Tensor:
-        """phi(x), positive."""
+        """Return the positive features phi(x)."""
         return F.elu(x) + 1
 
     def terms(self, u: Tensor, bypass: Tensor) -> Terms:
@@ -67,7 +68,7 @@ class LinearAttention(LinearMixer):
         return Terms(self.feature(q), self.feature(k), v)
 
     def read(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and [v, 1] of each head."""
+        """Return q, k and [v, 1] of each head."""
         q, k, v = (split_heads(t, self.heads) for t in self.window.activate(u).split(self.qkv_sizes, -1))
         return q, k, F.pad(v, (0, 1), value=1.0)
 

@@ -1,4 +1,5 @@
-"""Mixers over one linear recurrence (`iclbench.layers.linear_recurrence`); a subclass defines its terms."""
+"""The base class of mixers that use the linear recurrence of `iclbench.layers.linear_recurrence`; a subclass defines
+its terms."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from iclbench.layers.mixers.window import Window
 
 
 class LinearMixer(Mixer):
-    """A linear recurrence whose terms come from channels after a short convolution (the window) and from channels that
-    bypass it.
+    """A mixer with a linear recurrence. The terms of the recurrence come from channels after a short convolution (the
+    window) and from channels that bypass the window.
 
     The state holds the tail of the window, `(B, taps - 1, E)`, and the state of the recurrence, `(B, H, K, V)`, always
     in the precision of the weights.
 
     Args:
         window: the convolution, over E channels.
-        state: H, K and V.
+        state: sizes H, K and V of the state.
     """
 
     in_proj: nn.Linear
@@ -33,29 +34,30 @@ class LinearMixer(Mixer):
         self.window, self.state_shape = window, state
 
     def channels(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B T E"], Float[Tensor, "B T R"]]:
-        """Channels for the window, and channels that bypass it: the first E outputs of one linear map, and the
-        others."""
+        """Return the channels for the window, which are the first E outputs of one linear map, and the channels that
+        bypass the window, which are the other outputs."""
         projected, count = self.in_proj(x), self.window.channels
         return projected[..., :count], projected[..., count:]
 
     @abstractmethod
     def terms(self, u: Float[Tensor, "B T E"], bypass: Float[Tensor, "B T R"]) -> Terms:
-        """Terms of the recurrence, from u, the output of the window, and the channels that bypass it."""
+        """Compute the terms of the recurrence from u, the output of the window, and from the channels that bypass the
+        window."""
 
     @abstractmethod
     def out(
         self, o: Float[Tensor, "B H T V"], terms: Terms, u: Float[Tensor, "B T E"], bypass: Float[Tensor, "B T R"]
     ) -> Float[Tensor, "B T _"]:
-        """Outputs of the mixer, from the outputs o of the recurrence."""
+        """Compute the outputs of the mixer from the outputs o of the recurrence."""
 
     def at_positions(self, terms: Terms, positions: range) -> Terms:
-        """The terms of tokens at `positions` after the state; the next token has position 1. A single position is that
-        of all tokens. Mixers that depend on positions override this method."""
+        """Return the terms of tokens at `positions` after the state, where the next token has position 1. A single
+        position applies to all tokens. Mixers that depend on positions override this method."""
         return terms
 
     def advance_origin(self, state: Float[Tensor, "B H K V"], tokens: int) -> Float[Tensor, "B H K V"]:
-        """The state with positions relative to a point `tokens` later. Mixers that depend on positions override this
-        method."""
+        """Return the state with positions relative to an origin that is `tokens` later. Mixers that depend on positions
+        override this method."""
         return state
 
     @property
@@ -113,11 +115,11 @@ class LinearMixer(Mixer):
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta_logits: Float[Tensor, "B T H"], g: Tensor | None = None) -> Terms:
-    """Terms of the delta rule: the value that the state holds for a key moves by beta = sigmoid(.) towards the new
-    value (Yang et al. 2024, 2025).
+    """Return the terms of the delta rule, which moves the value that the state holds for a key towards the new value by
+    the fraction beta = sigmoid(.) (Yang et al. 2024, 2025).
 
     Args:
-        q, k: queries and keys, scaled here to length 1; outputs are divided by the root of K.
+        q, k: queries and keys; this function scales them to length 1 and divides the queries by sqrt(K).
         v: values.
         beta_logits: logits of the learning rate beta.
         g: log decays of the state; None means no decay.
@@ -127,7 +129,7 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, beta_logits: Float[Tensor, "B T 
 
 
 def _mask_terms(terms: Terms, mask: Bool[Tensor, "B T"] | None) -> Terms:
-    """The terms, changed so that invalid tokens do not affect the state."""
+    """Change the terms so that invalid tokens do not affect the state."""
     if mask is None:
         return terms
     valid = mask[:, None, :, None]

@@ -1,7 +1,7 @@
-"""Mamba's selective state space (Gu and Dao 2023), over the scan of `iclbench.layers.scan`.
+"""Mamba's selective state space (Gu and Dao 2023), computed with the scan of `iclbench.layers.scan`.
 
 The parameters have the names, layout and initialisation of mamba-ssm's `MixerModel`, so that weights can be exchanged
-with it and with `transformers.MambaModel`.
+with this class and with `transformers.MambaModel`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from iclbench.layers.scan.scan import Backend, selective_peek, selective_scan
 
 class Mamba(Mixer):
     """h_t = e^(dt_t A) h_{t-1} + dt_t B_t x_t, y = C_t h_t + D x_t per channel. x_t is the output of a convolution of 4
-    taps with SiLU; dt, B and C are linear maps of it. y is multiplied by the SiLU of a gate.
+    taps with SiLU. B and C are linear maps of x_t, and dt is the softplus of a low-rank linear map of x_t. y is
+    multiplied by the SiLU of a gate.
 
     The state holds the last `conv - 1` inputs of the convolution, `(B, conv - 1, E)`, and the state of the recurrence,
     `(B, S, E)`, with E = expand times width.
@@ -58,7 +59,8 @@ class Mamba(Mixer):
         state: MixerState,
         mask: Bool[Tensor, "B T"] | None = None,
     ) -> tuple[Float[Tensor, "B T D"], MixerState]:
-        """Invalid tokens are set to 0 before the convolution and, because of its bias, again after it."""
+        """Return outputs and state as in the base class. Invalid tokens are set to 0 before the convolution and,
+        because the convolution has a bias, also after it."""
         tail, h = state
         inputs, gate = self.in_proj(x).chunk(2, -1)
         u, tail = self.conv1d(zero_invalid(inputs, mask), tail)
@@ -79,8 +81,8 @@ class Mamba(Mixer):
         queries: Float[Tensor, "B N D"],
         state: MixerState,
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], MixerState]:
-        """Projections are computed for all tokens at once; the recurrence runs pair by pair, and each query reads the
-        state before its pair."""
+        """Return outputs and state as in the base class. Projections are computed for all tokens at once; the
+        recurrence runs pair by pair, and each query reads the state before its pair."""
         tail, h = state
         (inputs, gate), (query_inputs, query_gate) = (self.in_proj(t).chunk(2, -1) for t in (x, queries))
         u, query_u, tail = self.conv1d.fork(inputs, query_inputs, tail)

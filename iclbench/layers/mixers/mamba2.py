@@ -31,10 +31,10 @@ class Mamba2(LinearMixer):
     """S_t = e^(-A dt_t) S_{t-1} + B_t (dt_t x_t)^T, y = S^T C + D x, then RMSNorm(y SiLU(z)). All heads share B and C.
 
     Layout, arithmetic and parameter names (except for the convolution) follow the layers of mamba-ssm and transformers
-    with one group: inner width E = 2W for tokens of width W, one convolution with SiLU over x, B and C, and
-    dt = softplus(.). The initialisation follows mamba-ssm: dt log-uniform in [0.001, 0.1], A uniform in [1, 16], D = 1.
-    There are W (2E + 2N + H) + 5 (E + 2N) + 3H + E + E W parameters, with state N = 64 per channel. The papers'
-    language models have N = 128 and heads of 64 channels; here `heads` sets the number of heads.
+    with one group: inner width E = 2W for tokens of width W, one convolution with SiLU over x, B and C, and dt =
+    softplus(.). The initialisation follows mamba-ssm: dt log-uniform in [0.001, 0.1], A uniform in [1, 16], D = 1. The
+    mixer has W (2E + 2N + H) + 5 (E + 2N) + 3H + E + E W parameters, with a state of size N = 64 per channel. The
+    language models of the paper have N = 128 and heads of 64 channels; here, `heads` sets the number of heads.
     """
 
     default_conv = 4

@@ -1,5 +1,5 @@
-"""The interface of mixers, the parts of a sequence model's layers that mix tokens: recurrences, convolutions and
-attention."""
+"""The interface of mixers. A mixer is the part of a sequence model's layer that mixes tokens: a recurrence, a
+convolution or attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from iclbench.layers.attention import check_heads
 
 # The state of a mixer after the tokens so far: tensors with the batch on the first axis. Tensors that grow with the
-# tokens have them on the second axis, padded on the left with zeros if episodes have unequal lengths.
+# number of tokens have the tokens on the second axis, padded on the left with zeros if episodes have unequal lengths.
 MixerState = tuple[Tensor, ...]
 Mlp = Literal["none", "gelu", "swiglu", "relu2"]
 
@@ -26,14 +26,17 @@ class Sizes:
     """Sizes of a mixer, and its position in the model.
 
     Attributes:
-        width: D of a token.
+        width: width D of a token.
         heads: number of heads H, if the mixer has heads.
-        inner: number of channels of the values of all heads; None means a multiple of the width that the mixer sets.
-        state: rows K of the state of a head, that is, numbers per channel of values; None means the mixer's default.
-        conv: taps of the short convolution; 0 means no convolution, None the mixer's default.
+        inner: total number of channels of the values of all heads; None means a multiple of the width, which depends on
+            the mixer.
+        state: number of rows K of a head's state, that is, of numbers per channel of the values; None means the mixer's
+            default.
+        conv: number of taps of the short convolution; 0 means no convolution, and None means the mixer's default.
         rank: rank of low-rank maps; None means the mixer's default.
-        longest: tokens of the longest sequence, for mixers that bound it.
-        filter_order: units in each hidden layer of the network that computes a filter; None means the mixer's default.
+        longest: number of tokens of the longest sequence, for mixers that limit the length.
+        filter_order: number of units in each hidden layer of the network that computes a filter; None means the mixer's
+            default.
         residuals: number of terms added to the residual stream in the model; 0 means one per layer.
         layers: number of layers of the model.
         layer: index of this layer, from 0.
@@ -58,13 +61,14 @@ class Mixer(nn.Module, ABC):
     """A causal map from tokens to tokens: each output depends on its token and the tokens before it.
 
     Attributes:
-        uses: the sizes that it uses, in addition to the width.
-        block: factor of `inner`, in addition to the heads, in a search over sizes.
-        head_step: factor of the number of channels of a head in a search over widths.
-        default_conv: taps of the short convolution of its paper; 0 means none.
-        mlp: default channel MLP of its blocks, from its paper or released code (RetNet: flash-linear-attention).
-        shares_values: whether the first layer with this mixer passes its values to all further ones.
-        no_conv_text: text for `block_summary` if it has no short convolution by default.
+        uses: names of the sizes that the mixer uses, in addition to the width.
+        block: in a search over sizes, `inner` is a multiple of this number and of the number of heads.
+        head_step: in a search over widths, the number of channels of a head is a multiple of this number.
+        default_conv: number of taps of the short convolution in the mixer's paper; 0 means no convolution.
+        mlp: default channel MLP of the mixer's blocks, as in its paper or released code (for RetNet, as in
+            flash-linear-attention).
+        shares_values: whether the first layer with this mixer passes its values to all later layers with this mixer.
+        no_conv_text: text in `block_summary` for a mixer without a short convolution by default.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"heads", "inner", "state", "conv"})
@@ -77,13 +81,13 @@ class Mixer(nn.Module, ABC):
 
     @classmethod
     def block_summary(cls) -> str:
-        """The parts of its block with default settings, in words."""
+        """Describe the parts of the mixer's block with default settings."""
         conv = f"a short convolution of {cls.default_conv} taps" if cls.default_conv else cls.no_conv_text
         return f"{conv}, {'no channel MLP' if cls.mlp == 'none' else f'a channel MLP ({cls.mlp})'}"
 
     @classmethod
     def taps(cls, sizes: Sizes) -> int:
-        """Taps of the short convolution."""
+        """Return the number of taps of the short convolution."""
         return cls.default_conv if sizes.conv is None else sizes.conv
 
     @abstractmethod
@@ -94,42 +98,42 @@ class Mixer(nn.Module, ABC):
     def forward(
         self, x: Float[Tensor, "B T D"], state: MixerState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T _"], MixerState]:
-        """Outputs for a chunk of tokens after a state, and the state after it. Tokens where the mask is False are
-        invalid. They may only precede an episode's first valid token, and they do not change its start state, not even
-        in the last bit."""
+        """Return the outputs for a chunk of tokens after a state, and the state after the chunk. Tokens are invalid
+        where the mask is False. Invalid tokens may occur only before the first valid token of an episode, and they do
+        not change the episode's start state, not even in the last bit."""
 
     def full_pass(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T _"]:
-        """Outputs for a complete sequence, without the state after it."""
+        """Return the outputs for a complete sequence, but not the state after it."""
         return self(x, self.start(len(x)))[0]
 
     @abstractmethod
     def peek(self, x: Float[Tensor, "B Q D"], state: MixerState) -> Float[Tensor, "B Q _"]:
-        """Outputs for tokens, each read as the first one after the state."""
+        """Return the outputs for tokens, each read as the first token after the state."""
 
     @abstractmethod
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: MixerState
     ) -> tuple[Float[Tensor, "B T _"], Float[Tensor, "B N _"], MixerState]:
-        """Outputs for a chunk of pairs of tokens after a state, outputs for queries, one before each pair, and the
-        state after the chunk. Queries do not change the state."""
+        """Return the outputs for a chunk of pairs of tokens after a state, the outputs for queries (one before each
+        pair), and the state after the chunk. Queries do not change the state."""
 
 
 def head_channels(sizes: Sizes, multiple: int = 1) -> int:
-    """Number of channels of a head, if all heads together have `multiple` times as many as a token.
+    """Return the number of channels of a head if all heads together have `multiple` times as many channels as a token.
 
     Raises:
         UsageError: this number is not an integer.
     """
     if multiple * sizes.width % sizes.heads:
-        check_heads(sizes.width, sizes.heads)  # the width is not a multiple of the heads either
+        check_heads(sizes.width, sizes.heads)  # raises, because the width is not a multiple of `heads` either
     return multiple * sizes.width // sizes.heads
 
 
 def value_channels(sizes: Sizes, default: int) -> int:
-    """Number of channels of a head's values; `default` if no inner width is set.
+    """Return the number of channels of a head's values; `default` if no inner width is set.
 
     Raises:
-        UsageError: the inner width is not a multiple of the heads.
+        UsageError: the inner width is not a multiple of the number of heads.
     """
     if sizes.inner is None:
         return default
@@ -138,8 +142,8 @@ def value_channels(sizes: Sizes, default: int) -> int:
 
 
 def scale_by_depth(linear: nn.Linear, sizes: Sizes) -> nn.Linear:
-    """An output layer whose initial weights are divided by the root of the number of terms in the residual stream, as
-    in mamba-ssm."""
+    """Divide the initial weights of an output layer by the square root of the number of terms in the residual stream,
+    as in mamba-ssm, and return the layer."""
     linear.weight.data /= math.sqrt(sizes.residuals or sizes.layers)
     return linear
 
@@ -155,25 +159,25 @@ def join_heads(t: Float[Tensor, "B H T C"]) -> Float[Tensor, "B T HC"]:
 
 
 def unit_vectors(t: Float[Tensor, "*B K"]) -> Float[Tensor, "*B K"]:
-    """Vectors scaled to length 1, with 1e-6 added under the root as in flash-linear-attention."""
+    """Scale vectors to length 1; as in flash-linear-attention, 1e-6 is added to the squared length."""
     return t * (t.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
 def zero_invalid(x: Float[Tensor, "B T E"], mask: Bool[Tensor, "B T"] | None) -> Float[Tensor, "B T E"]:
-    """The tokens, with invalid ones set to 0."""
+    """Set invalid tokens to 0."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(2), 0.0)
 
 
 def apply_silu_gate(t: Float[Tensor, "*B C"], gate: Float[Tensor, "*B C"]) -> Float[Tensor, "*B C"]:
-    """The product with the SiLU of the gate."""
+    """Multiply by the SiLU of the gate."""
     return t * F.silu(gate)
 
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """A context without autocast, because sums over all tokens need full precision."""
+    """Return a context without autocast, because sums over all tokens need full precision."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 def copy_slice(t: Tensor) -> Tensor:
-    """A copy of a slice when gradients are disabled, so that a state does not store the longer tensor."""
+    """Copy a slice if gradients are disabled, so that a state does not keep the longer tensor in memory."""
     return t if torch.is_grad_enabled() else t.clone()

@@ -36,17 +36,18 @@ class MLSTM(Mixer):
     """C_t = f' C_{t-1} + i' k v^T / sqrt(K), n likewise, h = C^T q / max(|n.q|, e^-m), with m_t = max(log f + m_{t-1},
     i), f' = e^(log f + m_{t-1} - m_t), i' = e^(i - m_t) and log f = log sigmoid of the gate.
 
-    The recurrence has an additional column of ones in the values, whose output is n.q. The block is that of the paper:
-    a projection up to 2E = 4 D, of which one half passes through a convolution of 4 taps and SiLU. Block-diagonal maps
-    (4 channels per block) give q and k from the output of the convolution, and v from its input. Gates are linear in q,
-    k and v. The output of each head is normalised, and a skip connection is added. The sum is multiplied by the SiLU of
-    the other half and projected down. There are 6 D² + (38 + 12 H) D + 2 H parameters.
+    The recurrence has an additional column of ones in the values, whose output is n.q. The block is that of the paper.
+    A projection maps a token to 2E = 4 D channels, one half of which passes through a convolution of 4 taps and SiLU.
+    Block-diagonal maps (4 channels per block) give q and k from the output of the convolution, and v from its input.
+    Gates are linear in q, k and v. The output of each head is normalised, and a skip connection is added. The sum is
+    multiplied by the SiLU of the other half and projected down. The mixer has 6 D² + (38 + 12 H) D + 2 H parameters.
 
-    Gate weights start at 0, input biases at N(0, 0.1), forget biases from 3 to 6 over the heads. Projections have
-    variance 2 / (5 D), the last one a standard deviation of 2 / (layers sqrt(D)). Differences from the released code:
-    without a convolution there is still a SiLU, and 1e-6 is not added to the divisor. By default q and k are as wide as
-    v. The setting `state` gives their number of channels per head instead; each is computed from all channels of the
-    head.
+    Gate weights are initialised with 0, the biases of input gates from a normal distribution with standard deviation
+    0.1, and the biases of forget gates with values from 3 to 6 over the heads. The initial weights of projections have
+    variance 2 / (5 D), and those of the last projection have standard deviation 2 / (layers sqrt(D)). Differences from
+    the released code: without a convolution there is still a SiLU, and 1e-6 is not added to the divisor. By default q
+    and k are as wide as v. The setting `state` sets their number of channels per head instead; each of these channels
+    is then computed from all channels of the head.
     """
 
     default_conv = 4
@@ -122,7 +123,7 @@ class MLSTM(Mixer):
         return *outputs, (tail, memory, copy_slice(m[..., -1:]))
 
     def _terms_and_gates(self, u: Tensor, inputs: Tensor) -> tuple[Terms, Tensor, Tensor]:
-        """The terms before gating, and the gates log f and i, `(B, H, T)`."""
+        """Return the terms before gating, and the gates log f and i, `(B, H, T)`."""
         dtype = self.skip.dtype
         convolved = F.silu(u.to(dtype))
         q, k, v = (
@@ -140,22 +141,22 @@ class MLSTM(Mixer):
 
 
 def _apply_blocks(x: Float[Tensor, "B T E"], weight: Float[Tensor, "blocks out into"]) -> Float[Tensor, "B T HK"]:
-    """The block-diagonal map of the channels, with one matrix per block."""
+    """Apply a block-diagonal map to the channels, with one matrix per block."""
     return torch.einsum("btni,noi->btno", x.unflatten(-1, (len(weight), -1)), weight).flatten(2)
 
 
 def running_max(
     log_f: Float[Tensor, "B H T"], i: Float[Tensor, "B H T"], max_before: Float[Tensor, "B H 1"]
 ) -> Float[Tensor, "B H T1"]:
-    """m before each token and after the last. It has no gradient, because it rescales the memory without an effect on
-    the outputs."""
+    """Return m before each token and after the last token. It has no gradient, because it rescales the memory without
+    affecting the outputs."""
     c = log_f.detach().double().cumsum(-1)
     highest = torch.maximum(max_before.double(), (i.detach() - c).cummax(-1).values)
     return torch.cat([max_before, (c + highest).to(max_before)], -1)
 
 
 def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1"]) -> Terms:
-    """The terms with decays f' and with keys multiplied by i'."""
+    """Return the terms with decays f' and with keys multiplied by i'."""
     decay = log_f + m[..., :-1] - m[..., 1:]
     return replace(terms, k=terms.k * (i - m[..., 1:]).exp().unsqueeze(-1), g=decay.unsqueeze(-1))
 
@@ -163,6 +164,7 @@ def gated_terms(terms: Terms, log_f: Tensor, i: Tensor, m: Float[Tensor, "B H T1
 def next_token_terms(
     terms: Terms, log_f: Tensor, i: Tensor, max_before: Float[Tensor, "B H _"]
 ) -> tuple[Terms, Tensor]:
-    """Gated terms of separate tokens, each of which follows a state with m = `max_before`, and m after each token."""
+    """Return the gated terms of separate tokens, each of which follows a state with m = `max_before`, and m after each
+    token."""
     m = torch.maximum(log_f + max_before, i).detach()
     return replace(terms, k=terms.k * (i - m).exp().unsqueeze(-1), g=(log_f + max_before - m).unsqueeze(-1)), m

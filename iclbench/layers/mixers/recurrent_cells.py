@@ -68,16 +68,16 @@ class RecurrentCells(Mixer):
         return torch.cat(outputs, 1), answers, (tail, *hidden)
 
     def _run(self, x: Any, hidden: list[Tensor]) -> tuple[Any, list[Tensor]]:
-        """Outputs and new state of the network, which runs in full precision: sums over all tokens need it, and some
-        processors do not support half precision for it."""
+        """Return the outputs and the new state of the network. It runs in full precision, because sums over all tokens
+        need full precision and some processors do not support these networks in half precision."""
         batched = tuple(t.unsqueeze(0) for t in hidden)
         with full_precision(batched[0]):
             out, after = self.cells(x.to(batched[0].dtype), batched if self.state_tensors > 1 else batched[0])
         return out, [t.squeeze(0) for t in (after if self.state_tensors > 1 else (after,))]
 
     def _run_padded(self, x: Tensor, hidden: list[Tensor], mask: Bool[Tensor, "B T"]) -> tuple[Tensor, list[Tensor]]:
-        """`_run` for a chunk whose valid tokens are last; the state of an episode without valid tokens does not
-        change."""
+        """Return the outputs and the new state for a chunk whose valid tokens come last. The state of an episode
+        without valid tokens does not change."""
         counts, length = mask.sum(1), x.shape[1]
         position = torch.arange(length, device=x.device)
         order = (position + (length - counts).unsqueeze(1)) % length
@@ -92,11 +92,11 @@ class RecurrentCells(Mixer):
 
 
 class LSTM(RecurrentCells):
-    """c_t = f c_{t-1} + i g, h_t = o tanh(c_t). The gates i, f and o are sigmoids, and g is the tanh, of linear maps of
-    x_t and h_{t-1} (Hochreiter and Schmidhuber 1997; Gers et al. 2000). This is `torch.nn.LSTM` with its
-    initialisation; it has 8 D² + 8 D parameters.
+    """c_t = f c_{t-1} + i g, h_t = o tanh(c_t). The gates i, f and o are sigmoids of linear maps of x_t and h_{t-1},
+    and g is the tanh of such a map (Hochreiter and Schmidhuber 1997; Gers et al. 2000). The mixer is `torch.nn.LSTM`
+    with its initialisation, and has 8 D² + 8 D parameters.
 
-    It cannot be computed in parallel over tokens. An optional convolution with SiLU comes before it.
+    It cannot be computed in parallel over tokens. An optional convolution with SiLU is applied to its input.
     """
 
     module_class, state_tensors = nn.LSTM, 2
@@ -104,9 +104,10 @@ class LSTM(RecurrentCells):
 
 class GRU(RecurrentCells):
     """h_t = (1 - z) n + z h_{t-1}, n = tanh(W x_t + r (U h_{t-1})). The gates r and z are sigmoids of linear maps of
-    x_t and h_{t-1} (Cho et al. 2014). This is `torch.nn.GRU` with its initialisation; it has 6 D² + 6 D parameters.
+    x_t and h_{t-1} (Cho et al. 2014). The mixer is `torch.nn.GRU` with its initialisation, and has 6 D² + 6 D
+    parameters.
 
-    It cannot be computed in parallel over tokens. An optional convolution with SiLU comes before it.
+    It cannot be computed in parallel over tokens. An optional convolution with SiLU is applied to its input.
     """
 
     module_class, state_tensors = nn.GRU, 1

@@ -31,10 +31,10 @@ class RetNet(LinearMixer):
     of each head has an RMS norm, and all outputs have a SiLU gate. The mixer has 8 D² parameters.
 
     The state is rotated with every token, so that positions are relative to the state and do not grow. The RMS norm has
-    no weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions;
-    torchscale's frequencies extend one step further. Linear layers use PyTorch's default initialisation; output weights
-    are scaled down with depth (torchscale has Xavier initialisation with small gains, and factors on scores that the
-    norm cancels). An optional convolution is followed by SiLU.
+    no weights, as in torchscale's code; the paper has a group norm. The angles are those of rotary positions; the
+    frequencies of torchscale's code extend one step further. Linear layers use PyTorch's default initialisation; output
+    weights are scaled down with depth. Torchscale instead uses Xavier initialisation with small gains, and multiplies
+    scores by factors that the norm cancels. An optional convolution is followed by SiLU.
     """
 
     head_step = 2  # pairs of channels of queries and keys are rotated

@@ -23,13 +23,14 @@ class RWKV7(LinearMixer):
     vector along k k_k, a = sigmoid(.) and k~ = k (1 + (a - 1) k_a); then a group norm per head (eps V 1e-5), the bonus
     (r . k~ r_k) v, a gate, and the output projection, which starts at 0.
 
-    The parameters are 4 D² and four low-rank maps (w, a, v, g). Each of r, w, k, v, a and g is computed from x + mu
-    (x_before - x), with mu learned per channel; `conv` replaces the previous token by a convolution (0: by 0). Later
-    layers interpolate between their values and those of the first. Initial values are as published, except that a model
-    of one layer does not divide by 0. The published ranks have a minimum of 32 (4 D² parameters at width 64); here they
-    are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or `rank`. The channel MLP is relu², without
-    the published token shift, and has PyTorch's initialisation instead of an orthogonal input layer and an output layer
-    of 0.
+    The mixer has 4 D² parameters, plus four low-rank maps (for w, a, v and g). Each of r, w, k, v, a and g is computed
+    from x + mu (x_before - x), where x_before is the previous token and mu is learned per channel. The setting `conv`
+    replaces x_before by the output of a convolution (with `conv=0`, by x itself). Later layers interpolate between
+    their values and those of the first layer. Initial values are as published, except that a model with one layer does
+    not divide by 0. The published ranks are at least 32, which amounts to 4 D² parameters at width 64. Here, the ranks
+    are 1.8 sqrt(D), 1.8 sqrt(D), 1.3 sqrt(D) and 0.6 D^0.8, rounded up, or all are equal to the setting `rank`. The
+    channel MLP is relu², without the published token shift, and has PyTorch's initialisation instead of an orthogonal
+    input layer and an output layer of zeros.
     """
 
     uses = frozenset({"heads", "conv", "rank"})
@@ -91,13 +92,14 @@ class RWKV7(LinearMixer):
         return torch.cat([self.out_proj((normed + join_heads(bonus)) * gate), first_values], -1)
 
     def _stream(self, u: Tensor, bypass: Tensor, mu: Tensor) -> Tensor:
-        """x + mu (x_before - x)."""
+        """Return x + mu (x_before - x)."""
         x = bypass[..., : self.width]
         return x + (u - x) * mu
 
 
 def low_rank(width: int, rank: int, bias: Tensor | None) -> nn.Sequential:
-    """Two linear layers: the first starts at 0, the second is orthogonal with gain 0.1 and may have a bias."""
+    """Create two linear layers. The first is initialised with 0; the second is orthogonal with gain 0.1 and may have a
+    bias."""
     first, second = nn.Linear(width, rank, bias=False), nn.Linear(rank, width, bias=bias is not None)
     nn.init.zeros_(first.weight)
     nn.init.orthogonal_(second.weight, 0.1)

@@ -13,14 +13,14 @@ from iclbench.layers.mixers.mixer import copy_slice
 
 class Window(nn.Module):
     """A causal convolution of each channel over `taps` tokens, up to and including the token itself. Weights have the
-    shape and initialisation of `nn.Conv1d`. Without taps it is the identity and its state is empty.
+    shape and initialisation of `nn.Conv1d`. With 0 taps, the window is the identity and its state is empty.
 
     The state is the tail: the K = taps - 1 inputs before the next token.
 
     Args:
         channels: number of channels E.
         taps: number of taps.
-        bias: whether it has a bias.
+        bias: whether the convolution has a bias.
     """
 
     def __init__(self, channels: int, taps: int, bias: bool = False) -> None:
@@ -33,7 +33,7 @@ class Window(nn.Module):
             self.weight, self.bias = convolution.weight, convolution.bias
 
     def start(self, batch: int, like: Tensor) -> Float[Tensor, "B K E"]:
-        """The tail before the first token: zeros."""
+        """Return the tail before the first token, which is zero."""
         return like.new_zeros(batch, self.tail_length, self.channels)
 
     def activate(self, u: Float[Tensor, "B T E"]) -> Float[Tensor, "B T E"]:
@@ -48,7 +48,7 @@ class Window(nn.Module):
         return self._convolve(padded), self._tail(padded, tail)
 
     def peek(self, x: Float[Tensor, "B Q E"], tail: Float[Tensor, "B K E"]) -> Float[Tensor, "B Q E"]:
-        """Outputs for tokens, each read as the first one after the tail."""
+        """Return the outputs for tokens, each read as the first token after the tail."""
         return self._convolve_each(x, tail.unsqueeze(1).expand(-1, x.shape[1], -1, -1))
 
     def fork(
@@ -76,7 +76,7 @@ class Window(nn.Module):
 
 
 class TokenShift(Window):
-    """Replaces each token by the token before it (the token shift of RWKV)."""
+    """A window that replaces each token by the token before it (the token shift of RWKV)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, 0)

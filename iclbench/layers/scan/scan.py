@@ -2,7 +2,7 @@
 
     h_t = exp(dt_t A) h_{t-1} + dt_t u_t B_t,        y_t = <C_t, h_t>
 
-for every channel. The state h has shape `(B, S, D)`, so that channels are contiguous. One function with
+for every channel. The state h has shape `(B, S, D)`, so that channels are contiguous. `selective_scan` has
 interchangeable back ends:
 
     torch      plain torch operations on any device, optimised for CPUs (`scan_torch`)
@@ -48,10 +48,10 @@ def selective_scan(
         B: input vectors.
         C: output vectors.
         h0: state before the chunk; None means zero.
-        backend: `auto` is the fastest one for the device of `u`, see `resolve_backend`.
+        backend: `auto` selects the fastest back end for the device of `u` (see `resolve_backend`).
 
     Returns:
-        Outputs, and the state after the chunk.
+        The outputs, and the state after the chunk.
 
     Raises:
         UsageError: the back end is not available.
@@ -80,15 +80,15 @@ def selective_peek(
     B: Float[Tensor, "B Q S"],
     C: Float[Tensor, "B Q S"],
 ) -> Float[Tensor, "B Q D"]:
-    """Outputs of tokens, each read as the first one after the state `h`."""
+    """Return the outputs of tokens, each read as the first token after the state `h`."""
     decay = torch.exp(dt.unsqueeze(2) * A.T)
     decayed = (C.unsqueeze(2) @ (decay * h.unsqueeze(1))).squeeze(2)
     return decayed + (B * C).sum(-1, keepdim=True) * (dt * u)
 
 
 def resolve_backend(backend: Backend, device: torch.device, dtype: torch.dtype = torch.float32) -> Backend:
-    """The back end that computes on this device in this precision. The CUDA kernels compute in float32, so `auto`
-    is torch for float64.
+    """Return the back end for this device and precision. The CUDA kernels compute in float32, so `auto` selects torch
+    for float64.
 
     Raises:
         UsageError: the back end is not available.
@@ -114,12 +114,12 @@ def resolve_backend(backend: Backend, device: torch.device, dtype: torch.dtype =
 
 
 def _resolve_cached(backend: Backend, device: torch.device, dtype: torch.dtype) -> Backend:
-    """`resolve_backend`, cached for the process; the result is a constant in compiled code."""
+    """Call `resolve_backend` once per process; the cached result is a constant in compiled code."""
     return _cached_backend(backend, device, dtype)
 
 
 _cached_backend = cache(resolve_backend)
-# The attribute that `torch.compiler.assume_constant_result` sets; that function imports the compiler, for two seconds.
+# `torch.compiler.assume_constant_result` sets the same attribute, but imports the compiler, which takes two seconds.
 _resolve_cached._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

@@ -1,7 +1,7 @@
-"""The selective scan by the CUDA extension of mamba-ssm, `selective_scan_cuda`.
+"""The selective scan with the CUDA extension of mamba-ssm, `selective_scan_cuda`.
 
-Its kernel starts from a zero state and has no gradient through the last state. S additional tokens at each end provide
-both:
+The kernel starts from a zero state and computes no gradient through the last state. S additional tokens at each end of
+the sequence provide an initial state and this gradient:
 
 - before the sequence, the s-th token sets state s: B = e_s and dt u = h0, with a dt so small that the state does not
   decay in float32;
@@ -9,7 +9,7 @@ both:
 
 The small dt is a power of two, so that it causes no rounding. Layouts and the order of the arguments are those of
 mamba-ssm's `selective_scan_interface.py`: `(B, D, T)` for u and dt, `(B, 1, S, T)` for B and C. The arithmetic is in
-float32. Each direction is one operation for autograd and `torch.compile`.
+float32. The forward pass and the backward pass are each one operation for autograd and `torch.compile`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK, _MAX_STATES = 2048, 256
 
 
 def unavailable() -> str | None:
-    """The reason why this kernel is not available; None if it is.
+    """Return the reason why this kernel is not available; None if it is available.
 
     The package `mamba_ssm` can be imported without its extension, and an extension that was built for another version
     of torch or CUDA does not load.
@@ -54,7 +54,7 @@ def selective_scan(
     C: Float[Tensor, "B T S"],
     h0: Float[Tensor, "B S D"],
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
-    """`scan.selective_scan` with the kernels of mamba-ssm.
+    """Run `scan.selective_scan` with the kernels of mamba-ssm.
 
     Raises:
         UsageError: there are more states than the kernel supports.
@@ -116,7 +116,7 @@ def _backward(
 
 
 def _add_state_tokens(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """u, dt, A, B and C in the kernel's layout, with additional tokens that set and read the state."""
+    """Return u, dt, A, B and C in the kernel's layout, with additional tokens that set and read the state."""
     zeros = torch.zeros_like(h0, dtype=torch.float32)
     unit = torch.eye(A.shape[1], device=A.device).expand(len(u), -1, -1)
     u, dt, B, C = (
@@ -132,8 +132,8 @@ def _add_state_tokens(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0
 
 
 def _split(extended: Tensor, states: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`(B, X, S + T + S)` to `(B, tokens, X)` each: tokens that set the state, the sequence, tokens that read the
-    state."""
+    """Split `(B, X, S + T + S)` into three tensors `(B, tokens, X)`: the tokens that set the state, the sequence, and
+    the tokens that read the state."""
     start, middle, end = extended.mT.tensor_split([states, extended.shape[2] - states], 1)
     return start, middle, end
 

@@ -1,8 +1,9 @@
 """The selective scan in plain torch, optimised for CPUs: sequential in time, in place, tiled over the batch.
 
-The state of a tile fits into the cache. The backward pass saves the inputs and the state before every eighth step, and
-recomputes the states between them. Each direction is one operation for autograd and `torch.compile`. exp is computed as
-exp2 (half the time on a CPU), with the factor 1 / ln 2 merged into A.
+The state of a tile fits into the cache. For the backward pass, the inputs and the state before every eighth step are
+saved, and the states between them are recomputed. The forward pass and the backward pass are each one operation for
+autograd and `torch.compile`. exp is computed with exp2, which takes half the time on a CPU; the factor 1 / ln 2 is
+merged into A.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FEW_CHANNELS = 256
 
 
 def selective_scan(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, Tensor]:
-    """`scan.selective_scan` in plain torch, in the precision of A."""
+    """Run `scan.selective_scan` in plain torch, in the precision of A."""
     with torch.autocast(u.device.type, enabled=False):
         y, last, _ = _forward(*(t.to(A.dtype) for t in (u, dt, A, B, C, h0)))
     return y, last
@@ -66,7 +67,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of u, dt, A, B, C and h0.
 
-    Let g_t be the gradient of h_t, including that through later steps, and x_t = dt_t u_t. Then dB_t = g_t x_t,
+    Let g_t be the gradient of h_t, including the gradient through later steps, and x_t = dt_t u_t. Then dB_t = g_t x_t,
     dC_t = h_t dy_t, dx_t = <B_t, g_t>, and the log-decay dt_t A has gradient g_t exp(dt_t A) h_{t-1}.
     """
     a = A.T.contiguous()
@@ -130,7 +131,8 @@ _forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 
 def _sum_states(column: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
-    """out[b, d] = sum over s of column[b, s, 0] h[b, s, d]. For few channels the overhead of `bmm` dominates."""
+    """Compute out[b, d] = sum over s of column[b, s, 0] h[b, s, d]. With few channels, the overhead of `bmm`
+    dominates."""
     if h.shape[2] < _FEW_CHANNELS:
         torch.sum(torch.mul(column, h, out=scratch), 1, out=out)
     else:
@@ -138,7 +140,7 @@ def _sum_states(column: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None
 
 
 def _sum_channels(row: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
-    """out[b, s] = sum over d of row[b, 0, d] h[b, s, d]."""
+    """Compute out[b, s] = sum over d of row[b, 0, d] h[b, s, d]."""
     if h.shape[2] < _FEW_CHANNELS:
         torch.sum(torch.mul(row, h, out=scratch), 2, out=out)
     else:
@@ -146,6 +148,6 @@ def _sum_channels(row: Tensor, h: Tensor, scratch: Tensor, out: Tensor) -> None:
 
 
 def _tiles(h: Tensor) -> Iterator[slice]:
-    """Slices of the batch whose states fit into the cache."""
+    """Yield slices of the batch whose states fit into the cache."""
     size = max(1, _TILE // max(1, h[0].numel() if len(h) else 1))
     return (slice(start, start + size) for start in range(0, len(h), size))

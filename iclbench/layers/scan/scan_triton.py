@@ -1,11 +1,11 @@
 """The selective scan as Triton kernels, for CUDA.
 
-There is one launch per direction and chunk of at most 128 tokens; the host passes the state from chunk to chunk. The
-backward pass saves the inputs and the states between chunks. It does not use atomic additions, so the same inputs
-give the same bits. Inputs may have any floating type; the arithmetic is in float32. Each direction is one operation
-for autograd and `torch.compile`.
+The forward pass and the backward pass launch one kernel per chunk of at most 128 tokens, and the host passes the state
+from chunk to chunk. The inputs and the states between chunks are saved for the backward pass. It does not use atomic
+additions, so that equal inputs give bit-identical gradients. Inputs may have any floating type; the arithmetic is in
+float32. Each of the two passes is one operation for autograd and `torch.compile`.
 
-If `TRITON_INTERPRET=1` is set before Triton is imported, the kernels run slowly on a CPU, for tests.
+For tests, the kernels also run on a CPU, slowly, if `TRITON_INTERPRET=1` is set before Triton is imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHORTEST = 16
 
 
 def unavailable() -> str | None:
-    """The reason why these kernels are not available; None if they are."""
+    """Return the reason why these kernels are not available; None if they are available."""
     if find_spec("triton") is None:
         return "triton is not installed"
     if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -46,7 +46,7 @@ def selective_scan(
     warps: int = WARPS,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B S D"]]:
-    """`scan.selective_scan` with the Triton kernels of iclbench.
+    """Run `scan.selective_scan` with the Triton kernels of iclbench.
 
     Args:
         u, dt, A, B, C, h0: as in `scan.selective_scan`.
@@ -198,14 +198,14 @@ _forward.register_autograd(_differentiate, setup_context=_setup_context)
 
 
 def _outputs(u: Tensor, h0: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty tensors for the outputs, the last state and the states between chunks."""
+    """Allocate tensors for the outputs, the last state and the states between chunks."""
     y = torch.empty_like(u, memory_format=torch.contiguous_format)
     last = torch.empty_like(h0, dtype=torch.float32, memory_format=torch.contiguous_format)
     return y, last, last.new_empty((u.shape[1] - 1) // chunk, *last.shape)
 
 
 def _kernel_layout(u: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor) -> tuple[Tensor, ...]:
-    """Tensors in the layout of the kernels; copied only if they have another layout."""
+    """Convert tensors to the layout of the kernels; they are copied only if they have another layout."""
     return *(t.contiguous() for t in (u, dt)), A.float().contiguous(), *(t.contiguous() for t in (B, C, h0.float()))
 
 
@@ -219,5 +219,6 @@ def _grid(u: Tensor, channels: int) -> tuple[int]:
 
 
 def _block(u: Tensor, chunk: int) -> int:
-    """Rows of a program: the power of two that the longest chunk needs."""
+    """Return the number of rows of a program: the smallest power of two, of at least 16, that holds the longest
+    chunk."""
     return min(chunk, max(_SHORTEST, 1 << (u.shape[1] - 1).bit_length()))

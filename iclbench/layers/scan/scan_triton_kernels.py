@@ -2,13 +2,15 @@
 
 A program holds BLOCK_T tokens of BLOCK_D channels of one episode in registers and loops over the S states. Over time,
 the recurrence is an associative scan over pairs (decay, added term) (Blelloch 1990). All sums are in float32 and in a
-fixed order: each program writes its contribution to a shared gradient separately, and the caller adds them up.
+fixed order: each program writes its contribution to a shared gradient separately, and the caller adds up the
+contributions.
 
 Only `scan_triton` imports this module, because it needs Triton. Tensors are contiguous with the layout of `scan`;
 offsets have 64 bits. Rows after the end of the chunk are masked to dt = 0: their decay is 1 and they add 0.
 """
 
-# Triton compiles the source of the functions: their arguments have no Python types, and nothing may wrap them.
+# Triton compiles the source code of the functions, so their arguments have no Python types, and they must not be
+# wrapped.
 from typing import no_type_check
 
 import triton
@@ -100,8 +102,8 @@ def backward_chunk(
 ):
     """Compute the gradients of the tokens from `start` to `stop` from the gradient of the state after them.
 
-    `grad_A` has one term per episode, `(B, D, S)`; `grad_B` and `grad_C` one per block of channels, `(B, blocks, T,
-    S)`.
+    `grad_A` has one term per episode, `(B, D, S)`; `grad_B` and `grad_C` have one term per block of channels, `(B,
+    blocks, T, S)`.
 
     The gradient g_t of h_t is g_t = C_t dy_t + decay_{t+1} g_{t+1}, a scan from the end. The log-decay dt_t A has
     gradient g_t z_t, where z_t = decay_t h_{t-1} is the decayed state. A separate scan computes z_t = decay_t (z_{t-1}

@@ -27,11 +27,11 @@ def hippo_legs(order: int) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"]]:
 def normal_low_rank(
     order: int,
 ) -> tuple[Complex[Tensor, " n"], Complex[Tensor, " n"], Complex[Tensor, " n"], Complex[Tensor, "N n"]]:
-    """HiPPO-LegS as a normal matrix minus a matrix of rank one (S4, theorem 1).
+    """Decompose HiPPO-LegS into a normal matrix minus a matrix of rank one (S4, theorem 1).
 
     Returns:
-        w, P, B and V in complex128, for the modes with a positive imaginary part, in ascending order. Together with
-        their conjugates, A = V (diag(w) - P P*) V*, V is unitary, and P and B are in its basis.
+        w, P, B and V in complex128, for the modes with a positive imaginary part, in ascending order. Together with the
+            conjugate modes, A = V (diag(w) - P P*) V*, where V is unitary and P and B are expressed in its basis.
     """
     A, B = hippo_legs(order)
     P = torch.sqrt(torch.arange(order, dtype=torch.float64) + 0.5)
@@ -58,7 +58,8 @@ def spectrum(init: Spectrum, order: int) -> Complex[Tensor, " n"]:
 def zero_order_hold(
     A: Complex[Tensor, "D n"], C: Complex[Tensor, "D n"], dt: Float[Tensor, " D"]
 ) -> tuple[Complex[Tensor, "D n"], Complex[Tensor, "D n"]]:
-    """Logarithm of the discrete A, and 2 C times the discrete B for B = 1, so that y = Re(C x), x <- A x + u."""
+    """Return the logarithm of the discrete A, and 2 C times the discrete B for B = 1, so that y = Re(C x), x <- A x +
+    u."""
     log_a = A * dt[:, None]
     return log_a, 2 * C * torch.expm1(log_a) / A
 
@@ -66,7 +67,7 @@ def zero_order_hold(
 def powers(
     log_a: Complex[Tensor, "D n"], exponents: Float[Tensor, " T"]
 ) -> tuple[Float[Tensor, "D n T"], Float[Tensor, "D n T"]]:
-    """Real and imaginary part of a to the power of each exponent."""
+    """Return the real and imaginary parts of a to the power of each exponent."""
     modulus = torch.exp(log_a.real[..., None] * exponents)
     angle = log_a.imag[..., None] * exponents
     return modulus * torch.cos(angle), modulus * torch.sin(angle)
@@ -75,9 +76,10 @@ def powers(
 def diagonal_kernel(
     log_a: Complex[Tensor, "D n"], c: Complex[Tensor, "D n"], length: int
 ) -> Float[Tensor, "D {length}"]:
-    """K[t] = Re(sum over modes of c a^t): a Vandermonde product (S4D, section 3.2).
+    """Compute K[t] = Re(sum over modes of c a^t), a Vandermonde product (S4D, section 3.2).
 
-    With t = i m + j it is one small product of c a^(i m) and a^j, with 2 sqrt(T) powers per mode instead of T.
+    With t = i m + j, it is one small matrix product of c a^(i m) and a^j, which requires 2 sqrt(T) powers per mode
+    instead of T.
     """
     columns = math.isqrt(length - 1) + 1
     rows = -(-length // columns)
@@ -94,7 +96,7 @@ def diagonal_kernel(
 def real_form(
     w: Complex[Tensor, " n"], P: Complex[Tensor, " n"], B: Complex[Tensor, " n"], C: Complex[Tensor, "D n"]
 ) -> tuple[Float[Tensor, "N N"], Float[Tensor, " N"], Float[Tensor, "D N"]]:
-    """The real A, B, C of the same system, whose state is (Re x, Im x).
+    """Return the real A, B and C of the same system with the state (Re x, Im x).
 
     On one half of the spectrum, (diag(w) - P P*) x = w x - 2 P Re(P* x); the other half is its conjugate.
     """
@@ -116,7 +118,7 @@ def bilinear(
 
 
 def krylov(A: Float[Tensor, "D N N"], b: Float[Tensor, "D N"], count: int) -> Float[Tensor, "D N {count}"]:
-    """The columns b, A b, A² b, ..., by doubling: each step multiplies all columns so far by a power of A."""
+    """Compute the columns b, A b, A² b, ... by doubling: each step multiplies all columns so far by a power of A."""
     columns = b.unsqueeze(-1)
     while columns.shape[-1] < count:
         columns = torch.cat([columns, torch.bmm(A, columns)], 2)
@@ -132,7 +134,7 @@ def low_rank_kernel(
     dt: Float[Tensor, " D"],
     length: int,
 ) -> Float[Tensor, "D {length}"]:
-    """The kernel from its generating function at the roots of unity (S4, algorithm 1).
+    """Compute the kernel from its generating function at the roots of unity (S4, algorithm 1).
 
     `C` is C~ = C (I - A^length) with the discrete A. The length is odd, so that no root is -1 and
     g = 2/dt (1 - z)/(1 + z) = i s is finite. s is real, and so is all arithmetic on the `(D, n, T/2)` Cauchy terms:

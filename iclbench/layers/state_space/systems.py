@@ -29,9 +29,9 @@ class UnrolledSystem:
 
     Attributes:
         kernel: convolution kernel from inputs to outputs, `(D, T)`.
-        state_to_outputs: matrix from the state before to the outputs, `(D, N, T)`.
-        inputs_to_state: matrix from the inputs to the state after, `(D, T, N)`.
-        advance: function from the state before to the state after, `(D, B, N)`, for inputs of 0.
+        state_to_outputs: matrix from the state before the steps to the outputs, `(D, N, T)`.
+        inputs_to_state: matrix from the inputs to the state after the steps, `(D, T, N)`.
+        advance: function from the state before the steps to the state after them, `(D, B, N)`, for inputs of 0.
     """
 
     kernel: Tensor
@@ -41,7 +41,8 @@ class UnrolledSystem:
 
 
 class StateSpace(nn.Module, ABC):
-    """Independent linear systems. Steps dt are initially log-uniform in a range, and C is complex normal.
+    """Independent linear systems. The initial step sizes dt are log-uniform in a range, and the initial C is complex
+    normal.
 
     Attributes:
         longest: length of the longest kernel; None means any length.
@@ -67,13 +68,15 @@ class StateSpace(nn.Module, ABC):
         """The linear maps of `length` steps."""
 
     def reuse_system(self) -> contextlib.AbstractContextManager[object]:
-        """A context in which parameters do not change, so that `unroll` computes the discrete system only once."""
+        """Return a context in which parameters do not change, so that `unroll` computes the discrete system only
+        once."""
         return contextlib.nullcontext()
 
     def resume(
         self, u: Float[Tensor, "D B T"], state: Float[Tensor, "D B N"], convolve: Callable[[Tensor, Tensor], Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
-        """Outputs of a sequence after a state, and the state after it, in time linear in its length."""
+        """Return the outputs of a sequence that follows a state, and the state after the sequence, in time linear in
+        its length."""
         outputs, chunked_length = [], u.shape[2] - u.shape[2] % _CHUNK
         for segment, length in (
             (u[..., :chunked_length], _CHUNK),
@@ -87,7 +90,8 @@ class StateSpace(nn.Module, ABC):
     def _chunks(
         self, u: Float[Tensor, "D B T"], length: int, state: Float[Tensor, "D B N"], convolve: Callable[..., Tensor]
     ) -> tuple[Float[Tensor, "D B T"], Float[Tensor, "D B N"]]:
-        """Outputs and last state for chunks of equal length, computed at once except for the states between them."""
+        """Return the outputs and the last state for chunks of equal length. All chunks are computed at once, except for
+        the states between them."""
         steps, chunks = self.unroll(length), u.shape[2] // length
         inputs = u.unflatten(2, (chunks, length)).transpose(1, 2).flatten(1, 2)
         before = []
@@ -99,8 +103,8 @@ class StateSpace(nn.Module, ABC):
 
 
 class DiagonalStateSpace(StateSpace):
-    """S4D: A is diagonal and B is 1, discretised with a zero-order hold. C includes the discrete B, and the state
-    does not."""
+    """S4D: A is diagonal and B is 1, discretised with a zero-order hold. The discrete B is merged into C, and not into
+    the state."""
 
     def __init__(self, width: int, state: int, dt_range: tuple[float, float], init: kernels.Spectrum) -> None:
         super().__init__(width, state, dt_range)
@@ -140,9 +144,9 @@ class LowRankStateSpace(StateSpace):
     """S4: A is HiPPO-LegS in normal-plus-low-rank form, discretised with the bilinear method. All channels share A, P
     and B.
 
-    The parameter C is C~ = C (I - A^L), which is required by the generating function at length L; shorter kernels are
-    prefixes of this one. To continue from a state, C is recovered and the dense discrete system, `(D, N, N)`, is
-    computed; without gradients it is cached until a parameter changes.
+    The parameter `C` holds C~ = C (I - A^L), which the generating function requires for a kernel of length L; shorter
+    kernels are prefixes of this kernel. To continue from a state, C is recovered and the dense discrete system, `(D, N,
+    N)`, is computed. If gradients are disabled, the system is cached until a parameter changes.
     """
 
     longest: int
@@ -227,6 +231,6 @@ def _times(row: Float[Tensor, "D N"], matrix: Float[Tensor, "D N K"]) -> Float[T
 
 
 def _complex_row(C: Float[Tensor, "D N"]) -> Float[Tensor, "D n 2"]:
-    """The complex C as real pairs, from its real form (2 Re C, -2 Im C)."""
+    """Convert C from its real form (2 Re C, -2 Im C) to complex numbers, stored as real pairs."""
     re, im = C.chunk(2, 1)
     return torch.stack([re, -im], 2) / 2

@@ -1,9 +1,9 @@
-"""An image encoder for CPUs, where a residual network would take most of a training step: orientation energies from a
-fixed filter bank, followed by a small trained network.
+"""An image encoder for CPUs, where a residual network would take most of the time of a training step: orientation
+energies from a fixed filter bank, followed by a small trained network.
 
 The first stage is the classical model of complex cells (Adelson and Bergen 1985): pairs of Gabor filters in quadrature,
-and the pooled root of the sum of their squares. It has no parameters and no gradient. Without
-BatchNorm, features do not depend on other images.
+and the root of the sum of their squares, pooled on a grid. It has no parameters and no gradient. The encoder has no
+BatchNorm, so features do not depend on other images.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Contours(nn.Module):
 
     @torch.no_grad()
     def energies(self, images: Float[Tensor, "images H W"]) -> Float[Tensor, "images orientations grid grid"]:
-        """Pooled orientation energies. Padding repeats the border, so that it is not a contour."""
+        """Return the pooled orientation energies. Padding repeats the border, so that the border of the image is not a
+        contour."""
         padded = F.pad(images.unsqueeze(1), [FILTER_SIZE // 2] * 4, mode="replicate")
         even, odd = F.conv2d(padded, self.bank).chunk(2, 1)
         return F.adaptive_avg_pool2d(torch.hypot(even, odd), GRID_SIZE)

@@ -15,7 +15,8 @@ from iclbench.layers.vision.resnet import ResNet
 
 EncoderName = Literal["resnet-64", "resnet-256", "resnet-512", "contours-64", "contours-512"]
 
-# Largest batch in evaluation mode, in which images do not affect one another. It limits memory use.
+# Largest number of images per pass in evaluation mode, to limit memory use. In this mode, images do not affect one
+# another.
 _MAX_BATCH = 512
 
 _ENCODERS: dict[str, Callable[[int], nn.Module]] = {"resnet": ResNet, "contours": Contours}

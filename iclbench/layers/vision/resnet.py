@@ -4,9 +4,10 @@
     four groups of two blocks, strides 1, 2, 2, 2                   mean over positions
 
 The inner width of a block is a quarter of its channels, and the first block of every group has a linear shortcut. The
-last group has 64 channels in Chan et al., and 256 and 512 in CoQE. The last BatchNorm of a block starts at scale 0, so
-that blocks start as their shortcuts; initial convolutions are truncated normal with variance 1 / fan-in (Haiku's
-defaults). Padding is symmetric; Haiku's "SAME" padding at stride 2 is shifted by one pixel.
+last group has 64 channels in Chan et al., and 256 and 512 in CoQE. The initial scale of the last BatchNorm of a block
+is 0, so that every block is initially its shortcut. The initial weights of convolutions are truncated normal with
+variance 1 / fan-in. Both are Haiku's defaults. Padding is symmetric; Haiku's "SAME" padding at stride 2 is shifted by
+one pixel.
 
 Because of BatchNorm, features in training depend on the other images of the batch; in evaluation mode they do not.
 """
@@ -19,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-# Channels of the four groups by the width of the last one.
+# Channels of the four groups, by the width of the last group.
 CHANNELS = {64: (16, 32, 32, 64), 256: (64, 128, 128, 256), 512: (64, 128, 256, 512)}
 
 _STEM = 64
