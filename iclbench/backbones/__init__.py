@@ -1,6 +1,6 @@
 """Backbones: trainable architectures, one file each, and their base classes. Their layers are in `iclbench.layers`.
 
-One legend of letters, used in every signature:
+The letters in all signatures have these meanings:
 
     B episodes            N context points      Q targets           J related datasets
     T tokens              D width               H heads             L layers

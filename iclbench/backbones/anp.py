@@ -1,5 +1,6 @@
 """Attentive neural process (Kim et al. 2019), as in the releases of BNP (Lee et al. 2020) and TNP (Nguyen and Grover
-2022): targets attend to the context, and read a latent mean of points after self-attention."""
+2022): targets attend to the context and read a latent variable, which is inferred from the mean over context points
+after self-attention."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ class ANPSettings(AttentiveSettings, LatentNPSettings):
 class ANP(LatentNP[ANPSettings]):
     """The published models have 348,418 parameters for Gaussian processes, 431,490 for EMNIST and 482,054 for CelebA.
 
-    Differences from the released code are those of `canp` in the encoders (masks, no context, two depths), and of `np`
-    in training and predictions.
+    The encoders differ from the released code as in `canp` (masks, empty contexts, two depths); training and
+    predictions differ as in `np`.
     """
 
     Settings = ANPSettings

@@ -14,8 +14,8 @@ class BANPSettings(AttentiveSettings, BootstrapSettings):
 class BANP(BootstrapNP[BANPSettings]):
     """The published models have 364,674 parameters for Gaussian processes, 447,746 for EMNIST and 498,310 for CelebA.
 
-    Differences from the released code are those of `canp` in the encoders (masks, no context, two depths), and of `bnp`
-    in bootstraps and training.
+    The encoders differ from the released code as in `canp` (masks, empty contexts, two depths); bootstraps and training
+    differ as in `bnp`.
     """
 
     Settings = BANPSettings

@@ -30,21 +30,22 @@ from iclbench.layers.vision.image_encoder import EncoderName
 
 
 class BackboneSettings(BaseSettings):
-    """Settings of all built-in backbones. `iclbench show` prints the text below a setting."""
+    """Settings of all built-in backbones. `iclbench show` prints the text below each setting."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     encoder: EncoderName | None = None
-    """Image encoder; by default that of the backbone on images, and none on other inputs."""
+    """Image encoder; by default the backbone's encoder for images, and no encoder for other inputs."""
 
 
 def description(docstring: str | None) -> str:
-    """The part of a docstring before its first section."""
+    """Return the part of a docstring before its first section."""
     return re.split(r"\n(?:Args|Attributes|Raises|Returns):\n", inspect.cleandoc(docstring or ""))[0].strip()
 
 
 def split_by_weight_decay(model: nn.Module, endings: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Parameter groups for the optimiser, without weight decay for parameters whose names have one of the `endings`."""
+    """Return parameter groups for the optimiser, without weight decay for parameters whose names end with one of
+    `endings`."""
     parameters = dict(model.named_parameters())
     without_decay = [p for name, p in parameters.items() if name.endswith(endings)]
     with_decay = [p for name, p in parameters.items() if not name.endswith(endings)]
@@ -52,11 +53,11 @@ def split_by_weight_decay(model: nn.Module, endings: tuple[str, ...]) -> list[di
 
 
 def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -> Float[Tensor, ""]:
-    """Mean over the scored positions of every episode, then over the episodes that have any; 0 if no position is
-    scored.
+    """Average losses over the scored positions of each episode, and then over the episodes that have scored positions.
+    The result is 0 if no position is scored.
 
-    It is one weighted sum. If all episodes have the same number of scored positions, all weights are exactly 1, and the
-    result is exactly the plain mean.
+    The average is computed as one weighted sum. If all episodes have the same number of scored positions, all weights
+    are exactly 1, and the result is exactly the plain mean.
     """
     counts, total = scored.sum(1, keepdim=True), scored.sum()
     weights = total / ((counts > 0).sum() * counts).clamp(min=1)
@@ -64,11 +65,11 @@ def mean_by_episode(losses: Float[Tensor, "B Q"], scored: Bool[Tensor, "B Q"]) -
 
 
 def mean_by_event(losses: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], points: Points) -> Float[Tensor, ""]:
-    """The sum over all events and open intervals of a batch, divided by the number of events, as in the likelihood of a
-    data set.
+    """Return the sum of the losses of all events and open intervals of a batch, divided by the number of events, as in
+    the likelihood of a data set.
 
     Args:
-        losses: losses; for an open interval, minus the log-survival.
+        losses: losses at all positions; for an open interval, minus the log-survival.
         events: positions that are events.
         points: the points at these positions.
     """
@@ -77,7 +78,7 @@ def mean_by_event(losses: Float[Tensor, "B Q"], events: Bool[Tensor, "B Q"], poi
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
 
-# Settings for budgets below 100 thousand, 2 million and 20 million parameters, and above.
+# Settings for budgets below 100 thousand, 2 million and 20 million parameters, and for larger budgets.
 _BUDGET_LIMITS = (100_000, 2_000_000, 20_000_000)
 _SETTINGS_BY_BUDGET = {
     "layers": (2, 4, 8, 12),
@@ -93,19 +94,20 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     """A trainable predictor.
 
     Attributes:
-        Settings: settings that a preset or `-o backbone.key=value` may set; the defaults are the paper's size. On tasks
-            with images, `image_backbone.build_backbone` adds an image encoder if they derive from `BackboneSettings`;
-            otherwise the backbone reads pixels.
-        computed_by: settings that only determine how to compute. They apply to training; trained weights are loaded
-            with the defaults of these settings, so that a run can be used on any machine.
-        default_encoder: image encoder if the settings name none.
-        grows: settings that are searched to meet the budget of a preset, from coarse to fine; those that the backbone
-            does not have are skipped (`iclbench.config.sizes`).
-        input_kinds: the kinds of inputs (`TaskShape.inputs`) that it reads.
-        reads_any_columns: whether it reads inputs of any dimension, also more than that of its task.
-        own_context_targets: the setting that scores context points in training, for a backbone that would read each
-            of them twice with the task's `context_targets`.
-        head_step: factor of the width of a head in a search over widths.
+        Settings: class of the settings, which a preset or `-o backbone.key=value` can change; the defaults are the
+            sizes of the paper. On tasks with images, `image_backbone.build_backbone` adds an image encoder if the class
+            derives from `BackboneSettings`; otherwise the backbone reads pixels.
+        computed_by: names of settings that affect only how outputs are computed, and not their values. They apply to
+            training. Trained weights are loaded with the defaults of these settings, so that a run can be used on any
+            machine.
+        default_encoder: image encoder if the settings do not name one.
+        grows: names of the settings that are searched to meet the budget of a preset, from coarse to fine. Names that
+            the backbone does not have are skipped (`iclbench.config.sizes`).
+        input_kinds: the kinds of inputs (`TaskShape.inputs`) that the backbone reads.
+        reads_any_columns: whether the backbone reads inputs of any dimension, including more columns than in its task.
+        own_context_targets: the backbone's setting for scoring context points in training, if the backbone would read
+            each context point twice with the task's `context_targets`; None for other backbones.
+        head_step: in a search over widths, the width of a head is a multiple of this number.
     """
 
     Settings: ClassVar[type[BaseSettings]]
@@ -127,7 +129,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def unfit_reason(cls, inputs: InputKind) -> str | None:
-        """Why it cannot read these inputs; None if it can."""
+        """Return the reason why the backbone cannot read these inputs; None if it can."""
         if inputs in cls.input_kinds:
             return None
         if cls.reads_only_events():
@@ -139,13 +141,13 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def reads_only_events(cls) -> bool:
-        """Whether it reads event sequences and no other inputs."""
+        """Return whether the backbone reads event sequences and no other inputs."""
         return cls.input_kinds == {"events"}
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """The settings that are fixed before the search for a budget: depth, heads and memory of usual networks of this
-        size. A subclass may override this method.
+        """Return the settings that are fixed before the search for a budget: depth, number of heads and memory of
+        typical networks of this size. A subclass may override this method.
 
         Args:
             budget: number of parameters, excluding the image encoder.
@@ -156,13 +158,13 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def explanation(cls) -> str:
-        """Description of the computation, for `iclbench show` and the reference; may be empty."""
+        """Return a description of the computation for `iclbench show` and the reference; it may be empty."""
         return description(cls.__doc__)
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """The step of a setting in the search: for a width, the number of heads times `head_step`; for others, the
-        multiple that their type requires."""
+        """Return the step size of a setting in the search. For the width, it is the number of heads times `head_step`;
+        for other settings, it is the multiple that their type requires."""
         if key == "width":
             heads = settings.get("heads") or getattr(cls.Settings(), "heads", 0)
             return heads * cls.head_step if heads else 1
@@ -172,7 +174,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @classmethod
     def searched_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The settings of `grows` that are searched, given these settings."""
+        """Return the names in `grows` that are searched, given these settings."""
         return cls.grows
 
     def read(self, raw: Float[Tensor, "B Q raw"]) -> Prediction:
@@ -182,9 +184,9 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Training loss: the head's loss for the trained question, averaged by `mean_by_episode` (event sequences:
-        `mean_by_event`). It is 0 if no position is scored, as in a curriculum with fewer points than the first scored
-        one.
+        """Return the training loss: the head's loss for the task's question, averaged by `mean_by_episode` (for event
+        sequences, by `mean_by_event`). It is 0 if no position is scored, for example in a curriculum whose episodes end
+        before the first scored point.
 
         Args:
             episodes: a batch.
@@ -203,20 +205,20 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
     @property
     def shares_batches(self) -> bool:
-        """Whether several processes may share a batch: the loss of a batch must be the mean over its parts (in the
-        sense of `mean_by_episode` or `mean_by_event`) and not random."""
+        """Whether several processes may share a batch. This requires that the loss of a batch is the mean over its
+        parts (in the sense of `mean_by_episode` or `mean_by_event`) and not random."""
         return type(self).loss is Backbone.loss
 
     @property
     def has_layers(self) -> bool:
-        """Whether it has layers to probe, that is, implements `predict_by_layer`."""
+        """Whether the backbone has layers to probe, that is, whether it implements `predict_by_layer`."""
         return type(self).predict_by_layer is not Backbone.predict_by_layer
 
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        """Predictions from every layer, first to last: its output at the targets, decoded by the final norm and the
-        read-out. The last prediction equals `predict_targets`.
+        """Return the predictions from every layer, first to last. The output of each layer at the targets is decoded by
+        the final norm and the read-out. The last prediction equals `predict_targets`.
 
         Raises:
             UsageError: this backbone has no layers.
@@ -227,12 +229,12 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups for the optimiser. A group may have `lr_factor`, a factor on the schedule's learning rate,
-        and any option of the optimiser (`weight_decay`)."""
+        """Return parameter groups for the optimiser. A group may have `lr_factor`, which multiplies the learning rate
+        of the schedule, and any option of the optimiser, such as `weight_decay`."""
         return [{"params": list(self.parameters())}]
 
     def notes(self, device: str) -> list[str]:
-        """Short notes for the user on how the backbone computes on the device; logged once per run."""
+        """Return short notes for the user on how the backbone computes on the device; they are logged once per run."""
         return []
 
     def save_state(self, state: State, path: Path | str, about: Mapping[str, str] | None = None) -> None:
@@ -240,7 +242,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
 
         Args:
             state: the state.
-            path: the file; a file that `save_state` wrote is replaced.
+            path: the file; an existing file is replaced only if `save_state` wrote it.
             about: further entries for `read_about`.
 
         Raises:
@@ -250,7 +252,7 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         state.save(path, {**(about or {}), **self._fingerprint()})
 
     def load_state(self, path: Path | str) -> State:
-        """Read a file written by `save_state` of this model, onto the device of its weights.
+        """Load a state that `save_state` of this model wrote, onto the device of the model's weights.
 
         Raises:
             DataError: the file is not a state, or it is the state of a model with another class, precision, settings or
@@ -270,7 +272,8 @@ class Backbone(nn.Module, Predictor, Generic[_Settings], abstract=True):
         return State.load(path, next(self.parameters()).device)
 
     def _fingerprint(self) -> dict[str, str]:
-        """Class, precision, settings and weights; equal for two models whose states can be exchanged."""
+        """Return the class, the precision, and hashes of settings and weights. They are equal for two models whose
+        states can be exchanged."""
         settings = self.settings.model_dump(mode="json", exclude=set(self.computed_by))
         weights = hashlib.sha256()
         for name, t in sorted(self.state_dict().items()):

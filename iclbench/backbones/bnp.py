@@ -12,9 +12,8 @@ class BNP(BootstrapNP[BootstrapSettings]):
 
     - Indices are drawn for points in their canonical order, and predictions use fixed random numbers; the released code
       draws new numbers each time.
-    - The mean of no points is 0; in the released code it is NaN.
-    - The loss scores the targets; the released code also scores context points, as does
-      `task.context_targets=true`.
+    - The mean over an empty set is 0; in the released code it is NaN.
+    - The loss scores the targets; the released code also scores context points (as with `task.context_targets=true`).
     - The standard deviation is computed as in all other models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     - Heads other than the Gaussian are available (see `bootstrap_np`).

@@ -1,12 +1,12 @@
 """Bootstrapping neural processes (Lee et al. 2020): functional uncertainty from bootstraps of the context.
 
-    1. Resample the context's pairs with replacement, and predict the context from them: mu, sigma.
+    1. Resample the context's pairs with replacement, and predict the outputs of the context from them: mu, sigma.
     2. Standardise the residuals, (y - mu) / sigma, resample them with replacement, and subtract their mean. The new
-       outputs are y* = mu + sigma e with these residuals e. Neither step has a gradient.
+       outputs are y* = mu + sigma e with these residuals e. Steps 1 and 2 have no gradient.
     3. Encode the bootstrap (x, y*), and add a linear map of its encoding, without bias, to the first hidden layer of
-       the decoder of the context.
+       the decoder, which reads the encoding of the context.
 
-The training loss is the loss without bootstraps minus the pointwise log-mean-exp of the likelihoods over bootstraps.
+The training loss of a point is the loss without bootstraps, minus the logarithm of the mean likelihood over bootstraps.
 Predictions draw bootstraps with fixed uniform numbers (`iclbench.layers.resampling`).
 
 If predictions have no standard deviation (single values), residuals are not standardised. Class labels and events have
@@ -52,7 +52,7 @@ class BootstrapSettings(TwoPathSettings):
 @dataclass(frozen=True)
 class BootstrapState(State):
     """Encodings of the context and of its bootstraps, `(B, S, ...)`, and the points, from which an update recomputes
-    them."""
+    the encodings."""
 
     summary: Any
     bootstraps: Any
@@ -94,7 +94,8 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
 
     @torch.no_grad()
     def bootstraps(self, points: Points, uniforms: Float[Tensor, "2 #B S N"]) -> Points:
-        """Bootstrapped contexts `(B, S, N, dim)`, from points in canonical order and two uniform numbers per point."""
+        """Draw bootstrapped contexts `(B, S, N, dim)` from points in canonical order, with two uniform numbers per
+        point."""
         pairs, residuals = (draw_indices(uniform, points.counts) for uniform in uniforms)
         resampled = select_points(points, pairs)
         if self.shape.classes is not None or self.shape.marks is not None:
@@ -116,7 +117,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
         return BootstrapState(self.summarise(points), _concatenate(summaries), context)
 
     def _bootstrap_answers(self, state: BootstrapState, x: Float[Tensor, "B Q Dx"], samples: int) -> Prediction:
-        """The predictions of the bootstraps, `(B, Q, S)`."""
+        """Return the predictions from the bootstraps, `(B, Q, S)`."""
         features = self.x_features(x)
         encoded = [t.unsqueeze(2) for t in (*self.encoders(features, state.summary), features)]
         raws, size = [], samples_per_pass(x.shape[:-1].numel())
@@ -130,7 +131,7 @@ class BootstrapNP(TwoPathNP[_Settings], abstract=True):
 
 
 def _concatenate(records: list[Any]) -> Any:
-    """Records with the same structure, `(B, S, ...)`, concatenated along the samples."""
+    """Concatenate records with the same structure, `(B, S, ...)`, along the samples."""
     if len(records) == 1:
         return records[0]
     return cat([record.map(lambda t: t.transpose(0, 1)) for record in records]).map(lambda t: t.transpose(0, 1))

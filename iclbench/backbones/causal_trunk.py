@@ -22,9 +22,9 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     """The methods that a causal sequence model implements.
 
     Attributes:
-        padding: position of masked tokens in `absorb`: after ("right") or before ("left") all valid ones.
+        padding: position of masked tokens in `absorb`: after ("right") or before ("left") all valid tokens.
         read_out: linear layer from hidden vectors to raw outputs.
-        marks: learned markers of related datasets, on tasks that have them.
+        marks: learned markers of related datasets; None on tasks without related datasets.
     """
 
     padding: ClassVar[Literal["left", "right"]]
@@ -33,15 +33,16 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def trunk(self, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS) -> Float[Tensor, "B N D"]:
-        """Hidden vectors at the tokens `read` of a complete sequence (by default, the inputs of pairs), in one pass."""
+        """Return the hidden vectors at the tokens `read` (by default, the inputs of pairs) of a complete sequence, in
+        one pass."""
 
     @abstractmethod
     def fork(
         self, tokens: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: Any = None
     ) -> tuple[Float[Tensor, "B N D"], State | None]:
-        """Hidden vectors of queries, one before each pair, and the state after all pairs. A query follows the state and
-        the pairs before it, and does not change them. Without a state the pairs are a complete sequence, and no state
-        is returned."""
+        """Return the hidden vectors of queries (one before each pair), and the state after all pairs. A query reads the
+        state and the pairs before it, and does not change them. Without a state, the pairs are a complete sequence, and
+        None is returned instead of the state after them."""
 
     @abstractmethod
     def start(self, batch: int) -> State:
@@ -51,7 +52,8 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
     def advance(
         self, state: Any, tokens: Float[Tensor, "B T D"], read: slice = INPUT_TOKENS
     ) -> tuple[Float[Tensor, "B N D"], State]:
-        """Hidden vectors at the tokens `read` of a further segment without gaps, and the state after it."""
+        """Return the hidden vectors at the tokens `read` of a further segment without gaps, and the state after the
+        segment."""
 
     @abstractmethod
     def absorb(
@@ -72,13 +74,14 @@ class CausalTrunk(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def resume(self, state: Any, tokens: Float[Tensor, "B T D"], mask: Bool[Tensor, "B T"]) -> State:
-        """The state after further tokens, of which those in the mask are valid. Unlike in `absorb`, invalid tokens may
-        be anywhere."""
+        """Return the state after further tokens. The tokens in the mask are valid; unlike in `absorb`, invalid tokens
+        may be anywhere."""
 
     @abstractmethod
     def peek_layers(self, state: Any, queries: Float[Tensor, "B Q D"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """Hidden vectors of queries after each layer, first to last. Every query is the first token after the state."""
+        """Yield the hidden vectors of queries after each layer, first to last. Each query is read as the first token
+        after the state."""
 
     @abstractmethod
     def finish(self, hidden: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q D"]:
-        """The layer between the last block and the read-out: the final norm, if there is one."""
+        """Apply the layer between the last block and the read-out: the final norm, if the model has one."""

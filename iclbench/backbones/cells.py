@@ -1,29 +1,30 @@
 """Cells of a table as tokens, with attention over columns, then over rows: nanoTabPFN (Pfefferle et al. 2025), a small
 TabPFN v2 (Hollmann et al. 2025), written from the equations.
 
-Every cell of a row is a token: a number x of a column, standardised by the context (mean and standard deviation of the
-column over the rows of the context) and clipped at ±100, and as the last column y, with the mean of the context in the
-rows of targets. Labels are the numbers 0, 1, ... in nanoTabPFN too. Two linear layers 1 -> D embed x and y. In every
-block, the columns of a row attend to each other, the rows of a column attend to the context in this column, and a
-network with one hidden layer follows; all norms are after the residuals. The prediction is read from the y-cell of a
-target. There are no positions: the order of rows and of columns changes nothing. A model reads any number of columns,
-also more than in training. With rows as tokens, targets that attend to the context only are `tnp` (TabPFN v1).
+Every cell of a row is a token. The columns of x are standardised with the mean and the standard deviation of the column
+over the rows of the context, and clipped at ±100. The last column is y; in the rows of targets, it holds the mean of y
+over the context. As in nanoTabPFN, labels are the numbers 0, 1, ... Two linear layers 1 -> D embed x and y. In every
+block, the columns of a row attend to each other, the rows of a column attend to the context rows of this column, and a
+network with one hidden layer follows; all norms come after the residual connections. The prediction is read from the
+y-cell of a target. The model has no position encoding, so the order of rows and columns does not affect predictions. A
+model reads any number of columns, including more than in training. `tnp` (TabPFN v1) has rows as tokens, and its
+targets attend only to the context.
 
-Only y-cells are read, so the last block computes no others: the outputs are the same. Differences from nanoTabPFN (both
-versions, compared at equal weights):
+Only the y-cells are read after the last block, so this block computes no other cells, which does not change the
+outputs. Differences from nanoTabPFN (both versions, compared at equal weights):
 
-- Columns that are constant in the context are not attended to, so padding with constant columns changes nothing, nor
-  does the value of a target in them. This holds for all columns if the context has fewer than two rows: then x has no
-  scale. nanoTabPFN maps such columns to 0, and to ±100 for targets with other values.
-- The attention output without context is 0, and y is 0 there; in nanoTabPFN they are NaN.
+- Cells do not attend to columns that are constant in the context. Predictions therefore do not depend on constant
+  columns, including the values of targets in these columns. If the context has fewer than two rows, all columns of x
+  are constant. nanoTabPFN maps constant columns to 0, and the values of targets that differ from the constant to ±100.
+- Without context, the attention output and the y of targets are 0; in nanoTabPFN they are NaN.
 - Rows may be masked, so that a batch can hold contexts of different sizes.
-- The standard deviation has no constant (1e-20 or 1e-8) added to it.
+- No constant (1e-20 or 1e-8) is added to the standard deviation.
 
-In TFM-Playground, y of a regression is standardised by the context before the model reads it; here, the task or the
-encoding of a table does this. Several outputs are one y-cell, embedded by a linear layer Dy -> D.
+In TFM-Playground, the y of a regression task is standardised by the context before the model reads it; here, the task
+or the encoding of a table does this. Several outputs form one y-cell, which a linear layer Dy -> D embeds.
 
-There are L (8 D² + 2 D M + 15 D + M) + 4 D + (D + 1) M + (M + 1) out parameters for one output: 356,066 at the default
-sizes for two classes, as in nanoTabPFN.
+The model has L (8 D² + 2 D M + 15 D + M) + 4 D + (D + 1) M + (M + 1) out parameters for one output: 356,066 at the
+default sizes for two classes, as in nanoTabPFN.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class CellMemory(State):
 
 
 class Cells(SetBackbone[CellsSettings]):
-    """Per block and cell: z <- columns of the row; z <- rows of the context; z <- MLP(z); norms after residuals."""
+    """In every block, each cell attends to the columns of its row and then to the context rows of its column, and is
+    updated by an MLP; norms come after the residual connections."""
 
     Settings = CellsSettings
     input_kinds: ClassVar[frozenset[InputKind]] = frozenset({"features"})
@@ -109,7 +111,7 @@ class Cells(SetBackbone[CellsSettings]):
         return [self.decode(hidden) for hidden in self._read_layers(self.condition(context), x_target)]
 
     def _read_layers(self, state: CellMemory, x: Float[Tensor, "B Q Dx"]) -> Iterator[Float[Tensor, "B Q D"]]:
-        """The y-cells of the targets after each block."""
+        """Yield the y-cells of the targets after each block."""
         scale = ColumnScale.of(state.context)
         y = self._mean_output(state.context).unsqueeze(1).expand(-1, x.shape[1], -1)
         cells, used = self._embed(scale.apply(x), y), scale.with_outputs()
@@ -118,16 +120,17 @@ class Cells(SetBackbone[CellsSettings]):
             yield cells[:, :, -1]
 
     def _blocks(self, cells: Float[Tensor, "B R C D"]) -> Iterator[tuple[CellBlock, int]]:
-        """The blocks, each with the first column that it computes: the y-cells in the last one, else all."""
+        """Yield the blocks, each with the index of the first column that it computes: the y-cells in the last block,
+        and all columns in the others."""
         for i, block in enumerate(self.blocks):
             yield block, cells.shape[2] - 1 if i == len(self.blocks) - 1 else 0  # type: ignore[misc]
 
     def _embed(self, x: Float[Tensor, "B R Dx"], y: Float[Tensor, "B R Dy"]) -> Float[Tensor, "B R C D"]:
-        """The cells of all columns, y last."""
+        """Return the cells of all columns, with y last."""
         return torch.cat([self.embed_x(self.fourier_features(x.unsqueeze(-1))), self.embed_y(y).unsqueeze(2)], 2)
 
     def _numbers(self, points: Points) -> Float[Tensor, "B N Dy"]:
-        """The outputs; labels as the numbers 0, 1, ..."""
+        """Return the outputs; labels become the numbers 0, 1, ..."""
         return points.y if self.shape.classes is None else points.y.unsqueeze(-1).to(points.x.dtype)
 
     def _mean_output(self, context: Points) -> Float[Tensor, "B Dy"]:

@@ -1,14 +1,14 @@
 """Constant-memory attentive neural process (Feng et al. 2023, sections 3.2 and A.1).
 
-An LBANP whose layers are constant-memory attention blocks (`cmab`). The state is the running softmax of the first
-cross-attention of each block: it does not grow with the points, new points update it in constant time, and points can
-be removed from it. The latents are computed from the state for each query, in a time that does not depend on the number
-of points either. The differences from the released code are as in `eqtnp`: the residual branch, the initialisation of
-layers, masks and the standard deviation.
+The model is an LBANP whose layers are constant-memory attention blocks (`cmab`). The state is the running softmax of
+the first cross-attention of each block. It does not grow with the number of points, new points update it in constant
+time, and points can be removed from it. For each query, the latents are computed from the state, in a time that does
+not depend on the number of points either. The differences from the released code are those of `eqtnp`: the residual
+branch, the initialisation of layers, masks and the standard deviation.
 
-Points, including their embeddings, and queries are processed in chunks of `chunk` points, so memory beyond the
-predictions does not grow with them. In training the backward pass recomputes the chunks of the context, so
-memory does not grow with the context either; queries with gradients are in memory at once.
+Points (including their embeddings) and queries are processed in chunks of `chunk`, so that memory, except for the
+predictions, does not grow with their number. In training, the backward pass recomputes the chunks of the context, so
+that memory does not grow with the context either; all queries with gradients are in memory at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CMANPSettings(StreamedSettings, LatentSettings):
     """Settings of the constant-memory model."""
 
     chunk: PositiveInt = 128
-    """Points or queries in memory at once; a trade-off of memory and speed that does not change predictions."""
+    """Points or queries in memory at once; a trade-off between memory and speed that does not change predictions."""
 
 
 _Settings = TypeVar("_Settings", bound=CMANPSettings)
@@ -58,7 +58,7 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """One pass over the points, with an update of the state after each."""
+        """Predict after every prefix in one pass over the points, which updates the state."""
         x_query = points.x if x_query is None else x_query
         state, position, answers = self.condition(points.span(0, 0)), 0, []
         for n in range(points.count) if prefixes is None else prefixes:
@@ -78,7 +78,7 @@ class CMANP(StreamedLatents, LatentBackbone[_Settings]):
         return [t for linear in linears for t in (linear.weight, linear.bias)]
 
     def embed_with(self, weights: Sequence[Tensor], points: Points) -> Float[Tensor, "B N D"]:
-        """`embed_points` with the given weights."""
+        """Apply `embed_points` with the given weights."""
         hidden = self.point_features(points.to(dtype=weights[0].dtype))
         for i in range(0, len(weights), 2):
             hidden = F.linear(F.relu(hidden) if i else hidden, weights[i], weights[i + 1])

@@ -1,17 +1,17 @@
 """CMANP-AND, "autoregressive not-diagonal" (Feng et al. 2024, "Memory Efficient Neural Processes via Constant Memory
 Attention Block", the later version of CMANP's paper): CMANP with a joint Gaussian over all targets.
 
-It is trained with one joint density. For the score, targets are split into blocks: each block has a Gaussian, and its
-true outputs update the state (in constant time) before the next block is predicted. By the chain rule, the product over
-blocks is also a joint density; it uses true targets (teacher forcing), and with `block = 1` it is autoregressive. A
-prediction is one Gaussian over all queries, given only the context. The differences from the released code are those of
-`cmanp` and `tnp_nd`, and
+In training, all targets of an episode have one joint Gaussian. For the score, targets are split into blocks. Each block
+has a joint Gaussian, and its true outputs update the state (in constant time) before the next block is predicted. By
+the chain rule, the product over blocks is also a joint density. It uses true outputs (teacher forcing), and with `block
+= 1` it is autoregressive. A prediction is one Gaussian over all queries, given only the context. The differences from
+the released code are those of `cmanp` and `tnp_nd`, and the following:
 
-- the network of the means replaces CMANP's predictor, which the released code has but does not use: 8,578 parameters
-  less for dy = 1 and 9,094 less for dy = 3;
-- blocks are formed per episode, from the scored targets.
+- The network for the means replaces CMANP's predictor, which the released code creates but does not use. This saves
+  8,578 parameters for dy = 1 and 9,094 for dy = 3.
+- Blocks are formed per episode, from the scored targets.
 
-There are 1,452,373 parameters for (dx, dy) = (1, 1), 1,452,501 for (2, 1), 1,458,047 for (2, 3).
+The model has 1,452,373 parameters for (dx, dy) = (1, 1), 1,452,501 for (2, 1), 1,458,047 for (2, 3).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
         super().__init__(settings, shape)
         if self.covariance is not None:
             self.norm = nn.LayerNorm(settings.width)  # the norm of CMANP's predictor, here before means and covariance
-            self.joint = "ordered"  # scores depend on the blocks
+            self.joint = "ordered"  # scores depend on the order, because it determines the blocks
 
     def hidden(self, state: RunningSoftmax, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
         latents = list(self.latents_by_layer(state))
@@ -67,7 +67,8 @@ class CMANPAND(JointTargets[CMANPANDSettings], CMANP[CMANPANDSettings]):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """The joint log-likelihood by blocks, each given the context and the true outputs of the blocks before it."""
+        """Return the joint log-likelihood per target: the sum over blocks, each of which is scored given the context
+        and the true outputs of the blocks before it."""
         if self.covariance is None:
             return super().joint_scores(answer, context, targets, scored, related)
         scored_targets, _ = replace(targets, mask=scored).compact()

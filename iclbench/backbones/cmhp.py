@@ -2,23 +2,23 @@
 constant-memory attention blocks (`cmab`).
 
 The flattened latents of the last block are decoded to the time and the mark of the next event. The state is the running
-softmax of the first cross-attention of each block: it does not grow with the events, and an event updates it at a
-constant cost and is not needed again. Before the first event, the latents have their learned values.
+softmax of the first cross-attention of each block. It does not grow with the number of events. An event updates the
+state at constant cost and need not be stored. Before the first event, the latents have their learned values.
 
-Attention to events does not depend on their order. The encoding of absolute times provides it, so the model reads
-a set of events. With `encode=gap` each event has only the gap before it, and its time is unknown.
+The attention to events does not depend on their order, so the model reads a set of events. It knows the order only from
+the encoding of absolute times. With `encode=gap`, only the gap before an event is encoded, and the order is unknown.
 
-The paper gives no sizes for this model. Layers that `thp` also has have its sizes. There are two blocks with the sizes
-of the paper's CMANP (4 heads, feed-forward networks of 128) and L_I = L_B = 16 latents; the hidden layer of the
-read-out has the width of a token. With K marks there are
+The paper gives no sizes for this model. Layers that also occur in `thp` have the same sizes as there. The two blocks
+have the sizes of the paper's CMANP (4 heads, feed-forward networks of width 128) and L_I = L_B = 16 latents, and the
+hidden layer of the read-out has the width of a token. With K marks, the model has
 
     64 K (events) + 1,024 (latents) + 2 · 167,680 (blocks) + 67,160 (gap) + 1,025 K (mark) = 403,544 + 1,089 K
 
-parameters. The paper does not mention dropout; this model has none, because a state would depend on it.
+parameters. The paper does not mention dropout. This model has no dropout, because its state would depend on it.
 
-All prefixes of a sequence are trained at once: one scan computes the states after every number of events
-(`prefix_softmax`), and the blocks process every prefix as a separate episode. Sequences longer than `chunk` are
-processed in chunks of prefixes, so memory beyond the states does not grow with the events.
+A training step uses all prefixes of a sequence: one scan computes the state after every prefix (`prefix_softmax`), and
+the blocks process every prefix as a separate episode. Sequences longer than `chunk` are processed in chunks of
+prefixes, so that memory beyond the states does not grow with the number of events.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from iclbench.layers.event_embedding import EncodedTime
 from iclbench.layers.latent_layers import Residual
 from iclbench.layers.running_softmax import RunningSoftmax
 
-# Smallest width of a token in the search for a size; if the marks need more parameters, there are fewer latents.
+# Width of a token at which the map from latents to marks must not take more than half of a budget; see `at_budget`.
 _MIN_WIDTH = 16
 
 
@@ -51,8 +51,8 @@ class CMHPSettings(StreamedSettings, EventSettings):
     """Settings of the constant-memory model."""
 
     encode: EncodedTime = "time"
-    """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute). With gap the order of
-    the events is unknown."""
+    """The time in the sinusoidal encoding of an event: gap (before the event) or time (absolute). With gap, the order
+    of the events is unknown."""
     heads: PositiveInt = 4
     """Attention heads per layer."""
     hidden: PositiveInt = 128
@@ -70,8 +70,8 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings for a budget, with fewer latents if the map from latents to marks would take more than half of the
-        parameters."""
+        """Return the settings for a budget, with fewer latents if the map from latents to marks would take more than
+        half of the parameters."""
         sizes = super().at_budget(budget, shape)
         while sizes["latents"] > 1 and 2 * sizes["latents"] * _MIN_WIDTH * shape.outputs > budget:
             sizes["latents"] //= 2
@@ -93,12 +93,12 @@ class CMHP(StreamedLatents, EventBackbone[CMHPSettings]):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """The next event after every prefix, `chunk` of them at a time."""
+        """Predict the next event after every prefix, with `chunk` prefixes at a time."""
         count = points.count if x_query is None else x_query.shape[1]
         return self.read(torch.cat(list(self._raw_outputs(points, range(count) if prefixes is None else prefixes)), 1))
 
     def _raw_outputs(self, points: Points, counts: Sequence[int]) -> Iterator[Float[Tensor, "B n raw"]]:
-        """Raw outputs after each number of points in `counts`, which ascend."""
+        """Yield the raw outputs after each number of points in `counts`, which must be in ascending order."""
         batch, chunk = len(points), self.settings.chunk
         yield self.latents.new_zeros(batch, 0, self.shape.raw_dim)
         state = self.condition(points.span(0, 0))

@@ -1,12 +1,14 @@
-"""Conditional neural processes (Garnelo et al. 2018): the representation of a set is the mean over its points.
+"""Conditional neural processes (Garnelo et al. 2018): the representation of a set is the mean of the representations of
+its points.
 
 The encoder of a point has five hidden layers, as in cambridge-mlg's code for the "five layers" of the ICICL-TNP paper
-(appendix G). The decoder has two hidden layers, as in the paper; in that code it has five.
+(appendix G). The decoder has two hidden layers, as in the paper; in the code it has five.
 
 `icicl_cnp` (ICICL-TNP paper, appendix F and figure 11) encodes related datasets in the same way and takes the mean over
-them. The decoder reads the concatenation of target, context and related datasets, with zeros for absent ones.
+them. The decoder reads the target's input and the representations of context and related datasets, with zeros if these
+are absent.
 
-The state is a sum and a count per set: memory is constant, and points can be added and removed.
+The state consists of a sum and a count per set, so memory is constant, and points can be added and removed.
 """
 
 from __future__ import annotations
@@ -54,12 +56,13 @@ class CNP(SetBackbone[SetSettings]):
         self.encoder = perceptron(inputs, *[width] * HIDDEN_LAYERS, width)
 
     def represent(self, points: Points) -> Float[Tensor, "*sets N D"]:
-        """A vector for each point, 0 for invalid points."""
+        """Return a vector for each point, which is 0 for invalid points."""
         vectors = self.encoder(torch.cat([self.x_features(points.x), self.y_features(points.y)], -1))
         return vectors * points.mask.unsqueeze(-1)
 
     def summarise(self, related: Points | None, like: Float[Tensor, "B D"]) -> Float[Tensor, "B Dr"]:
-        """Representation of the related datasets; its width is 0 for a model that ignores them."""
+        """Return the representation of the related datasets. Its width is 0 for a model that ignores related
+        datasets."""
         return like[:, :0]
 
     def condition(self, context: Points, related: Points | None = None) -> SummedPoints:
@@ -88,7 +91,7 @@ class CNP(SetBackbone[SetSettings]):
         x_query: Float[Tensor, "B P Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """All prefixes in one pass, by running sums."""
+        """Predict after all prefixes in one pass, with running sums."""
         x = points.x if x_query is None else x_query
         vectors = self.represent(points)
         total, count = vectors.cumsum(1) - vectors, points.mask.cumsum(1) - points.mask.long()
@@ -99,7 +102,8 @@ class CNP(SetBackbone[SetSettings]):
 
 
 class ICICLCNP(CNP):
-    """A CNP that also reads the mean over related datasets, each of which is the mean over its points."""
+    """A CNP that also reads the mean over the representations of related datasets, each of which is the mean over its
+    points."""
 
     uses_related = True
 

@@ -1,10 +1,11 @@
 """CoQE: context and query are encoded separately ("Reconciling in-context and in-weight learning: a dual-space modeling
 perspective", section 4).
 
-A sample encoder maps each x and each y to a representation. A causal Transformer, the task encoder, reads those of the
-context but not those of queries. Its outputs at the labels become task vectors, and a prediction is their inner product
-with the representation of the query: `task_vectors` for regression, `class_vectors` for classification. So the
-representation of a query does not depend on the context, and the task vectors do not depend on the query.
+A sample encoder maps each x and each y to a representation. A causal Transformer, the task encoder, reads the
+representations of the context but not those of queries. Its outputs at the labels become task vectors for regression
+(`task_vectors`) or class vectors for classification (`class_vectors`). A prediction is the inner product of these
+vectors with the representation of the query. The representation of a query therefore does not depend on the context,
+and the vectors do not depend on the query.
 
 Sizes are as in the paper: GPT-2 with width 64, 3 layers and 2 heads for regression; width 64, 4 layers, 8 heads and
 sinusoidal positions for classification, with a residual network of 512 features for images. As in GPT-2, the initial
@@ -47,7 +48,7 @@ PositiveFraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class CoQESettings(BackboneSettings):
-    """Sizes, and settings that are only for regression or only for classification."""
+    """Sizes, and settings that apply only to regression or only to classification."""
 
     layers: PositiveInt | None = None
     """Blocks of the task encoder; by default 3 for regression, 4 for classification."""
@@ -58,10 +59,11 @@ class CoQESettings(BackboneSettings):
     feedforward: PositiveInt | None = None
     """Hidden width of the feed-forward networks; by default four times the width of a token."""
     positions: PositionEncoding | None = None
-    """Positions of the task encoder: none, learned, sinusoidal or rotary, which is part of the model's name; by default
+    """Position encoding of the task encoder: none, learned, sinusoidal or rotary; part of the model's name; by default
     none for regression, sinusoidal for classification."""
     init_std: PositiveFloat | None = None
-    """Standard deviation of the task encoder's initial weights; by default 0.02, for classification 1 / sqrt(width)."""
+    """Standard deviation of the task encoder's initial weights; by default 0.02 for regression, 1 / sqrt(width) for
+    classification."""
     sample_dim: PositiveInt | None = None
     """Regression: width of the sample representation; by default that of the task encoder."""
     readout: Literal["inner", "mlp"] = "inner"
@@ -69,7 +71,7 @@ class CoQESettings(BackboneSettings):
     variant: ClassVectorVariant = "released"
     """Classification: composition of vectors and noise as in the released code, or as in the paper."""
     noise: NonNegativeFloat = 5.0
-    """Classification: mean of the noise on the logits at the start of training; 0: no noise."""
+    """Classification: mean of the noise on the logits at the start of training; 0 means no noise."""
     noise_std: NonNegativeFloat | None = None
     """Classification: standard deviation of the noise at the start; by default 3 as released, 1 in the paper."""
     noise_growth: NonNegativeFloat = 1.0
@@ -85,7 +87,8 @@ class CoQESettings(BackboneSettings):
     """Classification: the fraction of logits that counts as the lowest."""
 
     def check_unused_settings(self, has_labels: bool) -> None:
-        """Check that all settings apply to the task. Its outputs are class labels if `has_labels`, otherwise numbers.
+        """Check that all settings with other values than the defaults apply to the task. Its outputs are class labels
+        if `has_labels`, otherwise numbers.
 
         Raises:
             UsageError: a setting does not apply to the task.
@@ -117,7 +120,7 @@ class CoQESettings(BackboneSettings):
         )
 
 
-# Settings that are only for regression, and only for classification.
+# Settings that apply only to regression, and settings that apply only to classification.
 _REGRESSION_SETTINGS = ("sample_dim", "readout")
 _CLASSIFICATION_SETTINGS = (
     "variant",
@@ -129,7 +132,8 @@ _CLASSIFICATION_SETTINGS = (
     "noise_on",
     "noise_lowest",
 )
-# Standard deviation of the noise, fraction of training before its first increment, and logits with noise.
+# Defaults of each variant: standard deviation of the noise, fraction of training before its first increment, and logits
+# with noise.
 _NOISE: dict[ClassVectorVariant, tuple[float, float, NoisyLogits]] = {
     "released": (3.0, 0.2, "lowest"),
     "paper": (1.0, 0.1, "all"),
@@ -149,13 +153,14 @@ class CoQE(Backbone[CoQESettings]):
 
     Attributes:
         encoder: the sample encoder, for inputs and outputs.
-        widen: linear layer from sample representations to the width of the task encoder, if they differ.
+        widen: linear layer from sample representations to the width of the task encoder; the identity if the widths are
+            equal.
         task_encoder: the causal Transformer over the context.
-        space: the memory of the context and its product with queries.
+        space: the task or class vectors of the context, and their products with queries.
 
     Raises:
-        UsageError: the width is not a multiple of the heads, a setting does not apply to the task, or, with learned
-            positions, a sequence is longer than those seen in training.
+        UsageError: the width is not a multiple of the number of heads, a setting does not apply to the task, or
+            positions are learned and a sequence is longer than in training.
     """
 
     Settings = CoQESettings
@@ -165,8 +170,8 @@ class CoQE(Backbone[CoQESettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
-        widths."""
+        """Return the settings for a budget. Small models for regression have larger initial weights, because with a
+        standard deviation of 0.02 attention is nearly uniform at small widths."""
         is_small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 
@@ -200,8 +205,8 @@ class CoQE(Backbone[CoQESettings]):
         self.longest = shape.points + (shape.question == "targets") if positions == "learned" else None
 
     def represent(self, x: Float[Tensor, "B N Dx"]) -> Float[Tensor, "B N S"]:
-        """Sample representations phi(x), each of which depends only on its x. Without inputs it is the number 1, and a
-        task vector is one number per raw output."""
+        """Return the sample representations phi(x), each of which depends only on its x. Without inputs, phi is the
+        number 1, and a task vector is one number per raw output."""
         return self.encoder.inputs(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
 
     def predict_next(
@@ -244,8 +249,8 @@ class CoQE(Backbone[CoQESettings]):
     def predict_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> list[Prediction]:
-        """Predictions with task representations from every layer of the task encoder; the targets' features do not
-        change."""
+        """Return the predictions with the task representations of every layer of the task encoder. All of them use the
+        same representations of the targets."""
         context, start, features = context.compact()[0], self.space.start(len(context)), self.represent(x_target)
         layers = self.task_encoder.outputs_by_layer(self._tokens(context))
         memories = (self.space.extend(start, hidden, context) for hidden in layers)
@@ -254,8 +259,8 @@ class CoQE(Backbone[CoQESettings]):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """For class labels, the sum of two cross-entropies: of the composed logits with noise, and of the static
-        logits, which would otherwise be learned slowly (section 4.2)."""
+        """Return the training loss. For class labels, it is the sum of the cross-entropy of the composed logits with
+        noise and that of the static logits, which would otherwise be learned slowly (section 4.2)."""
         if not isinstance(self.space, ClassVectors):
             return super().loss(episodes, progress, generator)
         queries, noise = episodes.queries, self.settings.logit_noise
@@ -277,7 +282,7 @@ class CoQE(Backbone[CoQESettings]):
         return not isinstance(self.space, ClassVectors) or self.settings.logit_noise is None
 
     def _present(self, episodes: Episodes) -> Bool[Tensor, " B #Q classes"]:
-        """The classes in the context of each query."""
+        """Return which classes occur in the context of each query."""
         context, visible = episodes.context, episodes.context.mask.unsqueeze(1)
         if self.shape.question == "next":
             before = causal_mask(context.count, 0, visible.device).tril(-1)
@@ -293,7 +298,7 @@ class CoQE(Backbone[CoQESettings]):
     def _read(
         self, state: CoQEState, points: Points, mask: Bool[Tensor, "B N"] | None
     ) -> tuple[Float[Tensor, "B N D"], KeyValueCache]:
-        """The task encoder's outputs at the labels of further points, and its cache after them."""
+        """Return the task encoder's outputs at the labels of further points, and its cache after these points."""
         pairs = None if mask is None else mask.repeat_interleave(2, 1)
         hidden, cache = self.task_encoder.resume_with_hidden(state.cache, self._tokens(points), pairs, OUTPUT_TOKENS)
         assert hidden is not None

@@ -35,13 +35,13 @@ class Elements(ABC, Generic[_ReadIn]):
     read_in_name: ClassVar[str] = "read_in"
 
     def pairs_of_positions(self, elements: int) -> int:
-        """Half the number of rows of the table of learned positions for a sequence of this many elements. The table of
-        events is that of pairs, and half of it is not used."""
+        """Return half the number of rows of the table of learned positions for a sequence of this many elements. The
+        table for events is as large as that for pairs, and half of it is not used."""
         return elements
 
     @abstractmethod
     def make_read_in(self, shape: TaskShape, width: int) -> _ReadIn:
-        """A new read-in, which maps elements to tokens."""
+        """Create a read-in, which maps elements to tokens."""
 
     def read_in(self, model: CausalTrunk[Any]) -> _ReadIn:
         """The read-in of a model."""
@@ -56,7 +56,7 @@ class Elements(ABC, Generic[_ReadIn]):
         x_query: Float[Tensor, "B N Dx"] | None,
         related: Points | None,
     ) -> Float[Tensor, "B N raw"]:
-        """Raw outputs at every position: the prediction of an element from the elements before it.
+        """Return the raw outputs at every position, which predict an element from the elements before it.
 
         Args:
             model: the trunk, the read-in and the read-out.
@@ -77,5 +77,5 @@ class Elements(ABC, Generic[_ReadIn]):
     def peek_layers(
         self, model: CausalTrunk[Any], state: Any, x: Float[Tensor, "B Q Dx"]
     ) -> Iterator[Float[Tensor, " B #Q D"]]:
-        """Hidden vectors of the queries after each layer, from first to last. If elements have no x, all queries share
-        one vector."""
+        """Yield the hidden vectors of the queries after each layer, first to last. If elements have no x, all queries
+        share one vector."""

@@ -1,18 +1,19 @@
 """EQTNP, the Transformer neural process with efficient queries (a baseline in Feng et al. 2022, "Latent Bottlenecked
 Attentive Neural Processes"; its code is released with that of CMANP).
 
-An LBANP without latents: L - 1 layers of self-attention over the embedded context points, and L layers in which targets
-cross-attend to the context: the first to the embedded points, layer i to the output of self-attention layer i - 1. Time
-and memory are quadratic in the context and linear in the targets. Differences from the released code:
+The model is an LBANP without latents. It has L - 1 layers of self-attention over the embedded context points, and L
+layers in which targets cross-attend to the context: the first layer to the embedded points, and layer i to the output
+of self-attention layer i - 1. Time and memory are quadratic in the number of context points and linear in the number of
+targets. Differences from the released code:
 
 - The residual branch is x; in the released code it is LN(x) (`residual = "normed"`).
 - Layers are initialised independently; in the released code they are deep copies with the same initial
   weights.
-- Points may be masked, and targets without context are not changed by the layers.
+- Points may be masked, and the layers do not change targets without context.
 - The standard deviation is computed as in all other models (`spread = "floor"`); in the released code it is exp(r), or,
   with `bound_std`, 0.05 + 0.95 softplus(r) (`spread = "exp"`, `"bounded-0.05"`).
 
-There are 492,354 parameters for (dx, dy) = (1, 1), 492,482 for (2, 1), 493,126 for (2, 3), as released.
+The model has 492,354 parameters for (dx, dy) = (1, 1), 492,482 for (2, 1), 493,126 for (2, 3), as released.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class EQTNPSettings(SetSettings):
     """The published sizes."""
 
     layers: PositiveInt = 6
-    """Layers of the targets; the context has one layer less."""
+    """Layers of the targets; the context has one layer fewer."""
     width: PositiveInt = 64
     """Width D of a token."""
     heads: PositiveInt = 4

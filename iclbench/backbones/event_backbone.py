@@ -1,6 +1,6 @@
-"""Base of the models that read only event sequences.
+"""Base class of the models that read only event sequences.
 
-An event has no x. A query asks only for the next event, and all queries of a state have the same prediction.
+Events have no x. Every query is for the next event, so all queries of a state have the same prediction.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EventBackbone(Backbone[_Settings], abstract=True):
 
     @abstractmethod
     def summaries(self, state: Any) -> Iterator[Float[Tensor, "B summary"]]:
-        """Each layer's summary of the events so far, first to last."""
+        """Yield each layer's summary of the events so far, first to last."""
 
     def query(self, state: Any, x: Float[Tensor, "B Q 0"]) -> Prediction:
         *_, summary = self.summaries(state)

@@ -1,8 +1,9 @@
 """GPT-2 on interleaved pairs (Radford et al. 2019; Garg et al. 2022; Grazzi et al. 2024, appendix A.1.1).
 
-PositionEncoding are part of a model's name. `gpt2` has none, as in Grazzi et al., so contexts may be longer than in
-training; Garg et al. learn them (`gpt2-learned`). Learned positions restart in every related dataset and in the context
-(a vector that is added to the tokens of related datasets distinguishes them); other positions do not restart.
+The position encoding is part of a model's name. `gpt2` has no position encoding, as in Grazzi et al., so contexts may
+be longer than in training; Garg et al. learn positions (`gpt2-learned`). Learned positions restart in every related
+dataset and in the context; a vector that is added to the tokens of related datasets distinguishes them from the
+context. Other positions do not restart.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ SIZES = {
     "standard": {"layers": 12, "width": 256, "heads": 8},
 }
 
-# Number of groups of episodes of similar length that a CPU processes one after the other to avoid padding. On an
-# accelerator a single call is faster.
+# Number of groups of episodes of similar length, which a CPU processes one after the other to avoid padding. On an
+# accelerator, a single call is faster.
 _CPU_GROUPS = 4
 
 
 class GPT2Settings(BackboneSettings):
-    """Sizes of Garg et al. by name, or by number."""
+    """The sizes of Garg et al. by name, or custom sizes."""
 
     size: Literal["tiny", "small", "standard"] = "standard"
     """Sizes by name: tiny (3 layers of width 64), small (6 of 128), standard (12 of 256)."""
@@ -64,8 +65,8 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
     """Causal Transformer.
 
     Raises:
-        UsageError: the width is not a multiple of the heads, the task has no inputs for `read_in=mlp`, or, with learned
-            positions, a dataset is longer than `max_points`.
+        UsageError: the width is not a multiple of the number of heads, `read_in` is "mlp" and the task has no inputs,
+            or positions are learned and a dataset is longer than `max_points`.
     """
 
     Settings = GPT2Settings
@@ -73,8 +74,8 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Small models for regression have larger initial weights: with 0.02 attention is nearly uniform at small
-        widths."""
+        """Return the settings for a budget. Small models for regression have larger initial weights, because with a
+        standard deviation of 0.02 attention is nearly uniform at small widths."""
         is_small = budget < SMALL_BUDGET and shape.classes is None
         return super().at_budget(budget, shape) | ({"init_std": 0.12} if is_small else {})
 
@@ -89,8 +90,8 @@ class GPT2(CausalTransformer, SequenceBackbone[GPT2Settings]):
                     code="not-applicable",
                 )
             self.read_in = SampleEncoder(shape, sizes["width"])
-        # The position table is drawn first, so its size affects the draws of all other weights. Without learned
-        # positions the table has no effect, and its size does not depend on related datasets.
+        # The position table is drawn first, so its size affects the draws of all other weights. If positions are not
+        # learned, the table has no other effect, and its size does not depend on related datasets.
         points = settings.max_points or (shape.longest if settings.positions == "learned" else shape.points)
         self.build(
             **sizes,

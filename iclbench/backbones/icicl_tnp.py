@@ -1,17 +1,18 @@
 """In-context in-context learning: a pseudo-token TNP that also conditions on related datasets (ICICL-TNP paper, section
 3 and figure 1).
 
-Each related dataset j has pseudo-tokens U_j, which start from one learned set. They attend to their dataset and to the
-context's pseudo-tokens U; then U attends to them, and targets attend to U. `coupling="direct"` is our interpretation of
-the alternative in figure 10, which the text does not specify: each dataset is summarised separately, and targets attend
-to U and all U_j. The paper "generally found little difference in performance" (appendix E).
+Each related dataset j has pseudo-tokens U_j, which are initialised from one learned set. They attend to their dataset
+and to the context's pseudo-tokens U; then U attends to them, and targets attend to U. `coupling="direct"` is our
+interpretation of the alternative in figure 10, which the text does not specify: each dataset is summarised separately,
+and targets attend to U and all U_j. The paper "generally found little difference in performance" (appendix E).
 
-No code of the model is released. The paper does not specify which attention layers share weights; here, context and
-related datasets share those that attend to points (step 1) and self-attention (step 3). It describes feed-forward
-networks with two hidden layers (appendix G); here they have one, as in the PT-TNP code of the same group.
+The code of the model is not released. The paper does not specify which attention layers share weights; here, context
+and related datasets share the layers that attend to points (step 1) and those of self-attention (step 3). The paper
+describes feed-forward networks with two hidden layers (appendix G); here they have one, as in the PT-TNP code of the
+same group.
 
-Without related datasets, both couplings are a PT-TNP. The keys of absent datasets are masked; on a CPU, absent datasets
-are not processed at all.
+Without related datasets, the model is a PT-TNP with either coupling. The keys of absent datasets are masked; on a CPU,
+absent datasets are not processed at all.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from iclbench.core.settings import PositiveInt
 from iclbench.core.task import TaskShape
 from iclbench.layers.attention import KeysAndValues
 
-# Devices on which absent datasets are not computed; on others, counting them would require a synchronisation.
+# Devices on which absent datasets are skipped. On other devices, counting them would require a synchronisation.
 PACKED_DEVICES = ("cpu",)
 
 
@@ -88,11 +89,12 @@ class _Sets:
 
 
 class ICICLTNP(TransformerNP[ICICLTNPSettings]):
-    """Per layer, with `coupling="paper"`:
+    """Each layer updates pseudo-tokens and targets by cross-attention (CA) and self-attention (SA). With
+    `coupling="paper"`, the steps are:
 
-    1. U_j <- CA(U_j, Z_j) for every related dataset, U <- CA(U, Zc), same weights;
+    1. U_j <- CA(U_j, Z_j) for every related dataset, U <- CA(U, Zc), with the same weights;
     2. U_j <- CA(U_j, U);
-    3. U_j <- SA(U_j), U <- SA(U), same weights;
+    3. U_j <- SA(U_j), U <- SA(U), with the same weights;
     4. U <- CA(U, all U_j);
     5. Zt <- CA(Zt, U).
 
@@ -137,7 +139,7 @@ class ICICLTNP(TransformerNP[ICICLTNPSettings]):
 
 
 def _joint_memory(a: KeysAndValues, b: KeysAndValues) -> KeysAndValues:
-    """The tokens of `a`, all of which are valid, and those of `b`."""
+    """Concatenate the tokens of `a`, all of which are valid, and those of `b`."""
     assert b.mask is not None
     mask = torch.cat([b.mask.new_ones(len(b.mask), a.keys.shape[2]), b.mask], 1)
     return KeysAndValues(torch.cat([a.keys, b.keys], 2), torch.cat([a.values, b.values], 2), mask)

@@ -1,9 +1,9 @@
 """A backbone with an image encoder.
 
-The encoder processes each image before the backbone, which is built for a task whose inputs are features: all methods
-of the backbone read features instead of pixels. States hold features too. In a forward pass all images (context,
-related datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training.
-Masked points would count in these statistics, but training sequences of images have no masked points.
+The encoder maps each image to features before the backbone reads it. The backbone is built for a task whose inputs are
+features, so its methods and states use features instead of pixels. In a forward pass all images (context, related
+datasets, queries) are encoded in one call, so that BatchNorm uses statistics of the complete batch in training. Masked
+points would count in these statistics, but training sequences of images have no masked points.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from iclbench.layers.vision.image_encoder import ImageEncoder
 
 
 def build_backbone(cls: type[Backbone], settings: Any, shape: TaskShape) -> Backbone:
-    """The backbone of this class for the task. On images it has an encoder if its settings derive from
-    `BackboneSettings`.
+    """Build a backbone of this class for the task. On tasks with images, it has an image encoder if its settings derive
+    from `BackboneSettings`.
 
     Raises:
-        UsageError: an encoder is set, but the task has no images, or the class rejects the settings or the task.
+        UsageError: an encoder is set, but the task has no images; or the class rejects the settings or the task.
     """
     if not isinstance(settings, BackboneSettings):
         return cls(settings, shape)
@@ -141,7 +141,7 @@ class ImageBackbone(Backbone[BackboneSettings]):
         return self.backbone.notes(device)
 
     def _encode(self, *values: Any) -> list[Any]:
-        """Points and inputs with features instead of pixels, encoded in one pass; None remains None."""
+        """Replace the pixels of points and inputs by features, which are computed in one pass; None remains None."""
         pixels = [value.x if isinstance(value, Points) else value for value in values if value is not None]
         all_features = self.images(torch.cat([x.flatten(0, -2) for x in pixels]))
         features = iter(all_features.split([x.shape[:-1].numel() for x in pixels]))

@@ -1,7 +1,8 @@
-"""Base of TNP-ND and CMANP-AND: one joint Gaussian over all targets, trained and scored by its joint density.
+"""Base class of TNP-ND and CMANP-AND: one joint Gaussian over all targets, which is trained and scored by its joint
+density.
 
-With a Gaussian head, a `CovarianceNet` follows the targets' vectors; with other heads the backbone is identical to its
-base class. For a single target, the prediction is the joint Gaussian of its outputs.
+With a Gaussian head, a `CovarianceNet` computes the covariance from the targets' vectors; with other heads, the
+backbone is identical to its base class. For a single target, the prediction is the joint Gaussian of its outputs.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ class JointSettings(SetSettings):
     """Covariance of the targets."""
 
     covariance: Covariance = "tril"
-    """Covariance of the targets, from rows P of a network: tril, with tril(P P^T) as Cholesky factor (as released;
-    depends on the order of the targets), or low-rank, P P^T + D with a diagonal D (does not). D is exp(r) only with
-    spread=exp; in the released code it always is. Only for the head gaussian."""
+    """Covariance of the targets, computed from a predicted matrix P: tril (Cholesky factor tril(P P^T), as released; it
+    depends on the order of the targets) or low-rank (P P^T + D with a diagonal D, independent of the order). D is
+    exp(r) only with spread=exp; in the released code it is always exp(r). Only for the head gaussian."""
 
 
 _Settings = TypeVar("_Settings", bound=JointSettings)
 
 
 class JointTargets(SetBackbone[_Settings], abstract=True):
-    """Joint training and scores, as a base class to list before a backbone. The settings of the backbone must have
-    `heads` and `hidden`, the hidden width of feed-forward networks."""
+    """Joint training and scores. A subclass lists this class before a backbone, whose settings must have `heads` and
+    `hidden`, the hidden width of feed-forward networks."""
 
     def __init__(self, settings: Any, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -50,10 +51,10 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
 
     @abstractmethod
     def hidden(self, state: Any, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
-        """The targets' vectors after the last layer, without effects of other targets."""
+        """Return the targets' vectors after the last layer, which do not depend on other targets."""
 
     def decode(self, hidden: Float[Tensor, "B Q D"], mask: Bool[Tensor, "B Q"] | None = None) -> Prediction:
-        """Joint prediction from the targets' vectors; no target attends to targets outside the mask."""
+        """Return the joint prediction from the targets' vectors. Targets do not attend to targets outside the mask."""
         if self.covariance is None:
             return super().decode(hidden)
         return self.covariance(hidden, self.decoder(hidden), mask)
@@ -68,7 +69,7 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """Mean over episodes of minus the joint log-likelihood per target."""
+        """Return the negative joint log-likelihood per target, averaged over episodes."""
         if self.covariance is None:
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
@@ -84,7 +85,8 @@ class JointTargets(SetBackbone[_Settings], abstract=True):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """The joint log-likelihood of the scored targets, without any others."""
+        """Return the joint log-likelihood of the scored targets, divided by their number. Other targets have no
+        effect."""
         if self.covariance is None:
             return super().joint_scores(answer, context, targets, scored, related)
         joint = self.log_likelihood(self.condition(context, related), replace(targets, mask=scored))

@@ -1,4 +1,4 @@
-"""Base of LBANP and CMANP: latents summarise the points in each layer, and layer i of the queries attends to the
+"""Base class of LBANP and CMANP: latents summarise the points in each layer, and layer i of the queries attends to the
 latents of layer i (Feng et al. 2022, section 3.2; Feng et al. 2023, appendix A.1).
 
 Two networks of four linear layers embed context points (x, y) and queries x. Queries attend only to latents, so

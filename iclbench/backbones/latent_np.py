@@ -1,14 +1,14 @@
 """Neural processes with a latent variable z ~ N(mu, sigma²), drawn once for all targets (Garnelo et al. 2018b).
 
 The second encoder outputs mu and sigma = 0.1 + 0.9 sigmoid(.). The loss is importance-weighted (as in the releases of
-BNP and TNP; Burda et al. 2016): q is the encoder's distribution given context and targets, p that given the context,
-and
+BNP and TNP; Burda et al. 2016): q is the encoder's distribution of z given context and targets, p is its distribution
+given only the context, and
 
     loss = -(1 / N) log mean_s exp(sum over points log p(y | z_s) + log p(z_s) - log q(z_s)),    z_s ~ q.
 
-With one sample it is the evidence lower bound with the Kullback-Leibler divergence in closed form. If a prediction is
-not a density, minus its loss replaces the log-likelihood. Predictions use samples of p from a fixed table of normal
-numbers, which is the same for every episode.
+With one sample, the loss uses the evidence lower bound with the Kullback-Leibler divergence in closed form. If a
+prediction is not a density, its negative loss replaces the log-likelihood. Predictions use samples of p from a fixed
+table of normal numbers, which is the same for every episode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LatentNPSettings(TwoPathSettings):
     samples: PositiveInt = 50
     """Number of samples of z in a prediction."""
     train_samples: PositiveInt = 4
-    """Number of samples of z in a training step; 1: the evidence lower bound."""
+    """Number of samples of z in a training step; 1 means the evidence lower bound."""
     reconstruct: Literal["targets", "all"] = "targets"
     """Points that the loss scores: targets, or all (the context too, as published; with a floor of 0 the model then
     learns to repeat the context)."""
@@ -99,6 +99,7 @@ class LatentNP(TwoPathNP[_Settings], abstract=True):
 
 
 def latent_distribution(raw: Float[Tensor, "*shape raw"]) -> Normal:
-    """The distribution of z from the output of the second encoder: its mean and its raw standard deviation."""
+    """Return the distribution of z from the output of the second encoder, which holds the mean and the raw standard
+    deviation."""
     mean, spread = raw.chunk(2, -1)
     return Normal(mean, 0.1 + 0.9 * spread.sigmoid(), validate_args=False)

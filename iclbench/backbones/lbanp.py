@@ -1,13 +1,13 @@
 """Latent bottlenecked attentive neural process (Feng et al. 2022, "Latent Bottlenecked Attentive Neural Processes").
 
-In each layer learned latents attend to the context and then to one another. There are six layers, as in all regression
-configurations of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of its
-successor (Feng et al. 2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for Gaussian
-processes and EMNIST, and 64 or 128 for CelebA. The differences from the released code are as in `eqtnp`: the residual
-branch, the initialisation of layers, masks and the standard deviation.
+In each layer learned latents attend to the context and then to one another. The model has six layers, as in all
+regression configurations of the released code (`num_layers: 6`), and 128 latents of width 64, as in the comparison of
+its successor (Feng et al. 2023, appendices A.2 and A.4). The released configurations of LBANP have 8 latents for
+Gaussian processes and EMNIST, and 64 or 128 for CelebA. The differences from the released code are those of `eqtnp`:
+the residual branch, the initialisation of layers, masks and the standard deviation.
 
 The state holds the latents of all layers, to which queries attend, and the points, to which every layer attends again
-after an update. CMANP does not need the points.
+in an update. CMANP does not need to store the points.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mamba (Gu and Dao 2023): a gated recurrence whose step size, input and output vectors depend on the token.
 
 The sizes are those of Grazzi et al. 2024, appendix A.1.1: 24 blocks of width 256. The parameters have the names, layout
-and initialisation of mamba-ssm's `MixerModel`, so that weights can be exchanged with it and with
+and initialisation of mamba-ssm's `MixerModel`, so that weights can be exchanged with this class and with
 `transformers.MambaModel`; the forward pass is a separate implementation with tensors of shape `(batch, tokens,
 channels)`. Read-in and read-out are linear, without positions and without an embedding table.
 """
@@ -52,7 +52,7 @@ class MambaSettings(BackboneSettings):
     dt_rank: PositiveInt | None = None
     """Rank of the map to the step sizes dt; by default width / 16, rounded up."""
     scan: Backend = "auto"
-    """Implementation of the recurrence; auto: the fastest one for the device."""
+    """Implementation of the recurrence; auto selects the fastest one for the device."""
 
 
 class Mamba(RecurrentBackbone[MambaSettings]):

@@ -16,7 +16,7 @@ class MixerBlock(RecurrentBlock):
     """Norm, mixer and residual connection, followed by norm, channel MLP and residual connection.
 
     After its own channels, a token may have further channels: the values that the first layer with a mixer such as
-    RWKV-7 shares with later layers. Other mixers ignore them.
+    RWKV-7 shares with later layers. Other mixers ignore these channels.
     """
 
     def __init__(self, mixer: Mixer, width: int, norm_name: str, mlp: ChannelMLP | None = None) -> None:
@@ -49,7 +49,7 @@ class MixerBlock(RecurrentBlock):
         return self._output(x, mixed), self._output(queries, answers), None if state is None else after
 
     def _mixer_input(self, x: Tensor) -> Tensor:
-        """The input of the mixer."""
+        """Return the input of the mixer, which includes the shared values if the mixer uses them."""
         normed = self.norm(residual(self.norm, x[..., : self.width]))
         shared_values = x[..., self.width :]
         return (
@@ -59,7 +59,7 @@ class MixerBlock(RecurrentBlock):
         )
 
     def _output(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """The output of the block, with the shared values."""
+        """Return the output of the block, followed by the shared values."""
         shared_values = mixed[..., self.width :] if self.mixer.shares_values else x[..., self.width :]
         hidden = residual(self.norm, x[..., : self.width]) + mixed[..., : self.width]
         if self.norm_mlp is not None and self.mlp is not None:
@@ -68,12 +68,12 @@ class MixerBlock(RecurrentBlock):
 
 
 def make_norm(name: str, width: int) -> nn.Module:
-    """RMSNorm or LayerNorm."""
+    """Create an RMSNorm (`rms`) or a LayerNorm."""
     return nn.RMSNorm(width, eps=1e-5) if name == "rms" else nn.LayerNorm(width)
 
 
 def residual(norm: nn.Module, x: Tensor) -> Tensor:
-    """The residual stream in the precision of the weights, even with autocast."""
+    """Return the residual stream in the precision of the weights, even with autocast."""
     weight = norm.weight
     assert isinstance(weight, torch.Tensor)
     return x.to(weight.dtype)

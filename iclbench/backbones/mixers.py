@@ -14,7 +14,7 @@ from iclbench.backbones.sequence_model import (
 
 
 class SettingsWithStateAndRank(SettingsWithState, SettingsWithRank):
-    """Settings of mixers whose heads have a matrix as state, and with low-rank maps."""
+    """Settings of mixers with low-rank maps whose heads have a matrix as state."""
 
 
 class SettingsWithHeadsAndRank(SettingsWithHeads, SettingsWithRank):
@@ -22,98 +22,98 @@ class SettingsWithHeadsAndRank(SettingsWithHeads, SettingsWithRank):
 
 
 class Attention(UniformModel[SettingsWithInnerWidth]):
-    """`attention` in every layer."""
+    """A sequence model with the mixer `attention` in every layer."""
 
     Settings = SettingsWithInnerWidth
     mixer = "attention"
 
 
 class LinearAttention(UniformModel[SettingsWithState]):
-    """`linear-attention` in every layer."""
+    """A sequence model with the mixer `linear-attention` in every layer."""
 
     Settings = SettingsWithState
     mixer = "linear-attention"
 
 
 class Based(UniformModel[SettingsWithState]):
-    """`based` in every layer."""
+    """A sequence model with the mixer `based` in every layer."""
 
     Settings = SettingsWithState
     mixer = "based"
 
 
 class RetNet(UniformModel[SettingsWithState]):
-    """`retnet` in every layer."""
+    """A sequence model with the mixer `retnet` in every layer."""
 
     Settings = SettingsWithState
     mixer = "retnet"
 
 
 class Mamba2(UniformModel[SettingsWithState]):
-    """`mamba2` in every layer."""
+    """A sequence model with the mixer `mamba2` in every layer."""
 
     Settings = SettingsWithState
     mixer = "mamba2"
 
 
 class GLA(UniformModel[SettingsWithStateAndRank]):
-    """`gla` in every layer."""
+    """A sequence model with the mixer `gla` in every layer."""
 
     Settings = SettingsWithStateAndRank
     mixer = "gla"
 
 
 class DeltaNet(UniformModel[SettingsWithState]):
-    """`deltanet` in every layer."""
+    """A sequence model with the mixer `deltanet` in every layer."""
 
     Settings = SettingsWithState
     mixer = "deltanet"
 
 
 class GatedDeltaNet(UniformModel[SettingsWithState]):
-    """`gated-deltanet` in every layer."""
+    """A sequence model with the mixer `gated-deltanet` in every layer."""
 
     Settings = SettingsWithState
     mixer = "gated-deltanet"
 
 
 class KDA(UniformModel[SettingsWithStateAndRank]):
-    """`kda` in every layer."""
+    """A sequence model with the mixer `kda` in every layer."""
 
     Settings = SettingsWithStateAndRank
     mixer = "kda"
 
 
 class RWKV7(UniformModel[SettingsWithHeadsAndRank]):
-    """`rwkv7` in every layer."""
+    """A sequence model with the mixer `rwkv7` in every layer."""
 
     Settings = SettingsWithHeadsAndRank
     mixer = "rwkv7"
 
 
 class MLSTM(UniformModel[SettingsWithState]):
-    """`mlstm` in every layer."""
+    """A sequence model with the mixer `mlstm` in every layer."""
 
     Settings = SettingsWithState
     mixer = "mlstm"
 
 
 class LSTM(UniformModel[SequenceSettings]):
-    """`lstm` in every layer."""
+    """A sequence model with the mixer `lstm` in every layer."""
 
     Settings = SequenceSettings
     mixer = "lstm"
 
 
 class GRU(UniformModel[SequenceSettings]):
-    """`gru` in every layer."""
+    """A sequence model with the mixer `gru` in every layer."""
 
     Settings = SequenceSettings
     mixer = "gru"
 
 
 class Hyena(UniformModel[SettingsWithFilter]):
-    """`hyena` in every layer."""
+    """A sequence model with the mixer `hyena` in every layer."""
 
     Settings = SettingsWithFilter
     mixer = "hyena"

@@ -12,13 +12,13 @@ class NP(PooledNP[LatentNPSettings], LatentNP[LatentNPSettings]):
 
     Differences from the released code:
 
-    - The mean of no points is 0; in the released code it is NaN.
-    - The loss scores the targets; the released code also scores context points, as does `reconstruct=all`.
-      `task.context_targets=true` is refused, because the latent encoder would see every context point twice.
-    - The loss is a mean over episodes, each divided by its number of points; in the released code all episodes of a
-      batch have the same number of points.
-    - Predictions use one table of random numbers to sample z for all episodes; the released code draws new numbers
-      each time.
+    - The mean over an empty set is 0; in the released code it is NaN.
+    - The loss scores the targets; the released code also scores context points (as with `reconstruct=all`).
+      `task.context_targets=true` is rejected, because the latent encoder would see every context point twice.
+    - The loss of each episode is divided by its number of points, and the losses are averaged over episodes; in the
+      released code, all episodes of a batch have the same number of points.
+    - Predictions sample z with one table of random numbers for all episodes; the released code draws new numbers each
+      time.
     - The standard deviation is computed as in all other models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """

@@ -24,12 +24,12 @@ from iclbench.layers.pair_read_in import PairReadIn
 from iclbench.layers.prompt import Prompt
 
 # Points per pass. Longer sequences are processed in segments, from state to state, so that memory beyond the state does
-# not grow with them. A constant, so that predictions do not depend on the machine.
+# not grow with their length. This is a constant, so that predictions do not depend on the machine.
 SEGMENT_SIZE = 512
 
 
 class Pairs(Elements[PairReadIn | FeatureReadIn]):
-    """Inputs with outputs."""
+    """Pairs of an input and an output."""
 
     noun = "pairs"
     has_inputs = True
@@ -60,7 +60,8 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
     def _hidden_vectors(
         self, model: CausalTrunk[Any], points: Points, x_query: Float[Tensor, "B N Dx"] | None, state: Any = None
     ) -> tuple[Float[Tensor, "B N D"], State | None]:
-        """Hidden vectors at every position of a further segment and the state after it, or of a complete sequence."""
+        """Return the hidden vectors at every position of a further segment, and the state after it. Without a `state`,
+        the points are a complete sequence, and None is returned instead of the state after them."""
         read_in = self.read_in(model)
         tokens = read_in(points)
         if x_query is not None:
@@ -68,8 +69,8 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return (model.trunk(tokens), None) if state is None else model.advance(state, tokens)
 
     def condition(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> State:
-        """The state after a context, in one pass over the batch for any masks; `update` requires one pass per number of
-        points."""
+        """Return the state after a context. Episodes with different numbers of points are processed in one pass,
+        whereas `update` may require one pass per number of points."""
         prompt = self.prompt(model, context, related)
         is_complete = bool(prompt.points.mask.all())
         state = model.start(len(context))
@@ -79,12 +80,12 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
         return state
 
     def prompt(self, model: CausalTrunk[Any], context: Points, related: Points | None = None) -> Prompt:
-        """The prompt before a query, padded on the side of the model's `padding`."""
+        """Return the prompt before a query, padded on the side that the model's `padding` specifies."""
         prompt = Prompt.of(context, None if model.marks is None else related)
         return prompt if bool(prompt.points.mask.all()) else prompt.align(model.padding)
 
     def tokens(self, model: CausalTrunk[Any], prompt: Prompt) -> Float[Tensor, "B T D"]:
-        """Two tokens per point, without positions."""
+        """Return two tokens per point, without positions."""
         tokens = self.read_in(model)(prompt.points)
         return tokens if model.marks is None or prompt.roles is None else model.marks(tokens, prompt.roles)
 
@@ -100,5 +101,5 @@ class Pairs(Elements[PairReadIn | FeatureReadIn]):
 
 
 def _segments(points: Points) -> Iterator[Points]:
-    """Consecutive segments of at most `SEGMENT_SIZE` points."""
+    """Yield consecutive segments of at most `SEGMENT_SIZE` points."""
     return (points.span(start, start + SEGMENT_SIZE) for start in range(0, points.count, SEGMENT_SIZE))

@@ -1,5 +1,5 @@
-"""Two-path neural processes with pooling encoders: their state is two sums and a count, and points can be added and
-removed."""
+"""Two-path neural processes with pooling encoders. Their state consists of two sums and a count, so points can be added
+and removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Settings = TypeVar("_Settings", bound=TwoPathSettings)
 
 
 class PooledNP(TwoPathNP[_Settings], abstract=True):
-    """Constant memory, and all prefixes of a sequence in one pass."""
+    """A two-path neural process with constant memory, which predicts after all prefixes of a sequence in one pass."""
 
     Pair = PooledPair
     removes_points = True
@@ -47,7 +47,7 @@ class PooledNP(TwoPathNP[_Settings], abstract=True):
         x_query: Float[Tensor, "B P Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """All prefixes in one pass, by running sums."""
+        """Predict after all prefixes in one pass, with running sums."""
         x = points.x if x_query is None else x_query
         vectors = self.encoders.represent(self.features(points), points.mask)
         total, count = vectors.cumsum(1) - vectors, points.mask.cumsum(1) - points.mask.long()

@@ -1,9 +1,9 @@
-"""Pseudo-token transformer neural processes: M learned tokens U summarise the context for the targets, so the cost
-is linear in both (ICICL-TNP paper, section 2.2 and appendix C).
+"""Pseudo-token transformer neural processes: M learned tokens U summarise the context for the targets, so the cost is
+linear in the number of context points and in the number of targets (ICICL-TNP paper, section 2.2 and appendix C).
 
-There are two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens
-attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), the
-self-attention is omitted; instead the context tokens attend to the pseudo-tokens, except in the last layer.
+The model has two styles. In `perceiver` (Jaegle et al. 2021; Feng et al. 2023), the paper's PT-TNP, the pseudo-tokens
+attend to the context and to one another. In `ist` (Lee et al. 2019, induced set transformer), the self-attention is
+omitted; instead the context tokens attend to the pseudo-tokens, except in the last layer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PTTNPSettings(TransformerNPSettings):
 
 class PTTNP(TransformerNP[PTTNPSettings]):
     """Each layer updates the pseudo-tokens U, the context tokens Zc and the target tokens Zt by self-attention (SA) and
-    cross-attention (CA): U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U), or with `ist`
-    U <- CA(U, Zc); Zt <- CA(Zt, U); Zc <- CA(Zc, U)."""
+    cross-attention (CA): U <- CA(U, Zc); U <- SA(U); Zt <- CA(Zt, U). With `ist`, the steps are U <- CA(U, Zc); Zt <-
+    CA(Zt, U); Zc <- CA(Zc, U)."""
 
     Settings = PTTNPSettings
 

@@ -1,7 +1,7 @@
 """Recurrent sequence models: stacks of blocks that continue from a state.
 
-A block maps tokens to tokens, and continues from a state with a chunk of any length; a step is a chunk of length 1. A
-query is the first token after a state, and does not change it.
+A block maps tokens to tokens, and can continue from a state with a chunk of any length; a step is a chunk of length 1.
+A query is read as the first token after a state, and does not change the state.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ BlockState = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class RecurrentState(State):
-    """The states of the blocks, batch first."""
+    """The states of the blocks, with the batch on the first axis."""
 
     layers: tuple[BlockState, ...]
 
 
 def concatenate_states(states: Sequence[RecurrentState]) -> RecurrentState:
-    """States concatenated along the batch. Tensors that grow with the tokens are padded on the left to equal
+    """Concatenate states along the batch. Tensors that grow with the number of tokens are padded on the left to equal
     lengths."""
 
     def join(tensors: Sequence[Tensor]) -> Tensor:
@@ -52,7 +52,7 @@ class RecurrentBlock(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-        """Outputs for a complete sequence."""
+        """Return the outputs for a complete sequence."""
 
     @abstractmethod
     def start(self, batch: int) -> BlockState:
@@ -62,22 +62,23 @@ class RecurrentBlock(nn.Module, ABC):
     def resume(
         self, x: Float[Tensor, "B T D"], state: BlockState, mask: Bool[Tensor, "B T"] | None = None
     ) -> tuple[Float[Tensor, "B T D"], BlockState]:
-        """Outputs for a further chunk of at least one token, and the state after it.
+        """Return the outputs for a further chunk of at least one token, and the state after the chunk.
 
-        Tokens where the mask is False are invalid. They may only precede an episode's first valid token, and they do
-        not change its start state, not even in the last bit.
+        Tokens are invalid where the mask is False. Invalid tokens may occur only before the first valid token of an
+        episode, and they do not change the episode's start state, not even in the last bit.
         """
 
     @abstractmethod
     def peek(self, queries: Float[Tensor, "B Q D"], state: BlockState) -> Float[Tensor, "B Q D"]:
-        """Outputs for queries, each read as the first token after the state."""
+        """Return the outputs for queries, each read as the first token after the state."""
 
     @abstractmethod
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
-        """Outputs for a further chunk of pairs, outputs for queries, one before each pair, and the state after the
-        chunk. Without a state the chunk is a complete sequence, and no state is returned."""
+        """Return the outputs for a further chunk of pairs, the outputs for queries (one before each pair), and the
+        state after the chunk. Without a state, the chunk is a complete sequence, and None is returned instead of the
+        state after it."""
 
 
 _Settings = TypeVar("_Settings", bound=BaseSettings)
@@ -86,7 +87,8 @@ _Settings = TypeVar("_Settings", bound=BaseSettings)
 class RecurrentBackbone(SequenceBackbone[_Settings], abstract=True):
     """A stack of recurrent blocks.
 
-    Episodes of unequal length in one pass are padded on the left, where padding does not change the start state.
+    In a pass over episodes of unequal length, episodes are padded on the left, where padding does not change the start
+    state.
 
     Args:
         settings: settings of the subclass.

@@ -106,8 +106,8 @@ class S4Block(RecurrentBlock):
     def fork(
         self, x: Float[Tensor, "B T D"], queries: Float[Tensor, "B N D"], state: BlockState | None = None
     ) -> tuple[Float[Tensor, "B T D"], Float[Tensor, "B N D"], BlockState | None]:
-        """As in the base class. The system is linear, so if the last input changes, the output changes by the
-        difference times the kernel at lag 0."""
+        """Return outputs and state as in the base class. Because the system is linear, a change of the last input
+        changes the output by the difference times the kernel at lag 0."""
         u, query_inputs = self._channels_first(x), self._channels_first(queries)
         y, after = (self._from_zero_state(u), None) if state is None else self._continue(u, state)
         with _full_precision(u):
@@ -116,7 +116,8 @@ class S4Block(RecurrentBlock):
         return self._finish_block(u, y), self._finish_block(query_inputs, query_y), after
 
     def _channels_first(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "D B T"]:
-        """Tokens, channels first, in the precision of the parameters. Outputs of another S4 block are not copied."""
+        """Return the tokens with channels first, in the precision of the parameters. Outputs of another S4 block are
+        not copied."""
         return x.to(self.D.dtype).permute(2, 0, 1).contiguous()
 
     def _from_zero_state(self, u: Float[Tensor, "D B T"]) -> Float[Tensor, "D B T"]:
@@ -150,7 +151,7 @@ class S4Block(RecurrentBlock):
 
 
 def _full_precision(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """A context without autocast, for kernels, states, residual connections and norms."""
+    """Return a context without autocast, for kernels, states, residual connections and norms."""
     return torch.autocast(x.device.type, enabled=False)
 
 
@@ -162,7 +163,8 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """The state size is 64 as in the paper, larger than in selective models, and 16 in the smallest models."""
+        """Return the settings for a budget. The state size is 64 as in the paper, which is larger than in selective
+        models; the smallest models have 16."""
         return super().at_budget(budget, shape) | {"state": 16 if budget < SMALLEST_BUDGET else 64}
 
     def __init__(self, settings: _Settings, shape: TaskShape) -> None:
@@ -171,7 +173,7 @@ class _S4Backbone(RecurrentBackbone[_Settings], abstract=True):
 
     @staticmethod
     def system(settings: _Settings, shape: TaskShape) -> StateSpace:
-        """The system of one block."""
+        """Create the system of one block."""
         raise NotImplementedError
 
     def predict_targets(

@@ -24,7 +24,7 @@ from iclbench.core.settings import BaseSettings
 from iclbench.core.task import InputKind, TaskShape
 from iclbench.layers.prompt import DatasetMarkers
 
-# Elements by `TaskShape.inputs`. Images become features by an encoder.
+# Type of element for each `TaskShape.inputs`. An encoder maps images to features.
 _ELEMENTS: dict[InputKind, type[Elements[Any]]] = {
     "features": Pairs,
     "images": Pairs,
@@ -67,7 +67,8 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     ) -> Prediction:
         if x_query is not None:
             points = points.span(0, x_query.shape[1])  # later points do not affect any query
-        # Always compact: a check of whether this is needed would synchronise with the device in every training step.
+        # The points are always compacted, because checking whether this is needed would synchronise with the device in
+        # every training step.
         points, order = points.compact()
         x_query = None if x_query is None else take(x_query, order)
         raw = take(self.elements.outputs(self, points, x_query, related), torch.argsort(order, dim=1))
@@ -91,7 +92,7 @@ class SequenceBackbone(CausalTrunk[_Settings], abstract=True):
     def hidden_by_layer(
         self, context: Points, x_target: Float[Tensor, "B Q Dx"], related: Points | None = None
     ) -> Iterator[Float[Tensor, " B #Q D"]]:
-        """Hidden vectors of the targets after each layer, first to last, from which `predict_by_layer` is decoded. If
+        """Yield the hidden vectors of the targets after each layer, first to last; `predict_by_layer` decodes them. If
         elements have no x, all targets share the hidden vector of the last element."""
         return self.elements.peek_layers(self, self.condition(context, related), x_target)
 

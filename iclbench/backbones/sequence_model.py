@@ -1,8 +1,8 @@
-"""Sequence models with any mixers. A block is a norm, a mixer, a norm and an optional channel MLP.
+"""Sequence models with any mixers. A block consists of a norm, a mixer, a norm and an optional channel MLP.
 
 Factors that differ between the papers on these architectures are settings: the short convolution, the channel MLP, and
-the state per channel of values for mixers with a matrix per head. The budget of a preset gives all models the same
-number of parameters. `iclbench.layers.mixers` has one file per mixer.
+the size of the state per channel of the values, for mixers with a matrix per head. The budget of a preset gives all
+models the same number of parameters. `iclbench.layers.mixers` has one file per mixer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _check_taps(value: int) -> int:
 
 
 class SequenceSettings(BackboneSettings):
-    """Settings of all mixers; the mixer sets those that are None."""
+    """Settings of all mixers; the mixer sets a default for settings that are None."""
 
     layers: PositiveInt = 12
     """Mixer blocks."""
@@ -65,15 +65,15 @@ class SettingsWithInnerWidth(SettingsWithHeads):
     """Settings of mixers whose values may be wider or narrower than tokens."""
 
     inner: PositiveInt | None = None
-    """Number of channels of the values of all heads; by default a multiple of the width set by the mixer."""
+    """Total number of channels of the values of all heads; by default a multiple of the width set by the mixer."""
 
 
 class SettingsWithState(SettingsWithInnerWidth):
     """Settings of mixers whose heads have a matrix as state."""
 
     state: PositiveInt | None = None
-    """Rows of a head's state, that is, numbers per channel of values (based: f of (f + 1)(f + 2) / 2 rows); by default
-    set by the mixer."""
+    """Number of rows of a head's state, that is, of numbers per channel of the values (for based: f, which gives (f +
+    1)(f + 2) / 2 rows); by default set by the mixer."""
 
 
 class SettingsWithRank(SequenceSettings):
@@ -97,7 +97,7 @@ class MambaFormerSettings(SettingsWithState, SettingsWithRank):
     """Settings of Mamba with attention."""
 
     layers: PositiveInt = 6
-    """Pairs of attention and Mamba after the first Mamba block."""
+    """Pairs of an attention block and a Mamba block after the first Mamba block."""
     mlp: Mlp = "none"
     """Channel MLP of a block: none, gelu, swiglu, relu2."""
 
@@ -119,8 +119,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
     """A stack of mixer blocks and a norm, without positions.
 
     Raises:
-        UsageError: a mixer does not exist, there are more mixers than layers, the width is not a multiple of the heads,
-            or no mixer of the model uses a setting that is set.
+        UsageError: a mixer does not exist, the list has more mixers than the model has layers, the width is not a
+            multiple of the number of heads, or a setting is set that no mixer of the model uses.
     """
 
     def __init__(self, settings: _Settings, shape: TaskShape, mixers: Sequence[str]) -> None:
@@ -140,7 +140,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def mixers_of(cls, settings: Mapping[str, Any]) -> Sequence[str]:
-        """Names of the mixers with these settings."""
+        """Return the names of the mixers with these settings."""
         raise NotImplementedError
 
     @classmethod
@@ -150,7 +150,7 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings for a budget, without the state, which is a separate factor."""
+        """Return the settings for a budget, without the state size, which is varied separately."""
         return {key: value for key, value in super().at_budget(budget, shape).items() if key != "state"}
 
     @classmethod
@@ -159,8 +159,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def searched_settings(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """The width, and as a finer step the hidden width of the channel MLP. Without one, the finer step is the inner
-        width, if exactly one mixer uses it."""
+        """Return the width and, as a finer adjustment, the hidden width of the channel MLP. Without a channel MLP, the
+        finer adjustment is the inner width, if exactly one mixer uses it."""
         classes, mlp = cls._mixer_classes(settings), settings.get("mlp", cls.Settings.model_fields["mlp"].default)
         if any((mlp or mixer.mlp) != "none" for mixer in classes):
             return "width", "feedforward"
@@ -168,7 +168,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
     @classmethod
     def step(cls, key: str, settings: Mapping[str, Any]) -> int:
-        """For widths, the multiples that the mixers require; the heads count only if a mixer has heads."""
+        """Return the step size of a setting in the search. For widths, it is the multiple that all mixers require; the
+        number of heads counts only if a mixer has heads."""
         classes = cls._mixer_classes(settings)
         uses_heads = key not in ("width", "inner") or any("heads" in mixer.uses for mixer in classes)
         multiple = super().step("width" if key == "inner" else key, settings) if uses_heads else 1
@@ -234,9 +235,9 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
             )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameter groups without weight decay for A_log, D, dt_bias, skip and frequency; for Mamba and Mamba-2 this
-        is as in mamba-ssm. Safari also excludes the rest of Hyena's filter, and the release of RWKV all parameters that
-        are not matrices."""
+        """Return parameter groups without weight decay for A_log, D, dt_bias, skip and frequency. For Mamba and
+        Mamba-2, this is as in mamba-ssm. In Safari, the other parameters of Hyena's filter have no weight decay either;
+        in the release of RWKV, this holds for all parameters that are not matrices."""
         return split_by_weight_decay(self, (".A_log", ".D", ".dt_bias", ".skip", ".frequency"))
 
     def finish(self, hidden: Float[Tensor, "B Q _"]) -> Float[Tensor, "B Q D"]:
@@ -244,7 +245,8 @@ class SequenceModel(RecurrentBackbone[_Settings], abstract=True):
 
 
 class Hybrid(SequenceModel[HybridSettings]):
-    """A mixer for every layer: `backbone.mixers = ["mamba2", "attention"]`."""
+    """A sequence model with a separate mixer for every layer, for example `backbone.mixers = ["mamba2",
+    "attention"]`."""
 
     Settings = HybridSettings
 
@@ -265,8 +267,8 @@ class Hybrid(SequenceModel[HybridSettings]):
 
 
 class MambaFormer(SequenceModel[MambaFormerSettings]):
-    """A Mamba block instead of positions, and then alternating attention and Mamba blocks, with Mamba instead of the
-    channel MLPs of a Transformer (Park et al. 2024, arXiv 2402.04248, section 5). The last block is Mamba.
+    """A Mamba block instead of positions, followed by alternating attention and Mamba blocks. The Mamba blocks replace
+    the channel MLPs of a Transformer (Park et al. 2024, arXiv 2402.04248, section 5). The last block is a Mamba block.
 
     Attention and norms are as in `hybrid`; the released code has layer norms (`backbone.norm=layer`).
     """
@@ -286,8 +288,8 @@ class MambaFormer(SequenceModel[MambaFormerSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings for a budget. A layer is a pair of blocks, so there are half as many as usual; the first block is
-        additional."""
+        """Return the settings for a budget. A layer is a pair of blocks, so the model has half as many layers as usual,
+        in addition to the first block."""
         sizes = super().at_budget(budget, shape)
         return sizes | {"layers": sizes["layers"] // 2}
 

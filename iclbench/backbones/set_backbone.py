@@ -1,9 +1,9 @@
 """Set models: neural processes, whose predictions do not depend on the order of the points (Garnelo et al. 2018).
 
-They answer `predict_targets` from one state, and `predict_next` with one state per prefix. For the question `next`, a
-training step cuts each episode after a random number of points and predicts all later points from those before
-the cut, in one pass. For events only the next event can be predicted, so a pass trains on one event per sequence. A
-model that answers all prefixes in one pass (`answers_in_one_pass`) is trained on every event, like sequence models.
+`predict_targets` uses one state, and `predict_next` uses one state per prefix. For the question `next`, a training step
+cuts each episode after a random number of points and predicts all later points from the points before the cut, in one
+pass. For events, only the next event can be predicted, so a pass trains on one event per sequence. A model that
+predicts after all prefixes in one pass (`answers_in_one_pass`) is trained on every event, like sequence models.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SetSettings(BackboneSettings):
     floor of the task). For the heads gaussian and mixture."""
 
     def x_features_dim(self, x_dim: int) -> int:
-        """Width of the features of an input."""
+        """Return the width of the features of an input."""
         return x_dim * (1 + 2 * self.fourier) if x_dim else 1
 
 
@@ -54,7 +54,7 @@ _Settings = TypeVar("_Settings", bound=SetSettings)
 
 
 class SetBackbone(Backbone[_Settings], abstract=True):
-    """Features of points, a decoder of two hidden layers and the training loss.
+    """Features of points, a decoder with two hidden layers, and the training loss.
 
     Attributes:
         answers_in_one_pass: whether `predict_next` predicts after all prefixes in one pass.
@@ -76,11 +76,11 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         self.decoder = perceptron(decoder_dim or width, width, width, shape.raw_dim)
 
     def x_features(self, x: Float[Tensor, "*shape Dx"]) -> Float[Tensor, "*shape F"]:
-        """The inputs and, if set, Fourier features sin, cos(2 pi 2^k x / 8) for k = 0, 1, ...; a constant if there are
-        no inputs.
+        """Return the inputs and, if set, the Fourier features sin(a) and cos(a) with a = 2 pi 2^k x / 8 for k = 0, 1,
+        ...; return a constant if the task has no inputs.
 
         Raises:
-            UsageError: the dimension of the inputs is not that of the task.
+            UsageError: the dimension of the inputs differs from that of the task.
         """
         _check_dimension("inputs", x, self.shape.x_dim)
         return self.fourier_features(x) if self.shape.x_dim else x.new_ones(*x.shape[:-1], 1)
@@ -95,10 +95,10 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return torch.cat([x, angles.sin(), angles.cos()], -1)
 
     def y_features(self, y: Tensor) -> Float[Tensor, "*shape Fy"]:
-        """The outputs; one-hot labels; for events features of gap, mark and absolute time.
+        """Return the outputs. Labels become one-hot vectors, and events become features of gap, mark and absolute time.
 
         Raises:
-            UsageError: the dimension of the outputs is not that of the task.
+            UsageError: the dimension of the outputs differs from that of the task.
         """
         if self.shape.classes is None:
             _check_dimension("outputs", y, self.shape.y_dim)
@@ -111,15 +111,15 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return self.shape.prediction.from_raw(raw, self.shape.outputs, settings)
 
     def decode(self, hidden: Float[Tensor, "B Q decoder_dim"]) -> Prediction:
-        """The prediction from the targets' hidden vectors."""
+        """Return the prediction from the targets' hidden vectors."""
         return self.read(self.decoder(hidden))
 
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """For the question `next`, the loss of the points after a random cut (`training_split`), averaged over the
-        points of each episode and then over episodes. For events, the loss of every event if the model answers all
-        prefixes in one pass."""
+        """Return the training loss. For the question `next`, it is the loss of the points after a random cut
+        (`training_split`), averaged over the points of each episode and then over episodes. For events, it is the loss
+        of every event if the model predicts after all prefixes in one pass."""
         if self.shape.question == "targets" or (self.shape.marks is not None and self.answers_in_one_pass):
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
@@ -131,16 +131,17 @@ class SetBackbone(Backbone[_Settings], abstract=True):
         return loss, {"loss": loss.detach()}
 
     def training_split(self, episodes: Episodes, generator: torch.Generator) -> tuple[Points, Points, EpisodeWeights]:
-        """Context, targets and weights of the episodes in a training step.
+        """Return the context, the targets and the weights of the episodes in a training step.
 
-        For the question `next`, n ~ U{0, ..., N - 1} per episode; the context is the first n points and the targets are
-        all later ones, so that every prefix length has the same weight, as in a learning curve. For events the target
-        is only the next point (an event or the open interval), because a query cannot select one of several. The weight
-        of a sequence is its number of events and open intervals, so the expected loss is that of `mean_by_event`.
+        For the question `next`, n is drawn from U{0, ..., N - 1} for each episode. The context is the first n points
+        and the targets are all later points, so that every prefix length has the same weight, as in a learning curve.
+        For events, the only target is the next point (an event or the open interval), because a query cannot select one
+        of several points. The weight of a sequence is its number of events and open intervals, so that the expected
+        loss is that of `mean_by_event`.
 
         Returns:
-            The context, the targets with a mask of the scored ones, and the weights, which are 0 for episodes without
-            scored targets.
+            The context, the targets with a mask of the scored targets, and the weights, which are 0 for episodes
+                without scored targets.
         """
         context, points, scored = episodes.context, episodes.queries, episodes.scored
         if self.shape.question == "targets":
@@ -169,7 +170,7 @@ class EpisodeWeights:
 
     Attributes:
         by_episode: the weight of every episode.
-        total: divisor of the weighted sum: the sum of the weights; for event sequences, the number of events.
+        total: divisor of the weighted sum. It is the sum of the weights or, for event sequences, the number of events.
     """
 
     by_episode: Float[Tensor, " B"]

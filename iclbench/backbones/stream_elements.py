@@ -1,8 +1,8 @@
 """Elements of a stream in a causal sequence: one token of the sequence per element, after a learned start token.
 
 Elements have no input. Element n + 1 is predicted at the token of element n, so a query has no token. A state holds the
-trunk's state after all tokens except the last, and the last token, which is pending: its output is the prediction, and
-the next element adds it to the trunk's state.
+trunk's state after all tokens except the last one, and the last token. This token is pending: its output is the
+prediction, and it is added to the trunk's state when the next element arrives.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StreamElements(Elements[_StreamReadIn]):
         x_query: Float[Tensor, "B N 0"] | None,
         related: Points | None,
     ) -> Float[Tensor, "B N raw"]:
-        """Raw outputs at every position. The last element is not read."""
+        """Return the raw outputs at every position. The last element is not read."""
         before = self.read_in(model)(points.y[:, :-1])
         tokens = torch.cat([self._start(model, len(points)), before], 1)[:, : points.count]
         if points.count <= SEGMENT_SIZE:
@@ -98,7 +98,7 @@ class StreamElements(Elements[_StreamReadIn]):
 
 
 class Events(StreamElements[EventReadIn]):
-    """Gaps with marks. Open intervals are not read."""
+    """Events, each with a gap and a mark. Open intervals are not read."""
 
     noun = "events"
     read_in_name = "event_read_in"

@@ -1,7 +1,7 @@
-"""Base of CMANP and CMHP, models with constant-memory attention blocks: their state and its updates.
+"""Base class of CMANP and CMHP, the models with constant-memory attention blocks: their state and its updates.
 
 The state is the running softmax of the first cross-attention of each block (`running_softmax`). Points can be added in
-chunks of any size and any order, and can be removed again.
+chunks of any size and in any order, and can be removed again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StreamedSettings(BackboneSettings):
     """Settings of the state and its updates."""
 
     chunk: PositiveInt = 128
-    """Points in memory at once; a trade-off of memory and speed that does not change predictions."""
+    """Points in memory at once; a trade-off between memory and speed that does not change predictions."""
     state_dtype: Literal["float32", "float64"] = "float32"
     """Precision of the state. With float64 the computation from points to the state is also in double precision;
     further layers have the precision of the weights."""
@@ -75,7 +75,7 @@ class StreamedLatents(nn.Module):
 
     @contextlib.contextmanager
     def streamed_attention(self) -> Iterator[StreamedAttention]:
-        """The first cross-attentions of all blocks, at least in the precision of the state."""
+        """Create the first cross-attentions of all blocks, at least in the precision of the state."""
         dtype = torch.promote_types(self.latents.dtype, getattr(torch, self.settings.state_dtype))
         blocks = cast("list[CMAB]", list(self.blocks))
         with torch.autocast(self.latents.device.type, enabled=False):

@@ -1,28 +1,30 @@
 """Transformer Hawkes process (Zuo et al. 2020) with the mixture head of Shchur et al. 2020: a baseline in Bae et al.
 2023 (Meta TPP) and Feng et al. 2023 (table 3).
 
-An event is the embedding of its mark plus a sinusoidal encoding of its time, which is added again before every further
-layer. Layers are post-norm, and attention is causal over all events. The output of the last layer at event n is decoded
-to the time and the mark of event n + 1. With the sizes of Meta TPP (the defaults) and K marks there are
+The token of an event is the embedding of its mark plus a sinusoidal encoding of its time. The encoding is added again
+before every further layer. Layers are post-norm, and attention is causal over all events. The output of the last layer
+at event n is decoded to the time and the mark of event n + 1. With the sizes of Meta TPP (the defaults) and K marks,
+the model has
 
     64 K + 64 (events, start) + 2 · 25,024 (layers) + 5,720 (gap) + 65 K (mark) = 55,832 + 129 K
 
 parameters: 68,345 for Mooc with its 97 marks.
 
-By default the gap before an event is encoded, not its absolute time: Meta TPP's code reads gaps, and its likelihood is
-over the same gaps. Equation 2 of Zuo et al. has absolute times (`encode=time`).
+By default, the gap before an event is encoded instead of its absolute time, because Meta TPP's code reads gaps and
+computes the likelihood of the same gaps. Equation 2 of Zuo et al. encodes absolute times (`encode=time`).
 
 Differences from the published code:
 
 - Zuo et al. read the intensity of event i from the output at event i, which depends on that event, including its mark.
-  Here, as in Meta TPP, event i is predicted at event i - 1 and no later event affects it (checked by a test).
-- Neither Zuo et al. nor Meta TPP predicts the first event. Here a learned token with the encoding of time 0, the start
-  of the observation, comes before it.
+  Here, as in Meta TPP, event i is predicted at event i - 1, and later events do not affect the prediction (checked by a
+  test).
+- Neither Zuo et al. nor Meta TPP predicts the first event. Here, the first event is predicted at a learned token with
+  the encoding of time 0, the start of the observation.
 - Meta TPP's loss is the sum over all events of a batch, with the log-survival of the last gap of a sequence instead of
-  its density, plus 5e-5 times the squared norm of all weights; relative to a mean per event this factor is about 1e-7.
-  (For such a mean, the epsilon of its Adam, 1e-5, has about the effect of the 1e-8 used here.) Here the loss is the sum
-  over all scored events and open intervals, divided by the number of events. `LogNormalEvent` adds 1e-4 to the
-  log-normal scales; Meta TPP does not.
+  its density, plus 5e-5 times the squared norm of all weights; for a mean per event, this factor corresponds to about
+  1e-7. (For such a mean, the epsilon of 1e-5 in Meta TPP's Adam has about the effect of the 1e-8 used here.) Here the
+  loss is the sum over all scored events and open intervals, divided by the number of events. `LogNormalEvent` adds 1e-4
+  to the log-normal scales; Meta TPP does not.
 - Zuo et al. have 4 layers of width 512, an LSTM after them, and an intensity that is the softplus of a linear function
   within a gap. Meta TPP has none of these. It has a few unused linear layers, which are omitted here.
 """
@@ -77,8 +79,8 @@ class THP(EventBackbone[THPSettings]):
 
     @classmethod
     def at_budget(cls, budget: int, shape: TaskShape) -> dict[str, Any]:
-        """Settings for a budget. There is one head, as published, unless the model is larger than the published
-        ones."""
+        """Return the settings for a budget. The model has one head, as published, unless it is larger than the
+        published models."""
         return super().at_budget(budget, shape) | ({"heads": 1} if budget < SMALLEST_BUDGET else {})
 
     def __init__(self, settings: THPSettings, shape: TaskShape) -> None:
@@ -110,7 +112,7 @@ class THP(EventBackbone[THPSettings]):
         x_query: Float[Tensor, "batch points dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """The next event after every prefix, in one pass."""
+        """Predict the next event after every prefix, in one pass."""
         points = points if x_query is None else points.span(0, x_query.shape[1])
         points, order = points.compact()
         tokens, times = self._with_start(points.span(0, max(0, points.count - 1)))
@@ -155,7 +157,8 @@ class THP(EventBackbone[THPSettings]):
         times: Float[Tensor, "B T D"],
         mask: Bool[Tensor, "B T"],
     ) -> tuple[Float[Tensor, "B L T D"], KeyValueCache]:
-        """The outputs of each layer at further tokens, of which those in the mask are valid, and the longer cache."""
+        """Return the outputs of each layer at further tokens, and the extended cache. The tokens in the mask are
+        valid."""
         is_complete = bool(mask.all()) and bool(cache.mask.all())
         visible = (
             causal_mask(mask.shape[1], cache.mask.shape[1], mask.device)

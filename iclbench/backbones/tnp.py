@@ -1,5 +1,6 @@
-"""Transformer neural process (Nguyen and Grover 2022) in the efficient form: in each layer context tokens attend to one
-another, and targets cross-attend to them (figure 7 of the ICICL-TNP paper). The cost is quadratic in the context.
+"""Transformer neural process (Nguyen and Grover 2022) in the efficient form: in each layer, context tokens attend to
+one another, and targets cross-attend to them (figure 7 of the ICICL-TNP paper). The cost is quadratic in the number of
+context points.
 
 On tables, this is the architecture of TabPFN v1 (Hollmann et al. 2023): rows are tokens, and targets attend to the
 context only. `cells` has a token for every cell.
@@ -16,7 +17,8 @@ from iclbench.layers.attention import KeysAndValues
 
 
 class TNP(TransformerNP[TransformerNPSettings]):
-    """Per layer: Zc <- SA(Zc); Zt <- CA(Zt, Zc)."""
+    """Each layer updates the context tokens Zc by self-attention (SA) and the target tokens Zt by cross-attention (CA):
+    Zc <- SA(Zc); Zt <- CA(Zt, Zc)."""
 
     Settings = TransformerNPSettings
 

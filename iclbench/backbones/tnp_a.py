@@ -1,29 +1,30 @@
-"""TNP-A (Nguyen and Grover 2022, section 3.1): an autoregressive TNP-D, in which each target depends on those before
-it.
+"""TNP-A (Nguyen and Grover 2022, section 3.1): an autoregressive TNP-D, in which each target depends on the targets
+before it.
 
 The sequence contains every target twice: [context (x, y); targets (x, y); queries (x, 0)]. All rows attend to the
-context. A target also attends to itself and the targets before it, and a query to the targets before its own. So one
-pass gives the density of every target given the true outputs of the targets before it, in their order. This is the
-training loss, and the product of these densities is the joint density (`joint_scores`, with teacher forcing).
+context. A target also attends to itself and to the targets before it, and a query also attends to the targets before
+its own target. One pass therefore gives the density of every target given the true outputs of the targets before it.
+These densities give the training loss, and their product is the joint density (`joint_scores`, with teacher forcing).
 
-A prediction must not use true targets. It consists of paths, which are drawn target by target: each drawn output is
-read before the next target is predicted, with cached keys and values. With `permute` each path has its own order.
-Random numbers come from a fixed table, the same for every episode, so predictions are deterministic and do not
-depend on the batch; `sample_targets` draws new paths. The prediction of a single target is exact, as it has no
-targets before it. For events, where only the next one is predicted, TNP-A therefore equals TNP-D.
+A prediction must not use true outputs. It consists of paths, which are drawn target by target: the model reads each
+drawn output before it predicts the next target, with cached keys and values. With `permute`, each path has a separate
+order of the targets. Random numbers come from a fixed table that all episodes share, so predictions are deterministic
+and do not depend on the batch; `sample_targets` draws new paths. The prediction of a single target is exact, because no
+target comes before it. For events, only the next event is predicted, so TNP-A equals TNP-D.
 
 Differences from the released code, in addition to those of `tnp_d`:
 
 - Marginal scores use the mixture over paths; the released code only reports the teacher-forced score.
 - Every step computes two rows with cached keys and values; the released code recomputes the complete sequence for every
   target.
-- A point head reads its point, so that paths differ only in their orders; labels are drawn and read one-hot.
-- Masked targets are not part of the chain; the scored ones are in their order, before all others.
+- With a point head, the model reads its own point predictions, so that paths differ only in their order. Labels are
+  drawn and read as one-hot vectors.
+- Masked targets are not part of the chain. Scored targets keep their order and come before all other targets.
 - The option `pretrain` of CMANP's released code, to train on complete sequences first, is omitted, because no released
   configuration uses it.
 
-As in the released code, training adds noise of 0.05 to earlier targets if `spread` is `bounded-0.05`. There are as many
-parameters as in TNP-D.
+As in the released code, training adds noise with standard deviation 0.05 to the outputs of earlier targets if `spread`
+is `bounded-0.05`. The model has as many parameters as TNP-D.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class TNPASettings(TNPDSettings):
 
 class TNPA(TNPD[TNPASettings]):
     Settings: ClassVar[type[TNPASettings]] = TNPASettings
-    predict_by_layer = Backbone.predict_by_layer  # the output of a layer depends on earlier draws
+    predict_by_layer = Backbone.predict_by_layer  # not defined, because layers depend on earlier draws
 
     def __init__(self, settings: TNPASettings, shape: TaskShape) -> None:
         super().__init__(settings, shape)
@@ -77,8 +78,8 @@ class TNPA(TNPD[TNPASettings]):
     def loss(
         self, episodes: Episodes, progress: float, generator: torch.Generator
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor]]:
-        """The mean over episodes of the mean loss over targets, each given the true outputs of the targets before
-        it."""
+        """Return the loss of each target given the true outputs of the targets before it, averaged over the targets of
+        each episode and then over episodes."""
         if self.joint == "apart":
             return super().loss(episodes, progress, generator)
         context, targets, weights = self.training_split(episodes, generator)
@@ -114,7 +115,8 @@ class TNPA(TNPD[TNPASettings]):
         scored: Bool[Tensor, "B Q"],
         related: Points | None = None,
     ) -> dict[str, Float[Tensor, " B"]]:
-        """The product of the densities of the scored targets, each given the true outputs of those before it."""
+        """Return the joint log-likelihood of the scored targets, divided by their number: the sum of the log-densities
+        of the targets, each given the true outputs of the targets before it."""
         scored_targets, _ = replace(targets, mask=scored).compact()
         joint = self.predict_chain(self.condition(context, related), scored_targets).joint_log_likelihood(
             scored_targets.y, scored_targets.mask
@@ -138,7 +140,7 @@ class TNPA(TNPD[TNPASettings]):
         generator: torch.Generator,
         related: Points | None = None,
     ) -> Tensor:
-        """Samples from new paths, which are drawn with the generator; a prediction uses fixed paths."""
+        """Draw samples from new paths with the generator, whereas a prediction uses fixed paths."""
         if x_target.shape[1] < 2 or self.joint == "apart" or self.shape.head == "point":
             return super().sample_targets(context, x_target, n, generator, related)
         state, size = self.condition(context, related), max(1, self._max_paths(x_target.shape[1]) // len(context))
@@ -149,14 +151,15 @@ class TNPA(TNPD[TNPASettings]):
         return torch.cat(samples, 2).movedim(2, 0)
 
     def _max_paths(self, targets: int) -> int:
-        """Largest number of paths over this many targets in memory."""
+        """Return the largest number of paths over this many targets in memory."""
         return _MAX_ELEMENTS // (2 * self.settings.layers * self.settings.width * targets)
 
     @torch.no_grad()
     def _paths(
         self, state: LayeredMemory, x: Float[Tensor, "B Q Dx"], path_numbers: _PathNumbers
     ) -> tuple[Prediction, Tensor]:
-        """Paths over all targets, one step per target: their prediction, and the drawn outputs, `(B, Q, S, dy)`."""
+        """Draw paths over all targets, one target per step. Return their prediction and the drawn outputs, `(B, Q, S,
+        dy)`."""
         order, uniform, normal = path_numbers
         samples, count = order.shape
         features, queries = self.x_features(x)[:, order], self.embed_targets(x)[:, order]
@@ -181,8 +184,9 @@ class TNPA(TNPD[TNPASettings]):
         return answer, ordered_outputs
 
     def _step(self, memories: list[PathMemory], rows: Float[Tensor, "B S 2 D"]) -> Float[Tensor, "B S D"]:
-        """The vectors of the next targets. A path has two rows: the target that was drawn last, whose keys and values
-        are cached, and the query of the next one. Both attend to the context and to all drawn targets."""
+        """Return the vectors of the next targets. A path has two rows: the target that was drawn last, whose keys and
+        values are added to the cache, and the query of the next target. Both attend to the context and to all drawn
+        targets."""
         rows = rows.flatten(1, 2)
         for layer, memory in zip(self.targets, memories, strict=True):
             memory.add(layer.keys(rows[:, ::2]))
@@ -190,7 +194,7 @@ class TNPA(TNPD[TNPASettings]):
         return rows[:, 1::2]
 
     def _fixed_path_numbers(self, x: Float[Tensor, "B Q Dx"]) -> _PathNumbers:
-        """Random numbers for the paths of a prediction, the same on every device."""
+        """Draw the random numbers for the paths of a prediction, which are the same on every device."""
         size = (self.settings.samples, x.shape[1])
         order, uniform = (
             torch.rand(size, generator=stream(0, f"paths-{name}"), device="cpu") for name in ("order", "uniform")
@@ -199,7 +203,7 @@ class TNPA(TNPD[TNPASettings]):
         return self._to_path_numbers(order, uniform, normal, x)
 
     def _new_path_numbers(self, x: Float[Tensor, "B Q Dx"], samples: int, generator: torch.Generator) -> _PathNumbers:
-        """Random numbers for new paths."""
+        """Draw random numbers for new paths."""
         size, device = (samples, x.shape[1]), generator.device
         order, uniform = (torch.rand(size, generator=generator, device=device) for _ in range(2))
         normal = torch.randn(*size, self.shape.outputs, generator=generator, device=device)

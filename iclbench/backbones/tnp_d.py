@@ -1,12 +1,12 @@
 """TNP-D (Nguyen and Grover 2022, "Transformer Neural Processes", section 3.2), as its authors released it.
 
-The model is one Transformer with post-norm layers over context points (x, y) and targets (x, 0). Every row attends
-only to context points: targets attend neither to one another nor to themselves, and a target is not distinguishable
-from a context point with output 0. `tnp` is the later pre-norm version of this model.
+The model is one Transformer with post-norm layers over context points (x, y) and targets (x, 0). Every row attends only
+to context points: targets attend neither to one another nor to themselves, and a target cannot be distinguished from a
+context point with output 0. `tnp` is the later pre-norm version of this model.
 
-Context rows do not attend to targets, so keys and values of all layers are computed once per context. The released
-code runs PyTorch's encoder with that mask on the complete sequence for every query. The outputs are the same (tested
-against that encoder). Differences from the released code:
+Context rows do not attend to targets, so keys and values of all layers are computed once per context. The released code
+runs PyTorch's encoder with a corresponding mask on the complete sequence for every query. The outputs are the same
+(tested against that encoder). Differences from the released code:
 
 - Layers are initialised independently; in the released code they are deep copies with the same initial
   weights.
@@ -59,7 +59,8 @@ _Settings = TypeVar("_Settings", bound=TNPDSettings)
 
 
 class TNPD(TransformerNP[_Settings]):
-    """Per layer: Zc <- Layer(Zc, Zc); Zt <- Layer(Zt, Zc), with the same weights."""
+    """Each layer updates the context tokens Zc and the target tokens Zt with the same weights: Zc <- Layer(Zc, Zc); Zt
+    <- Layer(Zt, Zc)."""
 
     Settings: ClassVar[type[TNPDSettings]] = TNPDSettings
 
@@ -75,11 +76,11 @@ class TNPD(TransformerNP[_Settings]):
         return nn.ModuleList(EncoderLayer(settings.width, settings.heads, settings.hidden) for _ in range(count))
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:
-        """Tokens (x, y)."""
+        """Embed points as tokens (x, y)."""
         return self.embedding(torch.cat([self.x_features(points.x), self.y_features(points.y)], -1))
 
     def embed_targets(self, x: Float[Tensor, "*batch Dx"]) -> Float[Tensor, "*batch D"]:
-        """Tokens (x, 0)."""
+        """Embed targets as tokens (x, 0)."""
         features = self.x_features(x)
         return self.embedding(torch.cat([features, features.new_zeros(*x.shape[:-1], self.y_features_dim)], -1))
 

@@ -1,12 +1,13 @@
 """The Transformer of Chan et al. 2022 ("Data distributional properties drive emergent in-context learning").
 
-It has a residual network on images, embedded labels, sinusoidal positions, twelve causal pre-norm layers of width 64
-with eight heads and GELU networks of four times the width, and a linear head to all classes. It is also the baseline of
-CoQE's classification.
+It has a residual network for images, embedded labels, sinusoidal positions, twelve causal pre-norm layers of width 64
+with eight heads and GELU networks of four times the width, and a linear head to all classes. It is also the baseline
+for classification in the CoQE paper.
 
-Layers are those of `gpt2`, where the initial weights of projections to the residual stream are smaller than those of
-Chan et al. by a factor of sqrt(2 L). A linear read-in is between tokens and layers, as in CoQE's implementation, and
-positions are added after it. On tasks with vectors the model is a GPT-2 with these sizes and positions.
+The layers are those of `gpt2`, whose initial weights of projections to the residual stream are smaller than those of
+Chan et al. by a factor of sqrt(2 L). As in CoQE's implementation, a linear read-in is applied to the tokens before the
+first layer, and positions are added after it. On tasks whose inputs are vectors, the model is a GPT-2 with these sizes
+and positions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Base of Transformer neural processes: points are tokens, and targets attend to a memory in every layer.
+"""Base class of Transformer neural processes: points are tokens, and targets attend to a memory in every layer.
 
-A context or related point is the token (x, y, 0), a target (x, 0, 1), with a flag for a missing y; one perceptron
-embeds all of them (as in cambridge-mlg's code; the papers do not specify it). Targets do not affect the memory, so
-the memory of all layers is computed once per context, and a query costs one token.
+A context point or related point is the token (x, y, 0), and a target is the token (x, 0, 1); the last entry is a flag
+for a missing y. One perceptron embeds all tokens (as in cambridge-mlg's code; the papers do not specify the embedding).
+Targets do not affect the memory, so the memory of all layers is computed once per context, and a query costs one token.
 
-There are two differences from the paper and the code. The authors clone layers by deep copy, so all have the same
-initial weights; here layers are initialised independently. Appendix G of the ICICL-TNP paper describes feed-forward
-networks with two hidden layers; here they have one, as in the code.
+The model differs in two ways from the paper or the code. The authors clone layers by deep copy, so all layers have the
+same initial weights; here, layers are initialised independently. Appendix G of the ICICL-TNP paper describes
+feed-forward networks with two hidden layers; here they have one, as in the code.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         self.targets = self.stack()  # layers in which the targets attend to the memory
 
     def stack(self, layers: int | None = None) -> Any:
-        """A module list of `layers` attention layers; None means as many as in the settings."""
+        """Create a module list of `layers` attention layers; None means as many as in the settings."""
         settings, count = self.settings, self.settings.layers if layers is None else layers
         return nn.ModuleList(AttentionLayer(settings.width, settings.heads, settings.feedforward) for _ in range(count))
 
@@ -72,12 +72,12 @@ class TransformerNP(SetBackbone[_Settings], abstract=True):
         """Keys and values to which targets attend in each layer, first to last."""
 
     def embed(self, points: Points) -> Float[Tensor, "B N D"]:
-        """Tokens (x, y, 0)."""
+        """Embed points as tokens (x, y, 0)."""
         x = self.x_features(points.x)
         return self.embedding(torch.cat([x, self.y_features(points.y), x.new_zeros(*x.shape[:-1], 1)], -1))
 
     def embed_targets(self, x: Float[Tensor, "B Q Dx"]) -> Float[Tensor, "B Q D"]:
-        """Tokens (x, 0, 1)."""
+        """Embed targets as tokens (x, 0, 1)."""
         flag = x.new_tensor([0.0] * self.y_features_dim + [1.0]).expand(*x.shape[:-1], -1)
         return self.embedding(torch.cat([self.x_features(x), flag], -1))
 

@@ -1,5 +1,5 @@
-"""The conditional neural process of the BNP and TNP releases, which their tables call CNP: it has two pooling encoders,
-and that of Garnelo et al. 2018 (`cnp`) has one."""
+"""The conditional neural process of the BNP and TNP releases, which their tables call CNP. It has two pooling encoders,
+whereas the CNP of Garnelo et al. 2018 (`cnp`) has one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ class TwoPathCNP(PooledNP[TwoPathSettings]):
 
     Differences from the released code:
 
-    - The mean of no points is 0; in the released code it is NaN.
-    - The loss scores the targets; the released code also scores context points, as does
-      `task.context_targets=true`.
+    - The mean over an empty set is 0; in the released code it is NaN.
+    - The loss scores the targets; the released code also scores context points (as with `task.context_targets=true`).
     - The standard deviation is computed as in all other models; in the released code it is 0.1 + 0.9 softplus
       (`spread=bounded-0.1`).
     """

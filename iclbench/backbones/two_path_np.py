@@ -1,9 +1,9 @@
-"""Base of the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases: a decoder reads
-the concatenation of the outputs of two encoders and the target's input.
+"""Base class of the neural processes of the BNP (Lee et al. 2020) and TNP (Nguyen and Grover 2022) releases: a decoder
+reads the concatenation of the outputs of two encoders and the target's input.
 
-The encoders are pooling (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. Defaults are
-the published sizes for Gaussian processes. Those for EMNIST are `pre_depth` 5, `post_depth` 3 and `decoder_depth` 4,
-and those for CelebA 6, 3 and 5. The published standard deviation is `spread=bounded-0.1`.
+The encoders are pooling (CNP, NP, BNP) or attentive (CANP, ANP, BANP): `iclbench.layers.encoder_pairs`. The defaults
+are the published sizes for Gaussian processes. The published sizes are `pre_depth` 5, `post_depth` 3 and
+`decoder_depth` 4 for EMNIST, and 6, 3 and 5 for CelebA. The published standard deviation is `spread=bounded-0.1`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from iclbench.core.task import TaskShape
 from iclbench.layers.encoder_pairs import AttentivePair, PooledPair, Representations
 from iclbench.layers.perceptron import apply_to_parts, perceptron
 
-# Largest number of hidden vectors per pass over several samples, which limits memory use.
+# Largest number of hidden vectors per pass over several samples, to limit memory use.
 _MAX_ROWS = 65_536
 
 
@@ -102,7 +102,7 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
         x_query: Float[Tensor, "B P Dx"] | None = None,
         prefixes: Sequence[int] | None = None,
     ) -> Prediction:
-        """Predict after each prefix as for an episode with masked later points, in batches that limit memory use."""
+        """Predict after each prefix with later points masked, in batches that limit memory use."""
         x = points.x if x_query is None else x_query
         lengths = torch.tensor(range(x.shape[1]) if prefixes is None else list(prefixes), device=x.device)
         size = samples_per_pass(len(points) * points.count * self.samples)
@@ -155,5 +155,5 @@ class TwoPathNP(SetBackbone[_Settings], abstract=True):
 
 
 def samples_per_pass(rows: int) -> int:
-    """Number of samples per pass if each has this many rows."""
+    """Return the number of samples per pass if each sample has this many rows."""
     return max(1, _MAX_ROWS // max(1, rows))
