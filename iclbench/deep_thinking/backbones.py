@@ -1,8 +1,9 @@
 """Deep-Thinking for causal Transformer backbones: several passes over the context before a query is answered.
 
-A query uses the state of the backbone with the updated keys and values. After one pass the state is causal in the
-context; from the second pass on it is not, because the keys of an early point are then computed after later points. To
-predict the next point at every prefix (question `next`), the passes are repeated for each prefix, without the query.
+A query uses the state of the backbone with the updated keys and values. After one pass, the keys and values of a point
+depend only on the points up to it. From the second pass on, they also depend on later points, which the first pass has
+read. To predict the next point after every prefix (question `next`), the passes are therefore repeated for each prefix,
+without the query.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ThinkingBackbone(Predictor):
         settings: settings of Deep-Thinking, with a fixed number of passes.
 
     Raises:
-        UsageError: the backbone has no such state, or the settings are only defined for language models.
+        UsageError: the backbone has no such state, or the settings are defined only for language models.
     """
 
     order = "causal"
@@ -123,15 +124,15 @@ class ThinkingBackbone(Predictor):
         return KeyValueCache(final.memory.keys, final.memory.values, plain.mask)
 
     def _start(self, mask: Bool[Tensor, "B T"], history_length: int) -> Tensor | None:
-        """The position of the next token: with positions=reuse, the number of tokens of this pass so far; otherwise
-        None, which means the position after all tokens."""
+        """Return the position of the next token. With positions=reuse, it is the number of tokens that this pass has
+        read so far; otherwise it is None, which means the position after all tokens."""
         reuse = self.settings.positions == "reuse" and self.backbone.positions is not None
         return mask[:, history_length:].sum(1, keepdim=True) if reuse else None
 
 
 def missing_cache_reason(backbone: Backbone) -> str:
-    """The reason why a backbone has no keys and values for Deep-Thinking, as a clause of an error; empty if it has
-    them."""
+    """Return the reason why a backbone has no keys and values for Deep-Thinking, as a clause of an error message; empty
+    if it has them."""
     if isinstance(backbone, ImageBackbone):
         return "this model has an image encoder"
     if isinstance(backbone, SequenceBackbone) and not backbone.elements.has_inputs:

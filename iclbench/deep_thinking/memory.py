@@ -33,11 +33,12 @@ class Memory(TensorRecord):
         return self.keys[0].dtype
 
     def rows(self, index: slice | Sequence[int] | Int[Tensor, " n"]) -> Memory:
-        """The memories of these sequences."""
+        """Return the memory of the sequences with these indices."""
         return self[index]
 
     def expand(self, batch: int) -> Memory:
-        """This memory of one sequence expanded to `batch` sequences without copies; unchanged if it has that size."""
+        """Expand the memory of one sequence to `batch` sequences without copying it. A memory of `batch` sequences is
+        unchanged."""
         return self.map(lambda t: t.expand(batch, -1, -1, -1))
 
     def last(self, length: int) -> Memory:
@@ -45,17 +46,19 @@ class Memory(TensorRecord):
         return self.map(lambda t: t[:, :, t.shape[2] - length :])
 
     def followed_by(self, later: Memory) -> Memory:
-        """This memory followed by a later one."""
+        """Append a later memory to this memory."""
         pairs = zip([*self.keys, *self.values], [*later.keys, *later.values], strict=True)
         tensors = tuple(torch.cat([a.to(b), b], dim=2) for a, b in pairs)
         return Memory(tensors[: len(self.keys)], tensors[len(self.keys) :])
 
     def plus(self, other: Memory, weight: float) -> Memory:
-        """The sum of this memory and `weight` times the other, slot by slot, in the precision of this memory."""
+        """Return the sum of this memory and `weight` times the other memory, slot by slot, in the precision of this
+        memory."""
         return Memory(_plus(self.keys, other.keys, weight), _plus(self.values, other.values, weight))
 
     def relative_to(self, other: Memory) -> Float[Tensor, " B"]:
-        """Ratio of the norms of this memory and the other, as the mean over keys and values of all layers."""
+        """Return the ratio of the norms of this memory and the other memory, averaged over keys and values of all
+        layers."""
         pairs = zip([*self.keys, *self.values], [*other.keys, *other.values], strict=True)
         return torch.stack([_norm(a) / _norm(b) for a, b in pairs]).mean(0)
 

@@ -16,7 +16,7 @@ from iclbench.core.settings import validate
 from iclbench.deep_thinking.settings import METHODS, MethodSettings, slots_needed
 from iclbench.store import identity
 
-# Increased if a method gives different answers for the same settings.
+# Increase this number when a method gives other answers for the same settings.
 VERSION = 1
 
 
@@ -54,16 +54,17 @@ class Method:
 
     @property
     def controls(self) -> tuple[Method, ...]:
-        """The methods, in addition to plain ICL, that an evaluation compares this method with."""
+        """The methods, in addition to plain ICL, with which an evaluation compares this method."""
         return tuple(Method(settings.method, settings) for settings in self.settings.controls())
 
     def too_long(self, demonstrations: int, query: int, longest: int | None) -> str:
-        """The reason why a prompt is too long for a model, as a clause of an error; empty if it is not.
+        """Return the reason why a prompt is too long for a model, as a clause of an error message; empty if it is not
+        too long.
 
         Args:
             demonstrations: number of tokens of the demonstrations, including copies.
             query: number of tokens of the longest query with an answer.
-            longest: largest number of tokens that the model takes; None means no limit.
+            longest: largest number of tokens that the model accepts; None means no limit.
         """
         slots = slots_needed(demonstrations, query, self.passes)
         if longest is None or slots <= longest:
@@ -76,7 +77,7 @@ class Method:
 
 
 def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
-    """The method of this name, with hyphens or underscores.
+    """Return the method with this name, which may have hyphens or underscores.
 
     Args:
         name: the name.
@@ -99,7 +100,7 @@ def method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
 
 
 def parse_method(name: str, pairs: Sequence[str]) -> Method:
-    """The method of this name with overrides in the form of `-o` options.
+    """Return the method with this name and with overrides in the form of `-o` options.
 
     Raises:
         UsageError: as for `method`, or an override does not start with `method.`.

@@ -47,15 +47,16 @@ class MethodSettings(BaseSettings):
         return False
 
     def suffix(self, name: str) -> str:
-        """Suffix of a model's name for the method with this `name`, and for settings that differ from the defaults."""
+        """Return the suffix of a model's name for the method with this `name` and for settings that differ from the
+        defaults."""
         return ""
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """The methods, in addition to plain ICL, that an evaluation compares this method with."""
+        """Return the methods, in addition to plain ICL, with which an evaluation compares this method."""
         return ()
 
     def pass_settings(self) -> DeepThinking:
-        """Gate, momentum and precision of the passes; a single pass does not depend on them."""
+        """Return gate, momentum and precision of the passes; a single pass does not depend on them."""
         return DeepThinking()
 
 
@@ -150,7 +151,7 @@ class DeepThinking(MethodSettings):
         return f"+{name}" + "-released" * released + "".join(changed)
 
     def controls(self) -> tuple[MethodSettings, ...]:
-        """Repetition, and passes that do not change the memory."""
+        """Return repetition in the prompt, and passes that do not change the memory."""
         return (Repeat(), self.model_copy(update={"eta": 0.0}))
 
     def pass_settings(self) -> DeepThinking:
@@ -165,8 +166,9 @@ def _as_text(value: object) -> str:
 
 
 def slots_needed(demonstrations: int, query: int, passes: int) -> int:
-    """Number of slots of the longest forward pass: from the second pass on, it has the demonstrations twice. This also
-    holds if positions are reused, because the masks of some architectures limit the number of slots.
+    """Return the number of slots of the longest forward pass. From the second pass on, a pass has the demonstrations
+    twice. Both copies count even if positions are reused, because the masks of some architectures limit the number of
+    slots.
 
     Args:
         demonstrations: number of tokens of the demonstrations.
