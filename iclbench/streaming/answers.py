@@ -19,8 +19,8 @@ Columns = dict[str, list[float]]
 
 
 def answer_column_names(shape: TaskShape) -> list[str]:
-    """The column names of a task's answers: mean1, mean2, ...; classes and marks are numbered from 0. For events, the
-    first column is the expected time of the next event (`Clock.answer`)."""
+    """Return the column names of a task's answers, such as mean1, mean2, ...; classes and marks are numbered from 0.
+    For events, the first column is the expected time of the next event (`Clock.answer`)."""
     blank_prediction = shape.prediction.from_raw(torch.zeros(1, 1, shape.raw_dim), shape.outputs, shape.head_settings)
     names = [] if shape.marks is None else ["time"]
     for group, values in columns_of(blank_prediction, shape).items():
@@ -31,7 +31,7 @@ def answer_column_names(shape: TaskShape) -> list[str]:
 
 
 def columns_of(prediction: Prediction, shape: TaskShape) -> dict[str, Tensor]:
-    """`Prediction.columns` under the names that a stream prints."""
+    """Return `Prediction.columns` under the names that a stream prints."""
     return {label_column(shape) if name == "label" else name: t for name, t in prediction.columns().items()}
 
 

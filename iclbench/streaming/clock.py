@@ -1,6 +1,6 @@
 """The clock of an event stream: the start of the observation and the time of the last event.
 
-A model reads the gap between two events. Gaps are computed in double precision and converted to the unit of time of the
+A model reads the gaps between events. Gaps are computed in double precision and converted to the unit of time of the
 training data. Answers are converted back to the user's unit.
 """
 
@@ -36,13 +36,13 @@ def parse_start(start: float | str) -> float | None:
 
 @dataclass
 class Clock:
-    """The clock of one stream.
+    """The clock of one event stream.
 
     Attributes:
         start: time at which the observation started; None if it starts with the first line, which then is not an event.
         unit: the model's unit of time, in the user's unit.
         last_time: time of the last learned event, or the start.
-        is_resumed: whether the clock comes from a saved state; its start cannot be changed.
+        is_resumed: whether the clock comes from a saved state, so that its start cannot be changed.
     """
 
     start: float | None = 0.0

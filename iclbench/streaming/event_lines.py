@@ -60,8 +60,8 @@ class EventFormat(LineFormat):
         return self.events(super().read(lines, name), f"{name}, line", "the event of line")
 
     def events(self, lines: Iterable[Line], line_name: str, event_name: str) -> Iterator[Line]:
-        """Convert time and mark of each line into the values that the model reads: gap, mark and time since the start.
-        If the first line is the start of the observation, it is skipped. Queries do not change.
+        """Convert the time and the mark of each line to the values that the model reads: gap, mark and time since the
+        start. If the first line is the start of the observation, it is skipped. Queries do not change.
 
         Args:
             lines: the lines, in order.
@@ -91,7 +91,7 @@ class EventFormat(LineFormat):
         return "the start of the observation" if is_start else "the last event of the state"
 
     def _event(self, line: Line, time: float, mark: float, previous_time: float, previous_name: str) -> Line:
-        """A line with the values that the model reads."""
+        """Return the line with the values that the model reads."""
         if not time > previous_time:
             relation = "equal to" if time == previous_time else f"less than {previous_time:.15g},"
             advice = self._start_advice(previous_name)

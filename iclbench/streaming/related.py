@@ -17,7 +17,8 @@ from iclbench.streaming.stream import as_points
 
 
 def read_related(backbone: Backbone, files: Sequence[Path], columns: LineFormat) -> Points:
-    """One dataset per file, in the format of the stream, of shape `(1, J, N, .)`, padded to the longest.
+    """Read one dataset per file, in the format of the stream. The result has shape `(1, J, N, .)` and is padded to the
+    longest dataset.
 
     Raises:
         UsageError: the model does not use related datasets, or was trained with fewer of them than there are files.

@@ -1,9 +1,10 @@
 """A model that learns points one after the other and answers queries between them.
 
-The answer to a query depends on all points before it and on none after it. Points are buffered and learned in batches,
-at the latest before the next query; queries of a file are buffered as well. Up to rounding, the answers are the same as
-for one line at a time. The memory is the size of the model's state: constant for `cmanp`, `cnp` and recurrent models,
-growing for models that store the points. With a window (module `window`), the model uses only the last points.
+The answer to a query depends on all points before the query and on no point after it. Points are buffered and learned
+in batches, at the latest before the next query; queries of a file are buffered as well. Up to rounding, the answers are
+the same as for one line at a time. Memory use is that of the model's state, which is constant for `cmanp`, `cnp` and
+recurrent models, and grows with the number of points for models that store them. With a window (module `window`), the
+model uses only the last points.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Stream:
 
     Args:
         backbone: a trained model.
-        state: initial state (default: that of no points).
-        related: related datasets of shape `(1, J, N, .)`, for a model that uses them; not with `state`.
+        state: initial state (default: the state without points).
+        related: related datasets of shape `(1, J, N, .)`, for a model that uses them; not allowed with `state`.
         answer_immediately: whether each query is answered before the next line is read.
         name: name of the stream in messages.
         window: number of last points that the model uses (default: all points).
@@ -88,7 +89,7 @@ class Stream:
             self.state = self.model.condition(as_points(backbone, []), related) if state is None else state
 
     def run(self, lines: Iterable[Line]) -> Iterator[Answer]:
-        """Learn the points and yield the answers. Afterwards, also after an error, `state` includes all points before
+        """Learn the points and yield the answers. Afterwards, even after an error, `state` includes all points before
         the line at which the method stopped.
 
         Raises:
@@ -131,7 +132,8 @@ class Stream:
         return DataError(f"{self.name}, line {line.number}: {problem}", code=code)
 
     def _learn(self) -> None:
-        """Learn the buffered points; if one of them cannot be learned, those before it."""
+        """Learn the buffered points. If one of them cannot be learned, learn the points before it and raise the
+        error."""
         points = self._waiting_points
         if not points:
             return
@@ -197,7 +199,7 @@ class Stream:
 
 
 def as_points(backbone: Backbone, lines: list[Line]) -> Points:
-    """The lines as the points of one episode, `(1, N, .)`, on the model's device and in its precision."""
+    """Return the lines as the points of one episode, `(1, N, .)`, on the model's device and in its precision."""
     weight = next(backbone.parameters())
     y = weight.new_tensor([line.y for line in lines])
     y = y.reshape(1, len(lines), -1 if lines else backbone.shape.y_dim)

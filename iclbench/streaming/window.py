@@ -1,14 +1,14 @@
 """A sliding window: the model uses only the last N points.
 
-For new points, `remove` forgets the oldest ones, in a time that does not depend on N (except for the copy of the
+When new points arrive, `remove` removes the oldest points in a time that does not depend on N (except for copying the
 points, which is noticeable for more than about 100,000 points). The state is then a difference of sums and accumulates
-their rounding errors, which grow with the square root of the number of steps, relative to the current sums. So the
-window stores its points, and the state is recomputed from them
+their rounding errors. Relative to the current sums, these errors grow with the square root of the number of steps. The
+window therefore stores its points, and recomputes the state from them in four cases:
 
-- if `remove` raises an error because too little would remain
-- if the estimated error exceeds its limit in `TOLERANCES`
-- after `MAX_STEPS` steps, regardless of the estimate (measured in `benchmarks/streaming.md`)
-- if that is cheaper than sliding: for a window of at most `CHEAP_SIZE` points, or not larger than the change.
+- `remove` raises an error because too little of the state would remain.
+- The estimated error exceeds its limit in `TOLERANCES`.
+- `MAX_STEPS` steps have passed, regardless of the estimate (measured in `benchmarks/streaming.md`).
+- Recomputing is cheaper than sliding: the window has at most `CHEAP_SIZE` points, or no more points than change.
 
 A window needs memory for its points and one state.
 """
@@ -33,10 +33,10 @@ from iclbench.registry import BACKBONES
 
 # Number of steps (an update and a removal) after which the state is recomputed.
 MAX_STEPS = 4096
-# Number of points for which recomputing costs as much as an update and a removal.
+# Number of points for which recomputing the state costs as much as an update and a removal.
 CHEAP_SIZE = 128
 # Tolerated relative error of the sums in a state, by precision: in single precision a few times the rounding error of
-# recomputing, in double precision a bound that rarely causes recomputing.
+# recomputing, in double precision a bound that is rarely exceeded.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-8}
 
 
